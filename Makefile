@@ -1,0 +1,49 @@
+# A machine with Python 3.11 or newer and make needs nothing else: every target sets up its environment first.
+PYTHON ?= python3
+VENV ?= .venv
+# At most four workers; a file stays on one worker, so its compiled functions and fixtures are shared.
+PYTEST_FLAGS ?= -n auto --maxprocesses 4 --dist loadfile
+
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.ramify-installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow lint format bench clean
+
+help: ## Say what the targets do
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 14
+
+setup: $(STAMP) ## Create the environment; again whenever what it was made from changes
+
+$(STAMP): pyproject.toml constraints.txt src/ramify/_version.py
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit( \
+	    "Ramify needs Python 3.11 or newer, $(PYTHON) is " + sys.version.split()[0] + \
+	    "; name another one: make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $@
+
+demo: $(STAMP) ## Fit the paper's hierarchical regression and compare with the exact answer
+	$(PY) -m ramify.demo
+
+test: lint ## Lint, types, tests and docstring examples (all but the slow ones)
+	$(PY) -m pytest $(PYTEST_FLAGS)
+
+test-slow: $(STAMP) ## The tests marked slow
+	$(PY) -m pytest $(PYTEST_FLAGS) -m slow
+
+lint: $(STAMP) ## Style, formatting and types
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m basedpyright --pythonpath $(PY)
+
+format: $(STAMP) ## Put the code into the house format
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+bench: $(STAMP) ## Measure step time and memory
+	$(PY) -m benchmarks
+
+clean: ## Remove caches and build products, and set up afresh next time (the environment itself stays)
+	rm -rf build dist .pytest_cache .ruff_cache .hypothesis $(STAMP)
+	find . -name __pycache__ -not -path './.*' -prune -exec rm -rf {} +

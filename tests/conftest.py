@@ -1,0 +1,42 @@
+"""What every test runs under: two devices, no silent broadcasting, explicit keys."""
+
+import os
+
+# Two simulated CPU devices, so that sharding is tested everywhere. XLA reads this once, before
+# its first computation; a run on an accelerator has its own devices.
+if not {"cuda", "gpu", "rocm", "tpu"} & set(os.environ.get("JAX_PLATFORMS", "").split(",")):
+    flags = os.environ.get("XLA_FLAGS", "")
+    if "xla_force_host_platform_device_count" not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count=2".strip()
+
+import hypothesis
+import jax
+import pytest
+
+# [3] + [2, 3] is an error rather than a broadcast, in every thread: the library writes for one
+# item and uses vmap. Some NumPyro methods broadcast on purpose: see the fixture below.
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# The first example compiles, so it has no deadline; the same examples every run.
+hypothesis.settings.register_profile("ramify", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("ramify")
+
+
+@pytest.fixture
+def key():
+    """A PRNG key; split or fold it, never use it twice."""
+    return jax.random.key(0)
+
+
+@pytest.fixture
+def x64():
+    """The test runs in double precision."""
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture
+def rank_promotion():
+    """The test may broadcast arrays of different rank, as NumPyro does with batches of values."""
+    with jax.numpy_rank_promotion("allow"):
+        yield
