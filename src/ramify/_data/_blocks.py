@@ -1,0 +1,226 @@
+"""Which groups go together: partitions into blocks, and the paper's uniform minibatches.
+
+NumPy on the host, and only numbers of groups: the data itself is not touched.
+"""
+
+import heapq
+
+import jax
+import numpy as np
+from jaxtyping import Int, Int32
+
+# Rows of a block: enough to keep the machine busy, few enough that a step stays short.
+_ROWS_CPU = 16_384
+_ROWS_ACCELERATOR = 65_536
+
+
+def block_shape(sizes: Int[np.ndarray, " N"], rows: int | None = None) -> tuple[int, int]:
+    """Chooses the static shape of blocks: R rows and B groups.
+
+    All data make one block if they are small. Otherwise the blocks are about equally full, and B
+    is such that it is nearly always the rows that fill a block: the mean number of groups in R
+    rows, and two of its standard deviations.
+
+    Args:
+        sizes: rows of each group.
+        rows: rows wanted in a block; 16,384 on a CPU and 65,536 on an accelerator, or a little
+            less if the data then divide better. Never less than the largest group has.
+
+    Returns:
+        R and B.
+
+    Example:
+        ```pycon
+        >>> block_shape(np.array([3, 0, 2]))
+        (5, 3)
+        >>> block_shape(np.full(100_000, 10), rows=1_000)
+        (1000, 104)
+
+        ```
+    """
+    if rows is not None and rows < 1:
+        raise ValueError(f"blocks of {rows} rows were asked for; expected at least 1.")
+    limit = rows or (_ROWS_CPU if jax.default_backend() == "cpu" else _ROWS_ACCELERATOR)
+    total, largest = int(sizes.sum()), int(sizes.max())
+    if total <= limit and len(sizes) <= limit:
+        return max(total, 1), len(sizes)
+    mean = max(total / len(sizes), 1e-9)
+    met = float(np.square(sizes, dtype=float).mean()) / mean  # size of the group a row meets
+    even = -(-total // -(-total // limit)) + round(2 * met) if total else 1
+    R = max(limit if rows else min(limit, even), largest, 1)
+    spread = np.sqrt(max(R / mean * (met / mean - 1), 0.0))
+    B = int(min(R / mean + 2 * spread, max(R, limit))) + 1
+    return R, min(-(-B // 8) * 8, len(sizes))
+
+
+def partition(
+    rng: np.random.Generator, sizes: Int[np.ndarray, " N"], R: int, B: int
+) -> Int32[np.ndarray, "J B"]:
+    """Cuts a random permutation of the groups into blocks of at most R rows and B groups.
+
+    Every group is in exactly one block, so J times the sum over one block, chosen uniformly, is
+    unbiased for the sum over all groups. Blocks come in random order and about equally full: where
+    the permutation leaves a small last block, its groups fill the gaps in the others, or else all
+    blocks are made smaller (a block much smaller than the rest would add to the noise).
+
+    Args:
+        rng: where randomness comes from.
+        sizes: rows of each group.
+        R: rows of a block, at least those of the largest group.
+        B: groups of a block.
+
+    Returns:
+        Positions of the groups in each block, -1 in the filler places at its end.
+
+    Example:
+        ```pycon
+        >>> members = partition(np.random.default_rng(0), np.array([3, 3, 3, 3]), R=6, B=4)
+        >>> members.shape, sorted(members[members >= 0].tolist())
+        ((2, 4), [0, 1, 2, 3])
+
+        ```
+    """
+    _check_shape(sizes, R, B)
+    permuted = rng.permutation(len(sizes)).astype(np.int32)
+    size = sizes[permuted]
+    bounds = _next_fit(size, R, B)
+    block = _without_last(size, bounds, R, B)
+    if block is None:
+        bounds = _evened(size, bounds, R, B)
+        block = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
+    members = _members(permuted, block, B)
+    return members[rng.permutation(len(members))]
+
+
+def sequential(sizes: Int[np.ndarray, " N"], R: int, B: int) -> Int32[np.ndarray, "J B"]:
+    """Cuts the groups, in their order, into blocks of at most R rows and B groups.
+
+    For passes over all groups whose results are wanted in order.
+
+    Example:
+        ```pycon
+        >>> sequential(np.array([3, 3, 1, 5]), R=6, B=4).tolist()
+        [[0, 1, -1, -1], [2, 3, -1, -1]]
+
+        ```
+    """
+    _check_shape(sizes, R, B)
+    bounds = _next_fit(sizes, R, B)
+    block = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
+    return _members(np.arange(len(sizes), dtype=np.int32), block, B)
+
+
+def _check_shape(sizes: Int[np.ndarray, " N"], R: int, B: int) -> None:
+    largest = int(sizes.argmax())
+    if sizes[largest] > R:
+        raise ValueError(
+            f"the group at position {largest} has {sizes[largest]:,} rows and a block holds "
+            f"{R:,}: blocks must hold the largest group; give them at least that many rows."
+        )
+    if B < 1:
+        raise ValueError(f"a block of {B} groups cannot hold any; expected at least 1.")
+
+
+def _next_fit(size: Int[np.ndarray, " N"], R: int, B: int) -> Int[np.ndarray, " bounds"]:
+    """Fills one block after the other, in order; returns where blocks begin and end."""
+    end = np.cumsum(size)
+    bounds = [0]
+    while bounds[-1] < len(size):
+        first = bounds[-1]
+        before = end[first - 1] if first else 0
+        bounds.append(min(int(end.searchsorted(before + R, "right")), first + B))
+    return np.array(bounds)
+
+
+def _without_last(
+    size: Int[np.ndarray, " N"], bounds: Int[np.ndarray, " bounds"], R: int, B: int
+) -> Int[np.ndarray, " N"] | None:
+    """Moves the last block's groups into the gaps of the others, if they fit there.
+
+    Largest group first, each into the largest gap. Returns the block of each group, or nothing.
+    """
+    J, last = len(bounds) - 1, int(bounds[-2])
+    block = np.repeat(np.arange(J), np.diff(bounds))
+    gaps = R - np.add.reduceat(size, bounds[:-1])[:-1]
+    room = B - np.diff(bounds)[:-1]
+    if gaps.sum() < size[last:].sum() or room.sum() < len(size) - last:
+        return None
+    heap = [(-int(gaps[j]), j) for j in range(J - 1) if room[j] > 0]
+    heapq.heapify(heap)
+    for group in last + np.argsort(-size[last:], kind="stable"):
+        if not heap or -heap[0][0] < size[group]:
+            return None
+        gap, j = heapq.heappop(heap)
+        block[group] = j
+        room[j] -= 1
+        if room[j]:
+            heapq.heappush(heap, (gap + int(size[group]), j))
+    return block
+
+
+def _evened(
+    size: Int[np.ndarray, " N"], bounds: Int[np.ndarray, " bounds"], R: int, B: int
+) -> Int[np.ndarray, " bounds"]:
+    """Finds, by bisection, about the fewest rows per block that need as many blocks."""
+    J = len(bounds) - 1
+    low, high = max(int(size.max()), -(-int(size.sum()) // J)), R
+    while high - low > max(R // 128, 1):
+        middle = (low + high) // 2
+        tried = _next_fit(size, middle, B)
+        if len(tried) == J + 1:
+            bounds, high = tried, middle
+        else:
+            low = middle
+    return bounds
+
+
+def _members(
+    groups: Int32[np.ndarray, " N"], block: Int[np.ndarray, " N"], B: int
+) -> Int32[np.ndarray, "J B"]:
+    """Lays the groups of each block out in a row, with -1 after the last."""
+    counts = np.bincount(block)
+    members = np.full((len(counts), B), -1, np.int32)
+    members[np.arange(B) < counts[:, None]] = groups[np.argsort(block, kind="stable")]
+    return members
+
+
+def minibatches(
+    rng: np.random.Generator, N: int, size: int, steps: int
+) -> Int32[np.ndarray, "steps size"]:
+    """Draws uniform minibatches: in each, `size` of the N groups without replacement.
+
+    Scaled by N / size, a minibatch's sum is unbiased for the sum over all groups, as in the paper.
+
+    Example:
+        ```pycon
+        >>> minibatches(np.random.default_rng(0), N=100, size=5, steps=3).shape
+        (3, 5)
+
+        ```
+    """
+    if not 1 <= size <= N:
+        raise ValueError(f"a minibatch of {size:,} groups was asked for; expected 1 to {N:,}.")
+    drawn = [rng.choice(N, size, replace=False, shuffle=False) for _ in range(steps)]
+    return np.array(drawn, np.int32).reshape(steps, size)
+
+
+def rows_needed(members: Int[np.ndarray, "*steps B"], sizes: Int[np.ndarray, " N"]) -> int:
+    """Returns a static number of rows that holds each of these minibatches.
+
+    It comes from a short ladder, 4, 5, 6, 7 times a power of two: minibatches vary in their rows,
+    and every step on the ladder costs one compilation, while at most a fifth of the rows is filler.
+
+    Args:
+        members: positions of the groups, one minibatch or several; -1 for filler.
+        sizes: rows of each group.
+
+    Example:
+        ```pycon
+        >>> rows_needed(np.array([[0, 1], [1, 2]]), np.array([50, 60, 41]))
+        112
+
+        ```
+    """
+    rows = int(np.where(members >= 0, sizes[members], 0).sum(axis=-1).max())
+    step = 2 ** max((max(rows, 1) - 1).bit_length() - 3, 0)
+    return max(-(-rows // step) * step, 8)

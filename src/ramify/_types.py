@@ -1,0 +1,57 @@
+"""Axis letters, and the plain tuples that travel between the parts of the library.
+
+The letters are used in every shape annotation, docstring and document:
+
+| letter | meaning |
+|---|---|
+| N | groups in the data set |
+| B | groups in a block (places; some may be filler) |
+| R | rows in a block (some may be filler) |
+| J | blocks in a partition of the groups |
+| D | dimension of theta, unconstrained |
+| M | dimension of one group's z, unconstrained |
+| S | draws of theta |
+| K | local importance draws per draw of theta |
+"""
+
+from typing import NamedTuple
+
+from jaxtyping import Array, Bool, Float, Int
+
+
+class Batch(NamedTuple):
+    """Some groups with all their rows, packed flat into one static shape.
+
+    Rows of a group are contiguous. Filler rows copy a real row and filler groups copy a
+    real group, never zeros: a density is finite there, so masking after the fact is safe
+    for gradients as well.
+
+    Attributes:
+        rows: row columns, each [R, ...].
+        group: group columns u_i, each [B, ...].
+        segment: place in the block (0..B-1) of the group each row belongs to; never decreases.
+        index: number of the group at each place: its row in a table, and its noise.
+        count: rows of the group at each place, n_i; 0 for filler.
+        row_mask: which rows are real.
+        group_mask: which places are real.
+        scale: what makes the sum of the block's local terms unbiased for the sum over all
+            groups: J for one of J blocks, N/|B| for a uniform minibatch, 1 for everything.
+    """
+
+    rows: dict[str, Array]
+    group: dict[str, Array]
+    segment: Int[Array, " R"]
+    index: Int[Array, " B"]
+    count: Int[Array, " B"]
+    row_mask: Bool[Array, " R"]
+    group_mask: Bool[Array, " B"]
+    scale: Float[Array, ""]
+
+
+class Draw(NamedTuple):
+    """One draw of (theta, z) from a family, with its log density split as the ELBO needs it."""
+
+    theta: Float[Array, " D"]
+    z: Float[Array, "B M"]
+    log_q_theta: Float[Array, ""]
+    log_q_z: Float[Array, " B"]
