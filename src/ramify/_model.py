@@ -1,0 +1,338 @@
+"""Models: named, constrained parameters and three log densities, seen from inside as blocks.
+
+A user writes densities for *one* group and *one* row, on dictionaries of named and constrained
+values. Everything below the public face works on flat unconstrained vectors: theta [D] and
+z [B, M]. This file is where the two meet, and the only place that adds Jacobians.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+from numpyro.distributions import biject_to, constraints
+
+from ramify._types import Batch
+
+Named = dict[str, Array]
+
+
+class Parameter(NamedTuple):
+    """A named value's shape and support; made by `real`, `positive`, ... or `constrained`."""
+
+    shape: tuple[int, ...]
+    constraint: Any
+
+    @property
+    def unconstrained_shape(self) -> tuple[int, ...]:
+        """Shape of the unconstrained value that the bijection maps to this one."""
+        return tuple(biject_to(self.constraint).inverse_shape(self.shape))
+
+
+def constrained(constraint: Any, *shape: int) -> Parameter:
+    """A parameter with any NumPyro constraint that has a bijection.
+
+    Example:
+        >>> from numpyro.distributions import constraints
+        >>> constrained(constraints.interval(0.0, 5.0), 3).shape
+        (3,)
+    """
+    return Parameter(tuple(int(n) for n in shape), constraint)
+
+
+def real(*shape: int) -> Parameter:
+    """Real numbers of the given shape; `real()` is a scalar, `real(5)` a vector."""
+    return constrained(constraints.real, *shape)
+
+
+def positive(*shape: int) -> Parameter:
+    """Positive numbers: scales, rates, dispersions."""
+    return constrained(constraints.positive, *shape)
+
+
+def unit(*shape: int) -> Parameter:
+    """Numbers between zero and one: probabilities."""
+    return constrained(constraints.unit_interval, *shape)
+
+
+def ordered(n: int) -> Parameter:
+    """An increasing vector of length n: cutpoints."""
+    return constrained(constraints.ordered_vector, n)
+
+
+def simplex(n: int) -> Parameter:
+    """Positive numbers that sum to one."""
+    return constrained(constraints.simplex, n)
+
+
+def cholesky(n: int) -> Parameter:
+    """A lower triangular n x n matrix with positive diagonal: the factor of a covariance."""
+    return constrained(constraints.lower_cholesky, n, n)
+
+
+def correlation_cholesky(n: int) -> Parameter:
+    """The Cholesky factor of an n x n correlation matrix, as NumPyro's `LKJCholesky` draws it."""
+    return constrained(constraints.corr_cholesky, n, n)
+
+
+def correlation(n: int) -> Parameter:
+    """An n x n correlation matrix."""
+    return constrained(constraints.corr_matrix, n, n)
+
+
+class Space:
+    """Named constrained values <-> one flat unconstrained vector.
+
+    Example:
+        >>> space = Space({"mu": real(2), "tau": positive()})
+        >>> space.size
+        3
+        >>> {name: value.shape for name, value in space.constrain(jnp.zeros(3))[0].items()}
+        {'mu': (2,), 'tau': ()}
+    """
+
+    def __init__(self, parameters: Mapping[str, Parameter]):
+        """Lays the parameters out one after the other, in the order given."""
+        self.parameters = dict(parameters)
+        self._bijections = {n: biject_to(p.constraint) for n, p in self.parameters.items()}
+        self._shapes = {n: p.unconstrained_shape for n, p in self.parameters.items()}
+        sizes = [math.prod(shape) for shape in self._shapes.values()]
+        self._offsets = dict(zip(self.parameters, np.cumsum([0, *sizes[:-1]]), strict=True))
+        self.size = int(sum(sizes))
+
+    def _raw(self, flat: Float[Array, " size"]) -> Named:
+        """The flat vector cut into unconstrained values by name."""
+        starts, shapes = self._offsets, self._shapes
+        return {
+            n: flat[starts[n] : starts[n] + math.prod(shapes[n])].reshape(shapes[n]) for n in starts
+        }
+
+    def constrain(self, flat: Float[Array, " size"]) -> tuple[Named, Float[Array, ""]]:
+        """Named constrained values, and log |d values / d flat|, the Jacobian of the map."""
+        values, log_det = {}, jnp.zeros((), flat.dtype)
+        for name, raw in self._raw(flat).items():
+            bijection = self._bijections[name]
+            values[name] = bijection(raw)
+            log_det += jnp.sum(bijection.log_abs_det_jacobian(raw, values[name]))
+        return values, log_det
+
+    def values(self, flat: Float[Array, " size"]) -> Named:
+        """Named constrained values of a flat vector."""
+        return {name: self._bijections[name](raw) for name, raw in self._raw(flat).items()}
+
+    def unconstrain(self, values: Mapping[str, Any]) -> Float[Array, " size"]:
+        """The flat vector of named constrained values, the inverse of `values`."""
+        parts = [
+            jnp.ravel(self._bijections[n]._inverse(jnp.asarray(values[n]))) for n in self.parameters
+        ]
+        return jnp.concatenate(parts)
+
+    def coordinates(self) -> list[str]:
+        """A name for each entry of the flat vector: `mu[0]`, `tau`, ..."""
+        names = []
+        for name, shape in self._shapes.items():
+            places = np.ndindex(*shape)
+            names += [f"{name}[{','.join(map(str, p))}]" if p else name for p in places]
+        return names
+
+
+class Model:
+    """A hierarchical model p(theta) prod_i p(z_i | theta, u_i) prod_j p(y_ij | theta, z_i, x_ij).
+
+    The three densities are written for one group and one row, on dictionaries of named and
+    constrained values; Jacobians of the constraints are added by the library, so a density is
+    that of the value its author names.
+
+    Args:
+        theta: name -> parameter, the globals.
+        z: name -> parameter, the locals of one group.
+        log_prior: theta -> [], log p(theta).
+        log_local: theta, z, group -> [], log p(z_i | theta, u_i); `group` has the group columns.
+        log_lik: theta, z, row -> [], log p(y_ij | theta, z_i, x_ij); `row` has the row columns and
+            those of its group.
+        simulate: key, theta, z, row -> a new outcome of that row, for `predict`.
+
+    Example:
+        >>> import numpyro.distributions as dist
+        >>> model = Model(
+        ...     theta={"mu": real(), "tau": positive()},
+        ...     z={"b": real()},
+        ...     log_prior=lambda t: dist.Normal(0, 1).log_prob(t["mu"])
+        ...     + dist.HalfNormal(1).log_prob(t["tau"]),
+        ...     log_local=lambda t, z, group: dist.Normal(t["mu"], t["tau"]).log_prob(z["b"]),
+        ...     log_lik=lambda t, z, row: dist.Normal(z["b"], 1.0).log_prob(row["y"]),
+        ... )
+        >>> model
+        Model(theta: mu [], tau [] positive; z: b [])
+    """
+
+    def __init__(
+        self,
+        theta: Mapping[str, Parameter],
+        z: Mapping[str, Parameter],
+        log_prior: Callable[[Named], Array],
+        log_local: Callable[[Named, Named, Named], Array],
+        log_lik: Callable[[Named, Named, Named], Array],
+        simulate: Callable[[PRNGKeyArray, Named, Named, Named], Array] | None = None,
+    ):
+        """Stores the densities; they are checked against data by `check`."""
+        _check_names(theta, z)
+        self.theta, self.z = Space(theta), Space(z)
+        self._log_prior, self._log_local, self._log_lik = log_prior, log_local, log_lik
+        self._simulate = simulate
+
+    def __repr__(self) -> str:
+        """The parameters with their shapes and supports."""
+        return f"{type(self).__name__}(theta: {_describe(self.theta)}; z: {_describe(self.z)})"
+
+    @property
+    def can_simulate(self) -> bool:
+        """Whether the model can make new outcomes."""
+        return self._simulate is not None
+
+    def global_values(self, theta: Float[Array, " D"]) -> Named:
+        """Named constrained values of theta; a front end may add what follows from them."""
+        return self.theta.values(theta)
+
+    def local_values(
+        self, theta: Float[Array, " D"], z: Float[Array, "B M"], batch: Batch
+    ) -> Named:
+        """Named constrained z of each place, [B, ...]; a front end may add what follows from it."""
+        del theta, batch
+        return jax.vmap(self.z.values)(z)
+
+    def log_prior(self, theta: Float[Array, " D"]) -> Float[Array, ""]:
+        """Log p(theta) of the unconstrained theta, Jacobian included."""
+        values, log_det = self.theta.constrain(theta)
+        return self._log_prior(values) + log_det
+
+    def log_local(
+        self, theta: Float[Array, " D"], z: Float[Array, "B M"], batch: Batch
+    ) -> Float[Array, " B"]:
+        """Log p(z_i | theta, u_i) of each place's unconstrained z, Jacobian included."""
+        named_theta = self.theta.values(theta)
+
+        def one(z: Float[Array, " M"], group: Named) -> Float[Array, ""]:
+            values, log_det = self.z.constrain(z)
+            return self._log_local(named_theta, values, group) + log_det
+
+        return jax.vmap(one)(z, batch.group)
+
+    def log_lik(
+        self, theta: Float[Array, " D"], z_rows: Float[Array, "R M"], batch: Batch
+    ) -> Float[Array, " R"]:
+        """Log p(y_ij | theta, z_i, x_ij) of each row, given each row's own copy of its z."""
+        named_theta = self.theta.values(theta)
+
+        def one(z: Float[Array, " M"], row: Named) -> Float[Array, ""]:
+            return self._log_lik(named_theta, self.z.values(z), row)
+
+        return jax.vmap(one)(z_rows, _with_group_columns(batch))
+
+    def simulate(
+        self,
+        key: PRNGKeyArray,
+        theta: Float[Array, " D"],
+        z_rows: Float[Array, "R M"],
+        batch: Batch,
+    ) -> Array:
+        """A new outcome for each row, [R, ...]; each row has its own key."""
+        if self._simulate is None:
+            raise ValueError(
+                "predict needs a model that can make new outcomes; give Model a "
+                "simulate=lambda key, theta, z, row: ... that returns one row's outcome."
+            )
+        simulate, named_theta = self._simulate, self.theta.values(theta)
+
+        def one(key: PRNGKeyArray, z: Float[Array, " M"], row: Named) -> Array:
+            return simulate(key, named_theta, self.z.values(z), row)
+
+        keys = jax.random.split(key, z_rows.shape[0])
+        return jax.vmap(one)(keys, z_rows, _with_group_columns(batch))
+
+    def check(self, batch: Batch) -> None:
+        """Raises if a density does not return one number, or does not accept the data's columns."""
+        theta = jax.eval_shape(lambda: self.theta.values(jnp.zeros(self.theta.size)))
+        z = jax.eval_shape(lambda: self.z.values(jnp.zeros(self.z.size)))
+        first = lambda columns: {n: jax.ShapeDtypeStruct(c.shape[1:], c.dtype) for n, c in columns.items()}  # noqa: E501, E731
+        group = first(batch.group)
+        row = first(batch.rows) | group
+        _check_scalar("log_prior(theta)", self._log_prior, theta)
+        _check_scalar("log_local(theta, z, group)", self._log_local, theta, z, group)
+        _check_scalar("log_lik(theta, z, row)", self._log_lik, theta, z, row)
+
+
+def sum_rows(values: Float[Array, "R *rest"], batch: Batch) -> Float[Array, "B *rest"]:
+    """Sum over each group's rows; filler rows count nothing.
+
+    One scatter of contiguous [rest] windows with sorted indices: on a CPU this runs at the speed of
+    memory, where a batch of one-column scatters does not.
+    """
+    mask = batch.row_mask.reshape(-1, *(1,) * (values.ndim - 1))
+    return jax.ops.segment_sum(
+        jnp.where(mask, values, 0), batch.segment, batch.index.shape[0], indices_are_sorted=True
+    )
+
+
+def group_log_lik(
+    model: Model, theta: Float[Array, " D"], z: Float[Array, "B M"], batch: Batch
+) -> Float[Array, " B"]:
+    """l_i(theta, z_i): each group's log likelihood, summed over its rows."""
+    return sum_rows(model.log_lik(theta, z[batch.segment], batch), batch)
+
+
+def _with_group_columns(batch: Batch) -> Named:
+    """The row columns, and for each row the columns of its group."""
+    return batch.rows | {name: column[batch.segment] for name, column in batch.group.items()}
+
+
+def _check_names(theta: Mapping[str, Parameter], z: Mapping[str, Parameter]) -> None:
+    for kind, parameters in (("theta", theta), ("z", z)):
+        if not parameters:
+            raise ValueError(f"Model needs at least one parameter in {kind}; got none.")
+        for name, parameter in parameters.items():
+            if not isinstance(parameter, Parameter):
+                raise TypeError(
+                    f"Model expected {kind}[{name!r}] to be a parameter such as rf.real(5) or "
+                    f"rf.positive(); got {type(parameter).__name__}."
+                )
+    twice = sorted(set(theta) & set(z))
+    if twice:
+        raise ValueError(
+            f"Model has a parameter named {twice[0]!r} in both theta and z; "
+            "names must differ, since results are looked up by name. Rename one of them."
+        )
+
+
+def _check_scalar(what: str, density: Callable[..., Any], *arguments: Any) -> None:
+    try:
+        out = jax.eval_shape(density, *arguments)
+    except KeyError as error:
+        have = ", ".join(sorted({name for columns in arguments for name in columns}))
+        raise ValueError(
+            f"{what} asks for {error.args[0]!r}, which is neither a parameter nor a column of the "
+            f"data; there are: {have}."
+        ) from error
+    shape = getattr(out, "shape", None)
+    if shape != ():
+        raise ValueError(
+            f"{what} must return one number (shape []), the log density for one "
+            f"{'row' if 'row' in what else 'group' if 'group' in what else 'theta'}; "
+            f"got shape {list(shape) if shape is not None else type(out).__name__}. "
+            "Sum over the event, for example with .to_event(1) or jnp.sum."
+        )
+
+
+def _describe(space: Space) -> str:
+    words = []
+    for name, parameter in space.parameters.items():
+        kind = "" if parameter.constraint is constraints.real else f" {_kind(parameter)}"
+        words.append(f"{name} {list(parameter.shape)}{kind}")
+    return ", ".join(words)
+
+
+def _kind(parameter: Parameter) -> str:
+    return type(parameter.constraint).__name__.strip("_").lower()

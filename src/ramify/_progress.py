@@ -1,0 +1,68 @@
+"""The clock of a fit, and a progress bar where a person is watching."""
+
+import sys
+import time
+from typing import Any
+
+
+class Progress:
+    """Keeps the time; shows step, ELBO per group, rate and time left on a terminal.
+
+    The fit makes the same calls whether or not anything is shown.
+    """
+
+    def __init__(
+        self, show: bool | None, groups: int, max_steps: int | None, max_seconds: float | None
+    ):
+        """By default (`show` is None) the bar is shown only if stderr is a terminal."""
+        self._show = sys.stderr.isatty() if show is None else show
+        self._groups, self._max_steps, self._max_seconds = groups, max_steps, max_seconds
+        self._start, self._bar, self._task = time.perf_counter(), None, None
+
+    def __enter__(self) -> "Progress":
+        """Starts the bar, if any."""
+        if self._show:
+            self._bar = _bar()
+            self._task = self._bar.add_task("fit", total=None, note="compiling")
+            self._bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Stops the bar, if any."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    @property
+    def seconds(self) -> float:
+        """Since the fit began."""
+        return time.perf_counter() - self._start
+
+    def out_of_time(self) -> bool:
+        """Whether the budget of seconds is spent."""
+        return self._max_seconds is not None and self.seconds > self._max_seconds
+
+    def update(self, step: int, elbo: float, fraction: float | None) -> None:
+        """Tells the bar where the fit is; `fraction` is how far along, where that is known."""
+        if self._bar is None:
+            return
+        spent = [fraction or 0.0]
+        spent += [step / self._max_steps] if self._max_steps else []
+        spent += [self.seconds / self._max_seconds] if self._max_seconds else []
+        note = f"step {step:,}  ELBO/group {elbo / self._groups:.5g}  {step / self.seconds:.4g}/s"
+        total = 1.0 if max(spent) > 0 else None
+        self._bar.update(self._task, total=total, completed=min(max(spent), 1.0), note=note)
+
+
+def _bar() -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    return Bar(
+        TextColumn("{task.fields[note]}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )

@@ -1,0 +1,150 @@
+"""Stochastic steps: state in, state and info out; many of them in one compiled scan."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from ramify._data import Resident, cut
+from ramify._elbo import Estimator, Terms, elbo, terms
+from ramify._family import Family
+from ramify._model import Model
+
+# A phase's average gives its t-th step the weight t^3 (Shamir and Zhang 2013), so that the way to the
+# optimum does not count; a plain mean starts the next phase tenths of a nat too low.
+AVERAGE_POWER = 3
+
+
+class State(NamedTuple):
+    """All that the next step needs.
+
+    `mean` holds the running average of the parameters over the `weight` steps since the phase began.
+    """
+
+    family: Any
+    optimizer: Any
+    step: Int[Array, ""]
+    mean: Any
+    weight: Float[Array, ""]
+
+
+class Recipe(NamedTuple):
+    """What a step does; hashable, so that each recipe is compiled once."""
+
+    optimizer: optax.GradientTransformation
+    draws: int
+    local_draws: int
+    estimator: Estimator
+    rows: int
+
+
+def init(family: Family, optimizer: optax.GradientTransformation) -> State:
+    """The state before the first step."""
+    own = lambda: jax.tree.map(lambda x: jnp.copy(x) if eqx.is_array(x) else x, family)  # noqa: E731
+    # States are donated to the next step: nothing in one may be shared with the user's family.
+    learned = eqx.filter(own(), eqx.is_inexact_array)
+    zero = jnp.zeros(())
+    return State(own(), optimizer.init(learned), jnp.zeros((), jnp.int32), learned, zero)
+
+
+def step(
+    key: PRNGKeyArray,
+    state: State,
+    alive: Bool[Array, ""],
+    rate: Float[Array, ""],
+    model: Model,
+    data: Resident,
+    members: Int[Array, " B"],
+    scale: Float[Array, ""],
+    recipe: Recipe,
+) -> tuple[State, Float[Array, ""]]:
+    """One step up the ELBO of one block; returns the new state and the block's estimate.
+
+    The state stays as it is if the estimate or its gradient is not finite, or if not `alive`.
+    """
+    batch = cut(data, members, scale, recipe.rows)
+
+    def loss(family: Family) -> Float[Array, ""]:
+        return -elbo(
+            jax.random.fold_in(key, state.step),
+            family,
+            model,
+            batch,
+            draws=recipe.draws,
+            local_draws=recipe.local_draws,
+            estimator=recipe.estimator,
+        )
+
+    value, gradient = eqx.filter_value_and_grad(loss)(state.family)
+    learned = eqx.filter(state.family, eqx.is_inexact_array)
+    updates, optimizer = recipe.optimizer.update(gradient, state.optimizer, learned)
+    updates = jax.tree.map(lambda u: rate * u, updates)
+    family = eqx.apply_updates(state.family, updates)
+    weight = state.weight + 1
+    share = (1 + AVERAGE_POWER) / (weight + AVERAGE_POWER)
+    mean = jax.tree.map(
+        lambda m, p: m + share * (p - m), state.mean, eqx.filter(family, eqx.is_inexact_array)
+    )
+    finite = jnp.isfinite(value) & _all_finite(gradient)
+    new = State(family, optimizer, state.step + 1, mean, weight)
+    return _keep_if(alive & finite, new, state), jnp.where(finite, -value, jnp.nan)
+
+
+@eqx.filter_jit(donate="all-except-first")
+def steps(
+    fixed: tuple[PRNGKeyArray, Model, Resident, Recipe],
+    state: State,
+    rates: Float[Array, " T"],
+    members: Int[Array, "T B"],
+    scales: Float[Array, " T"],
+) -> tuple[State, Float[Array, " T"]]:
+    """T steps in one scan. After a step that is not finite the state stays as it was before it."""
+    key, model, data, recipe = fixed
+    moving, still = eqx.partition(state, eqx.is_array)
+
+    def body(carry: tuple[Any, Bool[Array, ""]], x: Any) -> tuple[Any, Float[Array, ""]]:
+        moving, alive = carry
+        state = eqx.combine(moving, still)
+        new, value = step(key, state, alive, x[0], model, data, x[1], x[2], recipe)
+        return (eqx.filter(new, eqx.is_array), alive & jnp.isfinite(value)), value
+
+    (moving, _), values = jax.lax.scan(body, (moving, jnp.array(True)), (rates, members, scales))
+    return eqx.combine(moving, still), values
+
+
+@eqx.filter_jit
+def terms_of_step(
+    key: PRNGKeyArray,
+    state: State,
+    model: Model,
+    data: Resident,
+    members: Int[Array, " B"],
+    recipe: Recipe,
+) -> Terms:
+    """The terms of every draw of the step that the state stands before, [S] or [S, B]."""
+    batch = cut(data, members, jnp.ones(()), recipe.rows)
+    keys = jax.random.split(jax.random.fold_in(key, state.step), recipe.draws)
+    return jax.vmap(lambda k: terms(k, state.family, model, batch))(keys)
+
+
+def restart_average(state: State) -> State:
+    """Takes the phase's average as the parameters and begins a new average."""
+    family = eqx.combine(state.mean, eqx.filter(state.family, eqx.is_inexact_array, inverse=True))
+    return state._replace(
+        family=family,
+        mean=jax.tree.map(jnp.copy, state.mean),  # the state is donated: no buffer twice
+        weight=jnp.zeros(()),
+    )
+
+
+def _all_finite(tree: Any) -> Bool[Array, ""]:
+    return jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]).all()
+
+
+def _keep_if(condition: Bool[Array, ""], new: Any, old: Any) -> Any:
+    """`new` where the condition holds, else `old`, leaf by leaf."""
+    choose = lambda n, o: jnp.where(condition, n, o) if eqx.is_array(n) else n  # noqa: E731
+    return jax.tree.map(choose, new, old)
