@@ -1,0 +1,341 @@
+"""`fit`: from a model and data to a posterior, with defaults chosen from both."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from ramify._blas import one_blas_thread
+from ramify._data import Groups, Resident, block_shape, partition, to_device, whole
+from ramify._elbo import Estimator
+from ramify._family import Branched, Family, Joint, amortized, example, solved
+from ramify._feed import Feed
+from ramify._gaussian import Gaussian, free_numbers
+from ramify._local import Amortizer
+from ramify._model import Model
+from ramify._posterior import Posterior
+from ramify._progress import Progress
+from ramify._schedule import Plateau
+from ramify._solver import MAX_DIM, Solver
+from ramify._stein import missing_curvature
+from ramify._steps import Recipe, State, init, restart_average, steps, terms_of_step
+from ramify._theta import Marginal, NotFinite, Plan, learn
+
+
+MOST_BIAS = 0.1  # of theta's means, in posterior sds, before K is doubled
+MOST_DRAWS = 2048
+
+
+class NonFiniteError(FloatingPointError):
+    """A fit met a number that is not finite. `state` is the last good one, `family` its family."""
+
+    def __init__(self, message: str, state: State):
+        """Keeps the state from before the step that failed."""
+        super().__init__(message)
+        self.state, self.family = state, state.family
+
+
+@one_blas_thread
+def fit(
+    model: Model,
+    groups: Groups,
+    *,
+    family: Family | None = None,
+    local_draws: int | None = None,
+    draws: int | None = None,
+    optimizer: optax.GradientTransformation | None = None,
+    estimator: Estimator = "stl",
+    max_steps: int | None = None,
+    max_seconds: float | None = None,
+    rows: int | None = None,
+    minibatch: int | None = None,
+    seed: int = 0,
+    progress: bool | None = None,
+) -> Posterior:
+    """Fits a family to the posterior of a model; `fit(model, groups)` alone gives a good answer.
+
+    Args:
+        model: the model.
+        groups: the data.
+        family: from `joint`, `branch`, `amortized` or `solved`; by default `solved` where the model
+            allows it, otherwise `amortized`.
+        local_draws: K importance draws of z for each draw of theta; 1 is the paper's ELBO. By default
+            `solved` chooses K from the data so that its bias stays below a tenth of theta's
+            posterior sd, and other families use 1.
+        draws: S draws of theta per step.
+        optimizer: any Optax optimizer, its schedule included, run for `max_steps`; by default ours.
+        estimator: of the gradient: "stl" (sticking the landing) or "total", the paper's.
+        max_steps: a hard budget of steps (sweeps over the data for `solved`).
+        max_seconds: a hard budget of seconds.
+        rows: rows in a block.
+        minibatch: take that many groups uniformly in each step, as the paper does, not blocks.
+        seed: of all randomness.
+        progress: show a progress bar; by default only on a terminal.
+    """
+    model.check(example(groups))
+    why = "as asked"
+    if family is None:
+        family, why = default_family(model, groups)
+    _check_family(family, model, groups)
+    with Progress(progress, len(groups), max_steps, max_seconds) as bar:
+        if isinstance(family, Branched) and isinstance(family.local, Solver):
+            if why == "as asked" and (wrong := _missing_curvature(model, groups, family)):
+                raise ValueError(f"solved() does not fit this model: {wrong}. Use amortized().")
+            if optimizer is None:
+                posterior = _fit_solved(
+                    model, groups, family, local_draws, draws, max_steps, rows, seed, bar, why
+                )
+                if local_draws != 1:
+                    return posterior
+                # The paper's bound, K = 1, is learned by steps from where the tight one ended.
+                family = posterior.family
+        feed = Feed(groups, seed, whole=isinstance(family, Joint), rows=rows, minibatch=minibatch)
+        adam = optax.chain(optax.scale_by_adam(), optax.scale(-1.0))
+        recipe = Recipe(optimizer or adam, draws or 10, local_draws or 1, estimator, 0)
+        plateau = None if optimizer is not None else _plateau(family, feed, groups)
+        return _fit_by_steps(model, groups, family, feed, recipe, plateau, max_steps, seed, bar, why)
+
+
+def default_family(model: Model, groups: Groups) -> tuple[Branched, str]:
+    """The family for a model when none is asked for, and why."""
+    M = model.z.size
+    if M > MAX_DIM:
+        why = f"z has {M} dimensions, more than the {MAX_DIM} that solved() takes"
+        return amortized(model, groups, covariance="block"), why
+    family = solved(model, groups)
+    why = _missing_curvature(model, groups, family)
+    if why is not None:
+        return amortized(model, groups, covariance="dense" if M <= 16 else "block"), why
+    return family, f"z is small (M = {M}) and the likelihood smooth in it"
+
+
+def _missing_curvature(model: Model, groups: Groups, family: Branched) -> str | None:
+    """Why solved() can't be used with this likelihood, judged on a few hundred groups."""
+    some = np.random.default_rng(0).permutation(len(groups))[:256]
+    sizes = groups.sizes[some]
+    few = groups.subset(positions=np.sort(some[np.cumsum(sizes) <= max(8192, sizes[0])]))
+    return missing_curvature(model, family.local, whole(few), family.theta.mean)
+
+
+def _plateau(family: Family, feed: Feed, groups: Groups) -> Plateau:
+    network = isinstance(family, Branched) and isinstance(family.local, Amortizer)
+    epoch = max(1, groups.n_rows // feed.rows_per_step)
+    return Plateau(
+        2e-3 if network else 2e-2,
+        phases=4,
+        warmup=200 if network else 50,
+        shortest=max(600, 6 * epoch),
+        tolerance=1e-7 * groups.n_rows,
+    )
+
+
+def _fit_by_steps(
+    model: Model,
+    groups: Groups,
+    family: Family,
+    feed: Feed,
+    recipe: Recipe,
+    plateau: Plateau | None,
+    max_steps: int | None,
+    seed: int,
+    bar: Progress,
+    why: str,
+) -> Posterior:
+    data, key = to_device(groups), jax.random.key(seed)
+    state, history, done = init(family, recipe.optimizer), [], 0
+    budget = max_steps or 200_000
+    length = int(np.clip(4_000_000 // feed.rows_per_step, 10, 200))
+    while done < budget and not (plateau and plateau.converged) and not bar.out_of_time():
+        count = min(length, budget - done)
+        chunk = feed.take(count)
+        now = recipe._replace(rows=chunk.rows)
+        rates = plateau.rates(count) if plateau else np.ones(count)
+        arrays = jnp.asarray(rates), jnp.asarray(chunk.members), jnp.asarray(chunk.scales)
+        state, values = steps((key, model, data, now), state, *arrays)
+        values = np.asarray(values, np.float64)
+        if not np.isfinite(values).all():
+            bad = int(np.argmax(~np.isfinite(values)))
+            raise NonFiniteError(
+                _blame(key, state, model, data, chunk.members[bad], now, groups), state
+            )
+        done += count
+        history.append(_rows(done, values, rates, bar.seconds))
+        bar.update(done, values.mean(), plateau.phase / plateau.phases if plateau else None)
+        if plateau and plateau.tell(values):
+            state = restart_average(state)
+    notes = {
+        "method": _name(family),
+        "why": why,
+        "converged": bool(plateau and plateau.converged),
+        "steps": done,
+        "seconds": bar.seconds,
+    }
+    history = {name: np.concatenate([h[name] for h in history]) for name in history[0]}
+    return Posterior(
+        model, state.family, groups, local_draws=recipe.local_draws, history=history, notes=notes
+    )
+
+
+def _rows(done: int, values: np.ndarray, rates: np.ndarray, seconds: float) -> dict[str, Any]:
+    count = len(values)
+    steps_done = np.arange(done - count + 1, done + 1)
+    return {
+        "step": steps_done,
+        "elbo": values,
+        "rate": np.asarray(rates),
+        "seconds": np.full(count, seconds),
+    }
+
+
+def _blame(
+    key: Any,
+    state: State,
+    model: Model,
+    data: Resident,
+    members: np.ndarray,
+    recipe: Recipe,
+    groups: Groups,
+) -> str:
+    """Where a number that is not finite came from: the term and the first group at fault."""
+    parts = terms_of_step(key, state, model, data, jnp.asarray(members), recipe)
+    step = int(state.step) + 1
+    for name, values in parts._asdict().items():
+        bad = ~np.isfinite(np.asarray(values))
+        if not bad.any():
+            continue
+        if bad.ndim == 1:
+            return f"The ELBO is not finite at step {step}: its term {name} is {_first(values, bad)}."
+        place = int(np.argmax(bad.any(0)))
+        label = groups.labels[members[place]]
+        return (
+            f"The ELBO is not finite at step {step}: its term {name} is {_first(values, bad)} for "
+            f"group {label!r} ({bad.any(0).sum()} groups of this step). Check that group's rows and "
+            "the density's behaviour there; the last good state is on this exception."
+        )
+    return (
+        f"The gradient of the ELBO is not finite at step {step}, though its value is. A density has "
+        "an infinite slope there (a square root or logarithm at zero, a `where` that hides a NaN)."
+    )
+
+
+def _first(values: Any, bad: np.ndarray) -> str:
+    return str(np.asarray(values)[bad].ravel()[0])
+
+
+def _fit_solved(
+    model: Model,
+    groups: Groups,
+    family: Branched,
+    local_draws: int | None,
+    draws: int | None,
+    max_steps: int | None,
+    rows: int | None,
+    seed: int,
+    bar: Progress,
+    why: str,
+) -> Posterior:
+    N, K = len(groups), default_local_draws(len(groups), model.z.size)
+    K = local_draws if local_draws and local_draws > 1 else K
+    R, B = block_shape(groups.sizes, rows)
+    members, data = partition(np.random.default_rng(seed), groups.sizes, R, B), to_device(groups)
+    points = draws or (1 if N > 20_000 else int(np.clip(2 * (4000 // N), 2, 32)))
+    history: list[dict[str, float]] = []
+
+    def report(row: dict[str, float]) -> None:
+        history.append({**row, "local_draws": K, "step": len(history) + 1, "seconds": bar.seconds})
+        bar.update(len(history), row["elbo"], None)
+
+    def enough() -> bool:
+        return bar.out_of_time() or (max_steps is not None and len(history) >= max_steps)
+
+    start, stages = np.asarray(family.theta.mean), _stages(members, model.theta.size)
+    while True:
+        plan, key = Plan(R, K), jax.random.key(seed)
+        marginal = Marginal(model, family.local, data, members, plan, key, points, report)
+        try:
+            fitted = learn(marginal, start, stages, enough)
+        except NotFinite as error:
+            raise _not_finite(model, groups, family, start, data, members[error.block], R) from None
+        bias = float(np.abs(fitted.bias).max())
+        if (local_draws or 1) > 1 or bias < MOST_BIAS or K >= MOST_DRAWS or enough():
+            break
+        start, stages, K = fitted.mean, stages[-1:], 2 * K
+    family = eqx.tree_at(lambda f: f.theta, family, _gaussian(fitted.mean, fitted.precision))
+    columns = {name: np.asarray([h[name] for h in history]) for name in history[0]}
+    notes = {
+        "method": "solved",
+        "why": why,
+        "converged": not enough(),
+        "local_draws": K,
+        "bias_sds": bias,
+        "unconverged": int(fitted.unconverged.sum()),
+        "unconverged_groups": [str(x) for x in groups.labels[fitted.unconverged][:20]],
+        "sweeps": len(history),
+        "seconds": bar.seconds,
+    }
+    return Posterior(model, family, groups, local_draws=K, history=columns, notes=notes)
+
+
+def _not_finite(
+    model: Model,
+    groups: Groups,
+    family: Branched,
+    mean: np.ndarray,
+    data: Resident,
+    members: np.ndarray,
+    rows: int,
+) -> NonFiniteError:
+    """The error of a fit whose first sweep is not finite, with the term and group at fault."""
+    recipe = Recipe(optax.identity(), 4, 1, "total", rows)
+    state = init(family, recipe.optimizer)
+    message = _blame(jax.random.key(0), state, model, data, members, recipe, groups)
+    return NonFiniteError(message, state)
+
+
+def default_local_draws(N: int, M: int) -> int:
+    """K for `solved`: eight points a local dimension, at least 32, and more with N.
+
+    Theta's noise from the draws, in its posterior sds, goes as 1/sqrt(K) whatever N; what is left of
+    their bias after correction as sqrt(N)/K^2.
+    """
+    return int(max(32, 8 * M) * np.ceil((N / 10_000) ** 0.25))
+
+
+def _stages(members: np.ndarray, D: int) -> list[int]:
+    """How many blocks each stage of Newton sees: enough groups for theta, then eight times more."""
+    upto = np.cumsum((members >= 0).sum(1))
+    stages, wanted = [], max(1000, 20 * D)
+    while wanted < upto[-1]:
+        stages.append(int(np.searchsorted(upto, wanted)) + 1)
+        wanted *= 8
+    return sorted({*stages, len(members)})
+
+
+def _gaussian(mean: np.ndarray, precision: np.ndarray) -> Gaussian:
+    factor = jnp.asarray(np.linalg.cholesky(np.linalg.inv(precision)))
+    D = len(mean)
+    return Gaussian(jnp.asarray(mean), free_numbers(factor, False, "log"), D, False, "log")
+
+
+def _name(family: Family) -> str:
+    if isinstance(family, Joint):
+        return "joint"
+    return {"Table": "branch", "Amortizer": "amortized", "Solver": "solved"}[
+        type(family.local).__name__
+    ]
+
+
+def _check_family(family: Family, model: Model, groups: Groups) -> None:
+    if family.N != len(groups):
+        raise ValueError(
+            f"This family was built for {family.N} groups; got data with {len(groups)}. "
+            "Build the family from the data that it is fitted to."
+        )
+    if family.theta.dim != model.theta.size:
+        raise ValueError(
+            f"This family was built for a theta of {family.theta.dim} dimensions; the model's has "
+            f"{model.theta.size}. Build the family from the model that it is fitted to."
+        )
