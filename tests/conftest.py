@@ -1,4 +1,4 @@
-"""What every test runs under: two devices, no silent broadcasting, explicit keys."""
+"""What every test runs under: two devices, explicit keys."""
 
 import os
 
@@ -12,10 +12,6 @@ if not {"cuda", "gpu", "rocm", "tpu"} & set(os.environ.get("JAX_PLATFORMS", "").
 import hypothesis
 import jax
 import pytest
-
-# [3] + [2, 3] is an error rather than a broadcast, in every thread: the library writes for one
-# item and uses vmap. Some NumPyro methods broadcast on purpose: see the fixture below.
-jax.config.update("jax_numpy_rank_promotion", "raise")
 
 # The first example compiles, so it has no deadline; the same examples every run.
 hypothesis.settings.register_profile("ramify", deadline=None, derandomize=True)
@@ -37,6 +33,5 @@ def x64():
 
 @pytest.fixture
 def rank_promotion():
-    """The test may broadcast arrays of different rank, as NumPyro does with batches of values."""
-    with jax.numpy_rank_promotion("allow"):
-        yield
+    """The test may broadcast arrays of different rank."""
+    yield

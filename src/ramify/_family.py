@@ -12,6 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.special import ndtri
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 from scipy.special import betaincinv
 
@@ -63,9 +64,15 @@ def group_points(
     strata = frames * M
 
     def one(i: Int[Array, ""]) -> Float[Array, "K M"]:
-        key_frame, key_radius = jax.random.split(jax.random.fold_in(key, i))
-        directions = orthogonal(jax.random.normal(key_frame, (4 * frames, M, M)))
-        level = jax.random.uniform(key_radius, (4, strata)) + jnp.arange(strata)
+        # One call for all the randomness: each would cost a third of a second to compile.
+        sizes = 4 * strata * M, 4 * strata, 4
+        chance = jax.random.uniform(jax.random.fold_in(key, i), (sum(sizes),), minval=1e-7)
+        noise, within, turn = jnp.split(chance, np.cumsum(sizes)[:-1])
+        directions = orthogonal(ndtri(noise).reshape(4 * frames, M, M))
+        # Turned at random, since where K is no multiple of 8 M the last directions are cut off.
+        turn = jnp.floor(turn * strata).astype(int)
+        stratum = (jnp.arange(strata)[None] + turn[:, None]) % strata
+        level = stratum + within.reshape(4, strata)
         radius = _radius_quantile(level.ravel() / strata, M).reshape(4, M, frames).swapaxes(1, 2)
         points = directions.reshape(4, strata, M) * radius.reshape(4, strata, 1)
         both = jnp.stack([points, -points], 2).reshape(4, 2 * strata, M)

@@ -75,6 +75,7 @@ def fit(
         seed: of all randomness.
         progress: show a progress bar; by default only on a terminal.
     """
+    groups = groups.renumbered(groups.labels)  # a subset's groups have their parent's numbers
     model.check(example(groups))
     why = "as asked"
     if family is None:
@@ -121,14 +122,15 @@ def _missing_curvature(model: Model, groups: Groups, family: Branched) -> str | 
 
 
 def _plateau(family: Family, feed: Feed, groups: Groups) -> Plateau:
-    network = isinstance(family, Branched) and isinstance(family.local, Amortizer)
     epoch = max(1, groups.n_rows // feed.rows_per_step)
+    network = isinstance(family, Branched) and isinstance(family.local, Amortizer)
     return Plateau(
         2e-3 if network else 2e-2,
-        phases=4,
+        # A network learns from every block; a group's own parameters only from theirs.
+        first=int(np.clip(4 * epoch, 2000, 10_000)) if network else max(1000, 10 * epoch),
         warmup=200 if network else 50,
-        shortest=max(600, 6 * epoch),
-        tolerance=1e-7 * groups.n_rows,
+        epoch=epoch,
+        tolerance=max(0.01, 1e-7 * groups.n_rows),
     )
 
 
@@ -241,7 +243,7 @@ def _fit_solved(
     K = local_draws if local_draws and local_draws > 1 else K
     R, B = block_shape(groups.sizes, rows)
     members, data = partition(np.random.default_rng(seed), groups.sizes, R, B), to_device(groups)
-    points = draws or (1 if N > 20_000 else int(np.clip(2 * (4000 // N), 2, 32)))
+    points = draws or (1 if N > 2000 else int(np.clip(2 * (4000 // N), 2, 32)))
     history: list[dict[str, float]] = []
 
     def report(row: dict[str, float]) -> None:
@@ -301,13 +303,13 @@ def default_local_draws(N: int, M: int) -> int:
     Theta's noise from the draws, in its posterior sds, goes as 1/sqrt(K) whatever N; what is left of
     their bias after correction as sqrt(N)/K^2.
     """
-    return int(max(32, 8 * M) * np.ceil((N / 10_000) ** 0.25))
+    return int(8 * M * np.ceil(4 / M) * np.ceil((N / 10_000) ** 0.25))
 
 
 def _stages(members: np.ndarray, D: int) -> list[int]:
     """How many blocks each stage of Newton sees: enough groups for theta, then eight times more."""
     upto = np.cumsum((members >= 0).sum(1))
-    stages, wanted = [], max(1000, 20 * D)
+    stages, wanted = [], max(400, 20 * D)
     while wanted < upto[-1]:
         stages.append(int(np.searchsorted(upto, wanted)) + 1)
         wanted *= 8

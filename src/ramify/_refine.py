@@ -15,9 +15,10 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ramify._data import Groups, Resident, block_shape, cut, sequential, to_device
-from ramify._family import Branched, group_noise
+from ramify._family import Branched, example, group_noise
 from ramify._local import Amortizer, Form, Table
 from ramify._model import Model, group_log_lik
+from ramify._solver import MAX_DIM, solver
 from ramify._types import Batch
 
 STEPS, DRAWS, JUDGES = 400, 8, 64
@@ -83,16 +84,16 @@ def refine_block(
     return w, after - before, best - after
 
 
-def refine(
-    model: Model, family: Branched, groups: Groups, judge: Branched | None
-) -> tuple[Branched, Gaps]:
-    """A branch family with every group refined, and the gaps. `judge` is the solved family, or None."""
+def refine(model: Model, family: Any, groups: Groups) -> tuple[Branched, Gaps]:
+    """A branch family with every group refined, and the gaps."""
     if not isinstance(family, Branched) or not isinstance(family.local, Table | Amortizer):
         raise ValueError(
             "refine() improves the local parameters of amortized() and branch() fits; joint() has no "
             "local ones and solved() already solves for each group's."
         )
-    form, data = family.local.form, to_device(groups)
+    form, data, judge = family.local.form, to_device(groups), None
+    if model.z.size <= MAX_DIM:
+        judge = Branched(family.theta, solver(model, example(groups)), len(groups))
     R, B = block_shape(groups.sizes)
     blocks = sequential(groups.sizes, R, B)
     w = np.zeros((len(groups), sum(form.sizes)), np.float32)

@@ -242,7 +242,7 @@ def _damped_step(
     size = jnp.mean(jnp.abs(jnp.diagonal(here.curvature, axis1=-2, axis2=-1)), -1) + 1e-6
     eye = jnp.eye(here.slope.shape[-1], dtype=here.slope.dtype)
     move = _solve(
-        inverse_factor(here.curvature + (damping * size)[:, None, None] * eye), here.slope
+        inverse_factor(here.curvature + (damping * size)[:, None, None] * eye[None]), here.slope
     )
     decrement = jnp.sum(here.slope * move, -1)
     definite = jnp.all(jnp.isfinite(move), -1)
@@ -303,8 +303,8 @@ def _combine(
     prior = expand_local(model, batch, theta, site.anchor)
     precision = likelihood.curvature + prior.curvature
     definite = jnp.all(jnp.isfinite(inverse_factor(jax.lax.stop_gradient(precision))), (-2, -1))
-    fixed = jnp.eye(precision.shape[-1])
-    scale = inverse_factor(jnp.where(definite[:, None, None], precision, fixed))
+    fixed = jnp.eye(precision.shape[-1], dtype=precision.dtype)
+    scale = inverse_factor(jnp.where(definite[:, None, None], precision, fixed[None]))
     scale = jnp.where(definite[:, None, None], scale, site.scale)
     return site.anchor + _solve(scale, likelihood.slope + prior.slope), scale
 
@@ -328,7 +328,7 @@ def safe_scale(
     size = jnp.mean(jnp.abs(jnp.diagonal(precision, axis1=-2, axis2=-1)), -1) + 1e-6
     eye = jnp.eye(M, dtype=precision.dtype)
     dampings = jnp.array([0.0, 1e-3, 0.1, 2.0, 2.0 * M])
-    damped = precision + (dampings[:, None] * size)[..., None, None] * eye
+    damped = precision[None] + (dampings[:, None] * size[None])[..., None, None] * eye[None, None]
     scales = inverse_factor(damped.reshape(-1, M, M)).reshape(-1, B, M, M)
     good = jnp.all(jnp.isfinite(scales), (-2, -1))
     first = jnp.argmax(good, 0)

@@ -12,8 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ramify._local import Local
 from ramify._model import Model
-from ramify._solver import Quadratic, Solver, expand_likelihood
+from ramify._solver import Quadratic, Solver, expand_likelihood, expand_local, safe_scale
 from ramify._types import Batch
 
 POINTS = 64
@@ -35,8 +36,9 @@ class Opinions(eqx.Module):
 
 @eqx.filter_jit
 def opinions(model: Model, solver: Solver, batch: Batch, theta: Float[Array, " D"]) -> Opinions:
-    """Each group's expected slope and curvature around its solution at theta."""
-    local = solver.conditional(model, batch, theta)(theta)
+    """Each group's expected slope and curvature under p(z | theta), as a Gaussian around its mode."""
+    mode = solver.begin(model, batch, theta)
+    local = Local(mode, safe_scale(expand_local(model, batch, theta, mode).curvature)[0])
     half = jax.random.normal(jax.random.key(0), (2, POINTS // 4, *local.mean.shape))
     noise = jnp.concatenate([half, -half], 1)
 
@@ -69,7 +71,7 @@ def missing_curvature(
     if abs(stein.mean() - own.mean()) > 5 * _error(stein - own) + UNLIKE * abs(stein.mean()):
         return (
             f"the likelihood's second derivatives give an average curvature of {own.mean():.3g} a "
-            f"group (in units of its conditional) where its first derivatives give {stein.mean():.3g}: "
+            f"group (in units of its prior) where its first derivatives give {stein.mean():.3g}: "
             "it has kinks in z that Newton can't see"
         )
     gap, size = np.sum(gaps[0] * gaps[1], -1), np.sum(steps[0] * steps[1], -1)

@@ -28,6 +28,7 @@ from ramify._solver import Solver, recombine
 from ramify._types import Batch
 
 
+CURVATURE_GROUPS = 5000  # groups whose curvature stands for all: sds are then good to a percent
 LONGEST = 1.0  # of a Newton step in any coordinate: theta's scales are logarithms
 
 
@@ -146,7 +147,7 @@ def _expand_theta(
 ) -> tuple[Array, Array, Array, Array]:
     """Value, gradient, Hessian (zero unless `second`) and the gradient of the bias."""
 
-    def gradient(theta: Array) -> tuple[Array, Array]:
+    def gradient(theta: Array) -> tuple[Array, tuple[Array, Array]]:
         value, pull = jax.vjp(function, theta)
         one, zero = jnp.ones(()), jnp.zeros(())
         return pull((one, zero))[0], (value[0], pull((zero, one))[0])
@@ -292,7 +293,8 @@ def learn(
     mean, hessian = np.asarray(start, np.float64), None
     for blocks in stages:
         mean, hessian = climb(marginal, mean, hessian, blocks, enough)
-    mean, precision, here = average(marginal, mean, hessian, stages[-1], enough)
+    finish = laplace if marginal.points == 1 else average
+    mean, precision, here = finish(marginal, mean, hessian, stages[-1], enough)
     shift = np.linalg.solve(precision, here.bias)  # how far it moves the mean of q(theta)
     bias = shift / np.sqrt(np.diag(np.linalg.inv(precision)))
     return Fitted(mean, precision, bias, ~marginal.converged)
@@ -306,32 +308,60 @@ def climb(
     enough: Callable[[], bool],
     most: int = 60,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Damped Newton to the mode of F over the first blocks; steps do not lower F.
+    """Damped Newton to the mode of F over the first blocks; steps from afar do not lower F.
 
     A Hessian from a smaller part of the data, where there is one, serves while steps succeed: its
     error slows the last digits only, and a sweep without a Hessian is several times cheaper. Ends
-    when a step would gain less than a tenth of a nat: what is left is for `average`.
+    when a step would gain less than a tenth of a nat, or a few steps after it gains less than the
+    spread of theta itself: there the noise of K draws moves F by more than a step does, and what is
+    left is for `average`.
     """
-    second = hessian is None
+    second, near = hessian is None, 0
     here, damping = F(mean, mean[None], blocks, second), 0.0
     if not np.isfinite(here.value):
         raise NotFinite(F.first_bad_block)
     for _ in range(most):
         hessian = here.hessian if second else hessian
         gain = 0.5 * here.slope @ np.linalg.solve(definite(-hessian, 0.0), here.slope)
-        if gain < 0.1 or damping > 1e8 or enough():
+        near += gain < 0.5 * len(mean)
+        if gain < 0.1 or near > 3 or damping > 1e8 or enough():
             break
         move = np.linalg.solve(definite(-hessian, damping), here.slope)
         move *= min(1.0, LONGEST / np.abs(move).max())
         there = F(mean + move, (mean + move)[None], blocks, second)
-        # Newton in z is exact only to its tolerance: F is known to about a tenth of a nat.
-        if there.value >= here.value - 0.1 - 1e-7 * abs(here.value):
+        if near or there.value >= here.value - 0.1 - 1e-7 * abs(here.value):
             mean, here, damping = mean + move, there, 0.0 if damping < 1e-2 else damping / 10
         elif not second:
             second, here = True, F(mean, mean[None], blocks, True)
         else:
             damping = max(4 * damping, 1e-2)
     return mean, hessian
+
+
+def laplace(
+    F: Marginal,
+    mean: np.ndarray,
+    hessian: np.ndarray,
+    blocks: int,
+    enough: Callable[[], bool],
+    most: int = 5,
+) -> tuple[np.ndarray, np.ndarray, Expansion]:
+    """The mode of F and its curvature there: all that is left of `average` when N is large.
+
+    Averages over q(theta) differ from values at its centre by terms in 1/N. The mode needs every
+    group; its curvature is known to a percent from some thousands of them, at random.
+    """
+    some = min(blocks, int(np.searchsorted(F.groups_upto, CURVATURE_GROUPS)) + 1)
+    if not enough():
+        hessian = F(mean, mean[None], some).hessian
+    precision = definite(-hessian, 0.0)
+    for _ in range(most):
+        here = F(mean, mean[None], blocks, second=False, precision=precision)
+        move = np.linalg.solve(precision, here.slope)
+        mean = mean + move
+        if np.sqrt(move @ precision @ move / len(mean)) < 0.1 or enough():
+            break
+    return mean, precision, here
 
 
 def average(
@@ -344,8 +374,9 @@ def average(
 ) -> tuple[np.ndarray, np.ndarray, Expansion]:
     """Variational Newton: P = -E_q[hess F] and E_q[grad F] = 0, on fixed antithetic points.
 
-    A step is shortened until it does not lower the bound E_q[F] + entropy on those points. The last
-    step is taken without another look: Newton squares an error that is small already.
+    A step longer than theta's own spread is shortened until it does not lower the bound
+    E_q[F] + entropy on those points. The last step is taken without another look: Newton squares
+    an error that is small already.
     """
     noise = normal_points(F.points, len(mean))
 
@@ -359,15 +390,14 @@ def average(
     for _ in range(most):
         target = definite(-here.hessian, 0.0)
         move = np.linalg.solve(target, here.slope)
-        far = np.sqrt(move @ target @ move)
-        change = np.abs(np.linalg.solve(precision, target - precision)).max()
-        if (length == 1.0 and far < 0.1 and change < 0.1) or enough():
+        far = np.sqrt(move @ target @ move / len(mean))  # rms, in posterior sds
+        change = np.abs(np.linalg.eigvals(np.linalg.solve(precision, target)) - 1).max()
+        if (length == 1.0 and far < 0.1 and change < 0.3) or enough():
             return mean + move, target, here
         trial = mean + length * move, (1 - length) * precision + length * target
         there = look(*trial)
-        # F is known to a tenth of a nat, so near the optimum the bound can't judge: Newton is trusted.
-        slack = 0.1 + 1e-7 * abs(here.value) + (np.inf if max(far, change) < 1 else 0.0)
-        if objective(there, trial[1]) < objective(here, precision) - slack:
+        lower = objective(there, trial[1]) < objective(here, precision) - 0.1
+        if lower and max(far, change) > 1:
             length /= 2
             continue
         (mean, precision), here, length = trial, there, min(1.0, 2 * length)

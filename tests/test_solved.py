@@ -1,0 +1,403 @@
+"""Solved conditionals: exact where exactness is known, and long NUTS or quadrature elsewhere."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import oracle
+import problems
+import pytest
+
+import ramify as rf
+from ramify._data import cut, to_device, whole
+from ramify._elbo import elbo
+from ramify._family import example, group_points, orthogonal
+from ramify._gaussian import log_density, log_density_t
+from ramify._solver import newton, recombine, safe_scale, uses_theta
+from ramify._theta import bound, definite
+
+
+def conjugate(dim: int) -> rf.Model:
+    """The paper's hierarchical regression."""
+    return rf.Model(
+        theta={"mu": rf.real(dim)},
+        z={"beta": rf.real(dim)},
+        log_prior=lambda t: dist.Normal(0, 1).log_prob(t["mu"]).sum(),
+        log_local=lambda t, z, group: dist.Normal(t["mu"], 1).log_prob(z["beta"]).sum(),
+        log_lik=lambda t, z, row: dist.Normal(row["x"] @ z["beta"], 1).log_prob(row["y"]),
+        simulate=lambda key, t, z, row: row["x"] @ z["beta"] + jax.random.normal(key),
+    )
+
+
+def intercepts(log_lik, **extra) -> rf.Model:
+    """Groups with one intercept, for any likelihood of one row."""
+    return rf.Model(
+        theta={"mu": rf.real(), "tau": rf.positive()},
+        z={"b": rf.real()},
+        log_prior=lambda t: (
+            dist.Normal(0, 3).log_prob(t["mu"]) + dist.HalfNormal(2).log_prob(t["tau"])
+        ),
+        log_local=lambda t, z, group: dist.Normal(t["mu"], t["tau"]).log_prob(z["b"]),
+        log_lik=log_lik,
+        **extra,
+    )
+
+
+def test_conjugate_is_exact():
+    """ELBO = log evidence to 0.01 nats, means to 0.05 sd, sds to 1%, of theta and z."""
+    table, _ = oracle.simulate(0, 10, 100, 10)
+    groups, exact = rf.Groups.from_table(table, by="group", rows=["x", "y"]), oracle.exact(table, 10)
+    posterior = rf.fit(conjugate(10), groups)
+    assert abs(posterior.elbo(groups, draws=200) - exact.log_evidence) < 0.01
+    sd = np.sqrt(np.diag(exact.theta_cov))
+    q = posterior.family.theta
+    np.testing.assert_allclose(np.asarray(q.mean) / sd, exact.theta_mean / sd, atol=0.05)
+    np.testing.assert_allclose(np.sqrt(np.diag(q.covariance)), sd, rtol=0.01)
+    # z is linear in theta given theta, so its moments follow in closed form from the family.
+    local = posterior.family.conditional(posterior.model, whole(groups))(q.mean)
+    z_sd = np.sqrt(np.diagonal(exact.z_cov, axis1=1, axis2=2))
+    np.testing.assert_allclose(np.asarray(local.mean) / z_sd, exact.z_mean / z_sd, atol=0.05)
+    given = np.asarray(local.scale @ local.scale.swapaxes(1, 2))
+    slope = exact.z_slope
+    cov = given + slope @ np.asarray(q.covariance) @ slope.swapaxes(1, 2)
+    np.testing.assert_allclose(np.sqrt(np.diagonal(cov, axis1=1, axis2=2)), z_sd, rtol=0.01)
+
+
+@pytest.mark.slow
+def test_conjugate_is_exact_at_a_hundred_thousand_groups():
+    """|ELBO - log evidence| <= 1e-4 nats per group."""
+    N = 100_000
+    table, _ = oracle.simulate(0, N, 100, 10)
+    groups, exact = rf.Groups.from_table(table, by="group", rows=["x", "y"]), oracle.exact(table, N)
+    posterior = rf.fit(conjugate(10), groups)
+    assert abs(posterior.elbo(groups, draws=2) - exact.log_evidence) < 1e-4 * N
+    sd = np.sqrt(np.diag(exact.theta_cov))
+    q = posterior.family.theta
+    np.testing.assert_allclose(np.asarray(q.mean) / sd, exact.theta_mean / sd, atol=0.05)
+    np.testing.assert_allclose(np.sqrt(np.diag(q.covariance)), sd, rtol=0.01)
+
+
+def compare(name: str, mean_rms: float, sd_median: float, corr: float, z_sd: float | None) -> None:
+    """Holds a default fit to the stored reference of a problem, on the unconstrained scale.
+
+    Tolerances allow for the reference's own error (ESS in the thousands: 0.03 sd, 2% of an sd) and
+    for that of K draws a group (about 0.1 sd).
+    """
+    problem = problems.make(name)
+    model, groups = problems.for_ramify(problem)
+    reference, posterior = problems.reference(problem), rf.fit(model, groups)
+    q = posterior.family.theta
+    sd = np.sqrt(np.diag(q.covariance))
+    error = (np.asarray(q.mean) - reference.u_mean) / reference.u_sd
+    assert np.sqrt(np.mean(error**2)) < mean_rms, error
+    assert abs(np.median(sd / reference.u_sd) - 1) < sd_median, sd / reference.u_sd
+    ours = np.asarray(q.covariance) / np.outer(sd, sd)
+    assert np.sqrt(np.mean((ours - reference.u_corr) ** 2)) < corr
+    assert posterior.notes["bias_sds"] < 0.1
+    if z_sd is not None:
+        draws = posterior.sample(1000, groups)
+        z = np.concatenate([draws[n].reshape(1000, len(groups), -1) for n in problem.z], -1)
+        ratio = z.std(0) / reference.z_sd.reshape(z.shape[1:])
+        assert abs(np.median(ratio) - 1) < z_sd
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "mean_rms", "sd_median", "corr", "z_sd"),
+    [
+        ("logistic_100", 0.25, 0.10, 0.1, 0.02),
+        ("logistic_1000", 0.25, 0.06, 0.1, 0.02),
+        ("random_intercept", 0.25, 0.05, 0.05, None),
+        ("poisson", 0.25, 0.06, 0.1, 0.02),
+        ("negative_binomial", 0.25, 0.06, 0.1, 0.02),
+        ("student_t", 0.25, 0.06, 0.1, 0.02),
+        ("ordered_logit", 0.25, 0.06, 0.1, 0.02),
+        ("varying_noise", 0.25, 0.06, 0.1, 0.02),
+        ("radon", 0.25, 0.06, 0.1, 0.02),
+    ],
+)
+def test_against_references(name, mean_rms, sd_median, corr, z_sd):
+    """Means, sds and correlations of theta, and sds of z, with the defaults."""
+    compare(name, mean_rms, sd_median, corr, z_sd)
+
+
+def test_against_nuts_quickly():
+    """One reference in the default tests: Poisson regression with group intercepts and slopes."""
+    compare("poisson", 0.25, 0.06, 0.1, 0.03)
+
+
+@pytest.mark.slow
+def test_one_draw_reproduces_the_paper_and_its_bias():
+    """K = 1 is the best Gaussian conditional: its theta is further from NUTS than the tight one's."""
+    problem = problems.make("logistic_1000")
+    model, groups = problems.for_ramify(problem)
+    reference = problems.reference(problem)
+    rms = {}
+    for K in (1, None):
+        q = rf.fit(model, groups, family=rf.solved(model, groups), local_draws=K).family.theta
+        rms[K] = np.sqrt(np.mean(((np.asarray(q.mean) - reference.u_mean) / reference.u_sd) ** 2))
+    assert rms[1] > 0.5 > 0.25 > rms[None]
+
+
+NASTY = {
+    "separated": lambda rng, x: (x[:, 0] > 0).astype(float),
+    "all zero": lambda rng, x: np.zeros(len(x)),
+    "coin": lambda rng, x: (rng.random(len(x)) < 0.5).astype(float),
+}
+
+
+def nasty_table(seed: int) -> dict[str, np.ndarray]:
+    """Small data with separation, one-row groups, outliers of 1e6 and collinear columns."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.choice([1, 1, 2, 5, 12], size=12)
+    group = np.repeat(np.arange(12), sizes)
+    x = rng.normal(size=(len(group), 2))
+    kind = seed % 4
+    if kind == 1:
+        x[:, 1] = x[:, 0]
+    if kind == 2:
+        x[rng.integers(len(x)), 0] = 1e6
+    answer = list(NASTY.values())[seed % 3](rng, x)
+    outlier = rng.standard_t(2, size=len(x))
+    if kind == 3:
+        outlier[0] = 1e6
+    return {"group": group, "x": x, "y": answer, "v": outlier}
+
+
+def nasty_model(student: bool) -> rf.Model:
+    """Logistic regression, or a Student-t one that is not log-concave."""
+
+    def log_lik(theta, z, row):
+        mean = row["x"] @ z["b"]
+        if student:
+            return dist.StudentT(3.0, mean, 1.0).log_prob(row["v"])
+        return dist.Bernoulli(logits=mean).log_prob(row["y"])
+
+    return rf.Model(
+        theta={"mu": rf.real(2), "tau": rf.positive(2)},
+        z={"b": rf.real(2)},
+        log_prior=lambda t: (
+            dist.Normal(0, 2).log_prob(t["mu"]).sum() + dist.HalfNormal(2).log_prob(t["tau"]).sum()
+        ),
+        log_local=lambda t, z, group: dist.Normal(t["mu"], t["tau"]).log_prob(z["b"]).sum(),
+        log_lik=log_lik,
+    )
+
+
+@pytest.mark.parametrize("student", [False, True])
+def test_nasty_data_never_breaks_the_solver(student):
+    """100 data sets: finite, positive definite, f never lowered from one step to the next."""
+    model = nasty_model(student)
+    largest = max(len(nasty_table(seed)["group"]) for seed in range(100))
+
+    @eqx.filter_jit
+    def solve(batch, theta, solver):
+        site = solver.solve(model, batch, theta)
+        begin = solver.begin(model, batch, theta)
+        values = [newton(model, batch, theta, begin, n) for n in (1, 2, 3, 6, 40)]
+        heights = jnp.stack([c.prior.value + c.likelihood.value for c in values])
+        return site, recombine(model, batch, site, theta + 0.3, solver.uses_theta), heights
+
+    for seed in range(100):
+        table = nasty_table(seed)
+        groups = rf.Groups.from_table(table, by="group", rows=["x", "y", "v"])
+        batch = cut(to_device(groups), jnp.arange(12), 1.0, largest)
+        family = rf.solved(model, groups)
+        theta = jax.random.normal(jax.random.key(seed), (4,))
+        site, local, heights = solve(batch, theta, family.local)
+        for leaf in jax.tree.leaves((site, local)):
+            assert np.isfinite(np.asarray(leaf)).all(), seed
+        for scale in (site.scale, local.scale):
+            diagonal = np.diagonal(np.asarray(scale), axis1=1, axis2=2)
+            assert (diagonal > 0).all(), seed
+        heights = np.asarray(heights, np.float64)
+        assert (np.diff(heights, axis=0) >= -1e-6 * np.abs(heights[1:])).all(), seed
+
+
+def test_groups_that_did_not_converge_are_named():
+    """A likelihood without a mode in one group: counted and named, not hidden."""
+
+    def runaway(theta, z, row):
+        # Group "bad" has a likelihood that rises for ever, faster than the prior falls.
+        return jnp.where(
+            row["y"] > 5, 5 * jnp.exp(z["b"]), dist.Normal(z["b"], 1).log_prob(row["y"])
+        )
+
+    rng = np.random.default_rng(0)
+    y = np.r_[rng.normal(size=5), 9, 9, rng.normal(size=5)]
+    table = {"g": ["a"] * 5 + ["bad"] * 2 + ["c"] * 5, "y": y}
+    groups = rf.Groups.from_table(table, by="g", rows=["y"])
+    model = intercepts(runaway)
+    solver = rf.solved(model, groups).local
+    site = solver.solve(model, whole(groups), jnp.zeros(2))
+    assert np.asarray(site.converged).tolist() == [True, False, True]
+    assert np.isfinite(np.asarray(site.scale)).all()
+
+
+@pytest.mark.parametrize(
+    ("log_lik", "word"),
+    [
+        (lambda t, z, row: dist.Laplace(z["b"], 1).log_prob(row["y"]), "kinks"),
+        (lambda t, z, row: jnp.where((z["b"] > 0) == (row["y"] > 0), -0.1, -2.3), "steps"),
+    ],
+)
+def test_likelihood_without_useful_curvature(log_lik, word):
+    """solved() refuses and says why; the default goes to amortized() and says why."""
+    rng = np.random.default_rng(0)
+    group = np.repeat(np.arange(60), 8)
+    y = rng.normal(size=60)[group] + rng.laplace(size=480)
+    groups = rf.Groups.from_table({"g": group, "y": y}, by="g", rows=["y"])
+    model = intercepts(log_lik)
+    with pytest.raises(ValueError, match=word):
+        rf.fit(model, groups, family=rf.solved(model, groups))
+    posterior = rf.fit(model, groups, max_steps=20)
+    assert posterior.notes["method"] == "amortized"
+    assert word in posterior.notes["why"]
+
+
+def test_too_many_local_dimensions():
+    """Past the limit: a clear message that recommends amortized()."""
+    groups = rf.Groups.from_table({"g": [0, 1], "y": [0.0, 1.0]}, by="g", rows=["y"])
+    model = rf.Model(
+        theta={"mu": rf.real()},
+        z={"b": rf.real(60)},
+        log_prior=lambda t: -(t["mu"] ** 2),
+        log_local=lambda t, z, group: -jnp.sum(z["b"] ** 2),
+        log_lik=lambda t, z, row: -(row["y"] ** 2),
+    )
+    with pytest.raises(ValueError, match=r"M = 60. Use amortized\(\)"):
+        rf.solved(model, groups)
+
+
+def test_whether_the_likelihood_uses_theta_is_read_from_its_program():
+    """The site is reused for every theta only where the likelihood does not involve it."""
+    groups = rf.Groups.from_table({"g": [0, 1], "y": [0.0, 1.0]}, by="g", rows=["y"])
+    without = intercepts(lambda t, z, row: dist.Normal(z["b"], 1.0).log_prob(row["y"]))
+    within = intercepts(lambda t, z, row: dist.Normal(z["b"], t["tau"]).log_prob(row["y"]))
+    assert not uses_theta(without, example(groups))
+    assert uses_theta(within, example(groups))
+
+
+def test_linear_mixed_model_is_exact_given_theta():
+    """Noise scale and a non-centred intercept in theta: q(z | theta) is the exact conditional."""
+
+    def log_lik(theta, z, row):
+        return dist.Normal(theta["mu"] + theta["tau"] * z["b"], 0.7).log_prob(row["y"])
+
+    model = rf.Model(
+        theta={"mu": rf.real(), "tau": rf.positive()},
+        z={"b": rf.real()},
+        log_prior=lambda t: -0.5 * t["mu"] ** 2,
+        log_local=lambda t, z, group: dist.Normal(0, 1).log_prob(z["b"]),
+        log_lik=log_lik,
+    )
+    rng = np.random.default_rng(1)
+    group = np.repeat(np.arange(6), [1, 2, 3, 4, 5, 9])
+    groups = rf.Groups.from_table(
+        {"g": group, "y": rng.normal(size=len(group))}, by="g", rows=["y"]
+    )
+    batch, family = whole(groups), rf.solved(model, groups)
+    for mu, tau in ((0.3, 0.5), (-1.0, 2.0)):
+        local = family.conditional(model, batch)(jnp.array([mu, np.log(tau)]))
+        n = groups.sizes
+        total = np.bincount(group, weights=groups.rows["y"] - mu)
+        precision = 1 + n * tau**2 / 0.49
+        np.testing.assert_allclose(local.mean[:, 0], tau * total / 0.49 / precision, rtol=2e-4, atol=1e-5)  # noqa: E501
+        np.testing.assert_allclose(local.scale[:, 0, 0], precision**-0.5, rtol=1e-4)
+
+
+def test_new_groups_as_if_they_had_been_fitted():
+    """Predicting an unseen group from its rows equals, to noise, including it in the fit."""
+    table, _ = oracle.simulate(3, 200, 12, 2)
+    old = {name: column[table["group"] < 190] for name, column in table.items()}
+    new = {name: column[table["group"] >= 190] for name, column in table.items()}
+    model = conjugate(2)
+    make = lambda t: rf.Groups.from_table(t, by="group", rows=["x", "y"])  # noqa: E731
+    without, within = rf.fit(model, make(old)), rf.fit(model, make(table))
+    ours = without.sample(4000, make(new), seed=1)["beta"]
+    theirs = within.sample(4000, make(new), seed=2)["beta"]
+    error = np.sqrt(ours.var(0) / 4000 + theirs.var(0) / 4000)
+    sd = theirs.std(0)
+    # Theta itself moves a little with ten more groups: a few hundredths of z's sd.
+    assert (np.abs(ours.mean(0) - theirs.mean(0)) < 4 * error + 0.05 * sd).all()
+    np.testing.assert_allclose(ours.std(0), sd, rtol=0.1)
+
+
+def test_points_are_balanced_and_independent_of_place():
+    """Directions come both ways, frames are orthogonal, and a group's points follow its number."""
+    points = np.asarray(group_points(jax.random.key(0), jnp.array([5, 2]), 48, 3))
+    swapped = np.asarray(group_points(jax.random.key(0), jnp.array([2, 5]), 48, 3))
+    np.testing.assert_array_equal(points[:, 0], swapped[:, 1])
+    np.testing.assert_allclose(points.mean(0), 0, atol=1e-5)
+    frame = np.asarray(orthogonal(jax.random.normal(jax.random.key(1), (7, 4, 4))))
+    np.testing.assert_allclose(frame @ frame.swapaxes(1, 2), np.eye(4)[None].repeat(7, 0), atol=1e-5)
+
+
+def test_points_follow_the_proposal():
+    """Weights of the t proposal against a Gaussian average to one: points and density agree."""
+    index = jnp.arange(4000)
+    for M in (1, 3, 6):
+        points = group_points(jax.random.key(M), index, 16, M)
+        zero = jnp.zeros(points.shape[:-1])
+        w = np.exp(np.asarray(log_density(points, zero) - log_density_t(points, zero), np.float64))
+        points, each = np.asarray(points, np.float64), w.mean(0)
+        assert abs(each.mean() - 1) < 4 * each.std() / np.sqrt(len(each))
+        second = (w[..., None] * points**2).mean(0)
+        se = second.std(0) / np.sqrt(len(second))
+        assert (np.abs(second.mean(0) - 1) < 4 * se).all()
+
+
+def test_jackknife_removes_the_bias_of_log_mean_exp():
+    """On log-normal weights with known mean, and the estimate of what is left covers it."""
+    rng = np.random.default_rng(0)
+    K, many, s = 16, 200_000, 0.8
+    log_weight = jnp.asarray(s * rng.normal(size=(K, many)) - s**2 / 2)  # E[w] = 1
+    plain = float(jnp.mean(jax.nn.logsumexp(log_weight, 0) - np.log(K)))
+    corrected, left = bound(log_weight)
+    error = float(jnp.std(corrected)) / np.sqrt(many)
+    assert plain < -0.02
+    assert abs(float(jnp.mean(corrected))) < 0.25 * abs(plain)
+    assert abs(float(jnp.mean(corrected)) + float(jnp.mean(left))) < 5 * error + 0.002
+
+
+def test_safe_scale_and_definite():
+    """Indefinite matrices get a usable scale and are reported as such."""
+    precision = jnp.stack([jnp.eye(2), jnp.diag(jnp.array([1.0, -1.0])), jnp.zeros((2, 2))])
+    scale, good = safe_scale(precision)
+    assert np.asarray(good).tolist() == [True, False, False]
+    assert np.isfinite(np.asarray(scale)).all()
+    assert (np.linalg.eigvalsh(definite(np.diag([3.0, -2.0]), 0.0)) > 0).all()
+
+
+def test_tight_bound_rises_with_draws():
+    """On a skewed model the bound rises from K = 1 toward the evidence."""
+    rng = np.random.default_rng(0)
+    group = np.repeat(np.arange(30), 2)
+    table = {"g": group, "y": rng.integers(0, 2, size=60)}
+    groups = rf.Groups.from_table(table, by="g", rows=["y"])
+    model = intercepts(lambda t, z, row: dist.Bernoulli(logits=z["b"]).log_prob(row["y"]))
+    family, batch = rf.solved(model, groups), whole(groups)
+    wide = jnp.array([0.0, 1.5])  # tau = 4.5: one-sided groups have skewed posteriors
+    family = eqx.tree_at(lambda f: f.theta.mean, family, wide)
+    at = eqx.filter_jit(lambda K: elbo(jax.random.key(0), family, model, batch, draws=2000, local_draws=K))  # noqa: E501
+    one, many = float(at(1)), float(at(32))
+    assert many > one + 0.05
+
+
+def test_refine_closes_the_amortization_gap():
+    """After a short training the gap is real; refined, the family is at its best, the solved one."""
+    table, _ = oracle.simulate(0, 40, 10, 2)
+    groups = rf.Groups.from_table(table, by="group", rows=["x", "y"])
+    model = conjugate(2)
+    short = rf.fit(model, groups, family=rf.amortized(model, groups), max_steps=200)
+    refined, gaps = short.refine(groups)
+    assert gaps.amortization.mean() > 0.05
+    assert (gaps.amortization >= 0).all()
+    # The dense branch family contains the exact conditional of a conjugate model.
+    assert np.abs(gaps.structure).max() < 0.05
+    before, after = short.elbo(groups, draws=2000), refined.elbo(groups, draws=2000)
+    noise = before.se * np.sqrt(2000 / 64)  # the gaps are judged on 64 draws
+    assert abs(after - before - gaps.amortization.sum()) < 5 * noise
+    with pytest.raises(ValueError, match="solved"):
+        rf.fit(model, groups).refine()
