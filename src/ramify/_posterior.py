@@ -1,0 +1,417 @@
+"""What a fit returns: draws, predictions, a summary, the paper's metrics, a file."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+from jaxtyping import Shaped
+
+from ramify import _metrics, _predict
+from ramify._conditioning import (
+    Part,
+    Source,
+    check_columns,
+    check_together,
+    matched,
+    numbered,
+    parts,
+    source_of,
+    unloaded,
+    without_rows,
+)
+from ramify._data import Groups
+from ramify._draws import covariance_of, draw_theta, is_fixed, method_of, sample_block, theta_values
+from ramify._family import Family
+from ramify._metrics import Estimate, EvidenceForm, PredictiveForm
+from ramify._model import Model
+from ramify._streaming import blocks, check_memory
+from ramify._summary import Summary, summarise_theta, words
+
+if TYPE_CHECKING:
+    from ramify._refine import Gaps
+
+_NUMBERS = 2**26  # most numbers of z sampled at once: 256 MB
+_RESAMPLED = 16  # of how many local draws one is chosen, unless asked otherwise
+
+Named = dict[str, Shaped[np.ndarray, "..."]]
+
+
+class Posterior:
+    """An approximation of p(theta, z_1 .. z_N | y): a fitted family, its model and its data.
+
+    Data passed to a method are matched to those of the fit by label. A draw of group i depends on
+    the seed, the number of the draw and the group, not on which other groups are asked for. Where
+    the fit used K > 1 local draws, so do draws of z: each is one of K, chosen by importance weight.
+    By default of at most 16, since a group's own error, of order 1/K, does not add up over groups
+    as it does in theta; `local_draws=` asks for another K.
+
+    Attributes:
+        model: the model.
+        family: the fitted family.
+        groups: the data of the fit; None in a fit that was loaded from a file.
+        labels: labels of the groups of the fit, [N].
+        local_draws: K, the local importance draws of the fit; 1 is the paper.
+        history: the trace: arrays by name, such as "step", "elbo", "seconds".
+        notes: how the fit went.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        family: Family,
+        groups: Groups | None,
+        *,
+        local_draws: int = 1,
+        history: Mapping[str, np.ndarray] | None = None,
+        notes: Mapping[str, Any] | None = None,
+        source: Source | None = None,
+    ):
+        """Checks that all belong together; `source` stands in for the groups of a loaded fit."""
+        if groups is not None:
+            source = source_of(groups)
+        if source is None:
+            raise ValueError("Posterior needs the groups of the fit, or what was saved of them.")
+        check_together(model, family, len(source.labels))
+        self.model, self.family, self.groups, self._source = model, family, groups, source
+        self.local_draws = local_draws
+        self._outcomes: dict[Any, Any] = {}  # what simulate makes of each kind of table
+        self.history = dict(history or {})
+        self.notes = dict(notes or {})
+
+    @property
+    def labels(self) -> Shaped[np.ndarray, " N"]:
+        """Labels of the groups of the fit."""
+        return self._source.labels
+
+    @property
+    def by(self) -> str:
+        """Name of the column with the labels."""
+        return self._source.by
+
+    def __repr__(self) -> str:
+        """What was fitted and how, and whatever should worry the reader, in words."""
+        D, M, N = self.model.theta.size, self.model.z.size, len(self.labels)
+        sizes = f"N = {N:,} groups, D = {D}, M = {M}, K = {self.local_draws}"
+        covariance = f'"{covariance_of(self.family)}"' if covariance_of(self.family) else ""
+        first = f"Posterior by {method_of(self.family)}({covariance}): {sizes}"
+        return "\n".join([first, *words(self.notes, self.history)])
+
+    def sample_theta(self, draws: int = 1000, seed: int = 0) -> Named:
+        """Draws of the globals alone, {"mu": [S, ...]}; the same as `sample` gives."""
+        theta = draw_theta(jax.random.key(seed), self.family, self.model, draws).theta
+        return jax.tree.map(np.asarray, theta_values(self.model, theta))
+
+    def sample(
+        self,
+        draws: int = 1000,
+        groups: Groups | None = None,
+        seed: int = 0,
+        *,
+        local_draws: int | None = None,
+        max_bytes: int | float | None = None,
+    ) -> Named:
+        """Draws of all parameters, by name and constrained, as NumPy arrays.
+
+        Args:
+            draws: S.
+            groups: the groups whose z to draw, conditioned on their rows here; those of the fit by
+                default.
+            seed: draws are a function of it.
+            local_draws: K, of which one z is chosen by weight; 1 draws from the family itself.
+            max_bytes: refuse to make more than that; half of the memory available by default.
+
+        Returns:
+            {"mu": [S, ...], "beta": [S, N, ...]}: float32, or float64 where JAX has x64 on.
+        """
+        K = self._local_draws(local_draws)
+        groups = self._for_locals(groups, K)
+        self._check_bytes(draws, len(groups), max_bytes)
+        out: Named = self.sample_theta(draws, seed)
+        at = 0
+        for labels, block in self._blocks(draws, groups, seed, K):
+            for name, value in block.items():
+                if at == 0:
+                    shape = (draws, len(groups), *value.shape[2:])
+                    out[name] = np.empty(shape, value.dtype)
+                out[name][:, at : at + len(labels)] = value
+            at += len(labels)
+        return out
+
+    def sample_blocks(
+        self,
+        draws: int = 1000,
+        groups: Groups | None = None,
+        seed: int = 0,
+        *,
+        local_draws: int | None = None,
+    ) -> Iterator[tuple[Shaped[np.ndarray, " B"], Named]]:
+        """The same draws block by block, for more groups than memory holds.
+
+        Yields:
+            The labels of some groups and {"mu": [S, ...], "beta": [S, B, ...]}; the draws of theta
+            are the same in every block.
+        """
+        K = self._local_draws(local_draws)
+        theta = self.sample_theta(draws, seed)
+        for labels, block in self._blocks(draws, self._for_locals(groups, K), seed, K):
+            yield labels, theta | block
+
+    def _blocks(
+        self, draws: int, groups: Groups, seed: int, K: int
+    ) -> Iterator[tuple[Shaped[np.ndarray, " B"], Named]]:
+        theta = draw_theta(jax.random.key(seed), self.family, self.model, draws)
+        places = max(_NUMBERS // (draws * self.model.z.size), 1)
+        for block in blocks(groups, places=min(places, 16_384)):
+            (batch,) = block.batches
+            z = sample_block(self.family, self.model, batch, theta, K)
+            real = slice(0, block.stop - block.start)
+            yield (
+                groups.labels[block.start : block.stop],
+                {name: np.asarray(value)[:, real] for name, value in z.items()},
+            )
+
+    def predict(
+        self,
+        at: Any,
+        given: Any = None,
+        draws: int = 1000,
+        seed: int = 0,
+        *,
+        summary: bool = True,
+        quantiles: Sequence[float] = (0.05, 0.5, 0.95),
+        local_draws: int | None = None,
+    ) -> Any:
+        """Predicted outcomes at rows, by the model's `simulate`.
+
+        A group is conditioned on its rows in `given`; if it is not there, on its rows in the fit;
+        a group seen in neither is drawn from the population, p(z | theta, u_i). With `branch` and
+        `joint` only groups of the fit can be predicted, from what was learned of them.
+
+        Args:
+            at: where to predict: a dict of arrays, pandas, polars or Arrow table with the fit's
+                label column and the columns `simulate` reads (not the outcome), or Groups.
+            given: rows to condition the groups on, in any of these forms.
+            draws: S.
+            seed: predictions are a function of it.
+            summary: False returns the draws themselves.
+            quantiles: of the outcome.
+            local_draws: as in `sample`.
+
+        Returns:
+            The table `at`, of the same kind and in the same order, with columns "mean", "sd" and
+            "q5", "q50", "q95" of the outcome's draws appended. For Groups a dict of columns, rows
+            in the order of `at.rows`. With `summary=False` an array [S, rows, ...] in that order.
+        """
+        names = ["mean", "sd", *_predict.quantile_names(quantiles)]
+        if summary:
+            _predict.check_no_clash(at, names)
+        where = _predict.read(self._source, at, "at")
+        given = None if given is None else self._given(given)
+        K = self._local_draws(local_draws)
+        found = self._parts(where, given, K)
+        outcome = _predict.outcome_of(self.model, self._source, found[0], self._outcomes)
+        task = _predict.Task(self.model, self.family, found, where.n_rows, outcome, draws, K, seed)
+        if summary:
+            return _predict.appended(at, _predict.summaries(task, quantiles))
+        wanted = draws * where.n_rows * int(np.prod(outcome.shape)) * outcome.dtype.itemsize
+        check_memory(
+            wanted, None, f"{draws:,} draws of {where.n_rows:,} rows", "Predict fewer rows"
+        )
+        return _predict.draws(task)
+
+    def summary(
+        self, quantiles: Sequence[float] = (0.05, 0.5, 0.95), draws: int = 20_000, seed: int = 0
+    ) -> Summary:
+        """A table of mean, sd and quantiles of every global, constrained, by name.
+
+        Those of real parameters are exact, from the Gaussian q(theta); the others come from draws.
+        """
+        return summarise_theta(self.family, self.model, quantiles, draws, seed)
+
+    def elbo(
+        self,
+        groups: Groups | None = None,
+        draws: int = 1000,
+        local_draws: int = 1,
+        seed: int = 0,
+    ) -> Estimate:
+        """The paper's train ELBO: E_q[log p(y, z, theta) - log q(z, theta)], in nats.
+
+        With `local_draws=K` each group's term is the importance-weighted bound on
+        log p(y_i | theta), which rises to it as K grows. The default is the paper's K = 1, however
+        the fit was made.
+
+        Args:
+            groups: the data; those of the fit by default.
+            draws: draws of theta.
+            local_draws: K.
+            seed: the estimate is a function of it.
+        """
+        groups = self._for_metrics(groups)
+        key = jax.random.key(seed)
+        return _metrics.elbo(self.family, self.model, groups, draws, local_draws, key)
+
+    def log_evidence(
+        self,
+        groups: Groups | None = None,
+        draws: int = 10_000,
+        form: EvidenceForm = "joint",
+        local_draws: int = 64,
+        seed: int = 0,
+    ) -> Estimate:
+        """The paper's train likelihood, an importance-weighted estimate of log p(y), in nats.
+
+        - "joint", the paper's definition: log mean_k p(y, z^k, theta^k) / q(z^k, theta^k). One
+          weight for all groups together, whose variance grows with N: for many groups it is a loose
+          lower bound on average, as its `ess` shows.
+        - "per_group": log mean_k [p(theta^k) / q(theta^k) prod_i mean_l w_il], where w_il are the
+          weights p(y_i, z_il | theta^k) / q(z_il | theta^k) of `local_draws` local draws. The
+          groups' weights are averaged before they are multiplied: also a lower bound on average,
+          and tight. All draws of theta share the groups' noise, which `se` counts in.
+        - "mean_likelihood", what the paper's printed values suggest:
+          log mean_k p(y | z^k, theta^k). No estimate of the evidence: it has seen the data.
+        """
+        groups = self._for_metrics(groups)
+        key = jax.random.key(seed)
+        return _metrics.log_evidence(self.family, self.model, groups, draws, form, local_draws, key)
+
+    def log_predictive(
+        self,
+        train: Any,
+        test: Any,
+        draws: int = 10_000,
+        form: PredictiveForm = "joint",
+        seed: int = 0,
+        *,
+        local_draws: int | None = None,
+    ) -> Estimate:
+        """The paper's test likelihood, in nats, with z conditioned on the rows of `train`.
+
+        - "joint", the paper's definition: log mean_k p(y_test | z^k, theta^k), all test rows
+          together. Its variance grows with N: few draws dominate where there are many groups.
+        - "per_group": sum_i log mean_k p(y_i,test | z_i^k, theta^k), each group's rows together.
+        - "per_row": sum_ij log mean_k p(y_ij | z_i^k, theta^k), the usual log predictive density.
+
+        Args:
+            train: rows to condition each group on, Groups or a table; None for those of the fit.
+            test: rows to predict, Groups or a table; of new groups as in `predict`.
+            draws: S.
+            form: see above.
+            seed: the estimate is a function of it.
+            local_draws: as in `sample`.
+        """
+        train = None if train is None else self._given(train)
+        rows = _predict.read(self._source, test, "test")
+        check_columns(self._source.rows, rows.rows, "row column of test")
+        K = self._local_draws(local_draws)
+        found = self._parts(rows, train, K)
+        key = jax.random.key(seed)
+        return _metrics.log_predictive(self.family, self.model, found, draws, form, K, key)
+
+    def to_arviz(
+        self,
+        groups: Groups | None = None,
+        draws: int = 1000,
+        seed: int = 0,
+        *,
+        rows: bool = True,
+    ) -> Any:
+        """Draws and data as an ArviZ DataTree, for its summaries, plots and loo (needs arviz-base).
+
+        Args:
+            groups: the data whose z to draw, conditioned on their rows here; by default the fit's.
+            draws: S, all in one chain.
+            seed: draws are a function of it.
+            rows: False leaves out what has a number for each draw and row: the groups
+                posterior_predictive and log_likelihood.
+
+        Returns:
+            A tree with posterior, posterior_predictive, log_likelihood, observed_data and
+            constant_data. Dimensions are the label column, with the groups' labels, and "row", with
+            the rows' positions in the table they came from.
+        """
+        from ramify._arviz import data_tree
+
+        data = self.groups if groups is None else groups
+        found = []
+        if rows and data is not None and data.n_rows:
+            where = _predict.read(self._source, data, "groups")
+            found = self._parts(where, data, self._local_draws(None))
+        return data_tree(self, self.sample(draws, groups, seed), data, found, seed)
+
+    def refine(self, groups: Groups | None = None) -> "tuple[Posterior, Gaps]":
+        """Optimises each group's own parameters inside the fitted family, q(theta) held fixed.
+
+        For amortized and branch fits. Returns a branch posterior of these groups, and per group
+        in nats the amortization gap that this closed and the structure gap to the solved
+        conditional (None where z is too large to solve for).
+        """
+        from ramify._refine import refine
+
+        groups = matched(self._source, self.family, self._default(groups))
+        family, gaps = refine(self.model, self.family, groups)
+        own = groups.renumbered(groups.labels)
+        notes = {"method": "branch", "why": "refined from a fit by " + method_of(self.family)}
+        return Posterior(self.model, family, own, history=self.history, notes=notes), gaps
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the fit, without its data, to a folder: see `load`."""
+        from ramify._saving import save
+
+        save(self, self._source, Path(path))
+
+    def _local_draws(self, asked: int | None) -> int:
+        if asked is None:
+            return min(self.local_draws, _RESAMPLED)
+        if asked < 1 or (asked > 1 and method_of(self.family) == "joint"):
+            raise ValueError(
+                f"local_draws={asked}: expected at least 1, and for joint(), which has no "
+                "q(z_i | theta), no more."
+            )
+        return asked
+
+    def _for_locals(self, groups: Groups | None, K: int) -> Groups:
+        """Groups whose z to draw: with their rows, unless the family has no use for them."""
+        needs_rows = K > 1 or not is_fixed(self.family)
+        if groups is None and self.groups is None and not needs_rows:
+            return unloaded(self._source)
+        groups = self._default(groups)
+        if needs_rows:
+            return matched(self._source, self.family, groups)
+        return without_rows(
+            self._source, numbered(self._source, self.family, groups), columns=False
+        )
+
+    def _for_metrics(self, groups: Groups | None) -> Groups:
+        groups = matched(self._source, self.family, self._default(groups))
+        if method_of(self.family) == "joint" and len(groups) != len(self.labels):
+            raise ValueError(
+                f"joint() covers all {len(self.labels):,} groups of its fit at once; got "
+                f"{len(groups):,} of them. Pass all, or fit a branch() family."
+            )
+        return groups
+
+    def _default(self, groups: Groups | None) -> Groups:
+        """The groups asked for, or the fit's."""
+        if groups is None and self.groups is None:
+            raise ValueError("This fit was loaded from a file, which holds no data: pass groups=.")
+        return groups if groups is not None else self.groups  # pyright: ignore[reportReturnType]
+
+    def _given(self, given: Any) -> Groups:
+        groups = _predict.read(self._source, given, "given")
+        check_columns(self._source.rows, groups.rows, "row column of given")
+        return groups
+
+    def _parts(self, at: Groups, given: Groups | None, K: int) -> list[Part]:
+        return parts(self._source, self.model, self.family, self.groups, at, given, K)
+
+    def _check_bytes(self, draws: int, N: int, max_bytes: int | float | None) -> None:
+        sizes = lambda space: sum(int(np.prod(p.shape)) for p in space.parameters.values())  # noqa: E731
+        count = draws * (sizes(self.model.theta) + N * sizes(self.model.z))
+        wanted = count * self.family.theta.mean.dtype.itemsize
+        what = f"{draws:,} draws of {N:,} groups"
+        cure = "Ask for fewer draws or groups, or iterate over posterior.sample_blocks(...)"
+        check_memory(wanted, max_bytes, what, cure)

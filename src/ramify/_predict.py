@@ -1,0 +1,217 @@
+"""Predicted outcomes at given rows, and the tables they go back into."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PRNGKeyArray, Shaped
+
+from ramify._conditioning import Part, Source, check_columns
+from ramify._data import Groups
+from ramify._draws import Draws, draw_theta, local_sampler, map_draws, per_draw
+from ramify._family import Family, example
+from ramify._model import Model
+from ramify._streaming import blocks
+from ramify._types import Batch
+
+_NUMBERS = 2**25  # most outcomes held at once while a summary is made: 128 MB
+
+
+def read(source: Source, table: Any, what: str) -> Groups:
+    """A table as groups, with those of the fit's columns that it has.
+
+    `row_order` says where in the table a row is; for Groups, where it is stored.
+    """
+    if isinstance(table, Groups):
+        groups = replace(table, row_order=np.arange(table.n_rows))
+    else:
+        names = column_names(table)
+        present = lambda columns: [name for name in columns if name in names]  # noqa: E731
+        groups = Groups.from_table(
+            table, by=source.by, rows=present(source.rows), group=present(source.group)
+        )
+    check_columns(source.rows, groups.rows, f"row column of {what}", missing=True)
+    return groups
+
+
+def outcome_of(model: Model, source: Source, part: Part, seen: dict[Any, Any]) -> Any:
+    """Shape and type of one outcome, traced once for each kind of table and then kept in `seen`."""
+    columns = part.at.rows | part.at.group
+    kind = tuple((name, c.shape[1:], c.dtype.str) for name, c in columns.items())
+    if kind not in seen:
+        seen[kind] = _traced(model, source, part)
+    return seen[kind]
+
+
+def _traced(model: Model, source: Source, part: Part) -> Any:
+    """Shape and type of one outcome; raises if `simulate` asks for a column that is not there."""
+    batch, key = example(part.at), jax.random.key(0)
+    theta = jax.ShapeDtypeStruct((model.theta.size,), part.family.theta.mean.dtype)
+    z = jax.ShapeDtypeStruct((2, model.z.size), theta.dtype)
+    try:
+        out = jax.eval_shape(model.simulate, key, theta, z, batch)
+    except KeyError as error:
+        name = error.args[0]
+        known = name in source.rows or name in source.group
+        raise ValueError(
+            f'simulate(key, theta, z, row) asks for "{name}", and the table to predict has no such '
+            "column: add it." + ("" if known else " (Nor had the data of the fit.)")
+        ) from error
+    return jax.ShapeDtypeStruct(out.shape[1:], out.dtype)
+
+
+class Task(NamedTuple):
+    """A prediction: what to draw, for which groups, with rows numbered as the result is to be."""
+
+    model: Model
+    family: Family
+    parts: list[Part]
+    n_rows: int
+    outcome: Any
+    draws: int
+    local_draws: int
+    seed: int
+
+
+def summaries(task: Task, quantiles: Sequence[float]) -> dict[str, np.ndarray]:
+    """Mean, sd and quantiles of every row's outcome, each [rows, ...]."""
+    names = ["mean", "sd", *quantile_names(quantiles)]
+    shape = (task.n_rows, *task.outcome.shape)
+    out = {name: np.empty(shape, np.float32) for name in names}
+    for rows, values in outcomes(task):
+        for name, column in summarise(values, quantiles).items():
+            out[name][rows] = column
+    return out
+
+
+def draws(task: Task) -> Shaped[np.ndarray, "S rows ..."]:
+    """The outcomes themselves."""
+    out = np.empty((task.draws, task.n_rows, *task.outcome.shape), task.outcome.dtype)
+    for rows, values in outcomes(task):
+        out[:, rows] = values
+    return out
+
+
+def outcomes(task: Task) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields (numbers of rows, their outcomes [S, rows, ...]) block by block."""
+    theta = draw_theta(jax.random.key(task.seed), task.family, task.model, task.draws)
+    size = max(int(np.prod(task.outcome.shape)), 1)
+    rows = int(np.clip(_NUMBERS // (task.draws * size), 1, 16_384))
+    places = int(np.clip(_NUMBERS // (task.draws * task.model.z.size), 1, 16_384))
+    for part in task.parts:
+        for block in blocks(part.given, part.at, rows=rows, places=places, coarse=True):
+            given, at = block.batches
+            out = _simulate(part.family, task.model, given, at, theta, task.local_draws)
+            first = int(part.at.starts[block.start])
+            count = int(part.at.sizes[block.start : block.stop].sum())
+            yield part.at.row_order[first : first + count], np.asarray(out)[:, :count]
+
+
+@eqx.filter_jit
+def _simulate(
+    family: Family,
+    model: Model,
+    given: Batch,
+    at: Batch,
+    draws: Draws,
+    local_draws: int,
+) -> Array:
+    """An outcome for each row of `at` and each draw, [S, R, ...]."""
+    sample = local_sampler(family, model, given, local_draws)
+    # Groups fold their numbers, below 2^31, into the draw's key; a block's rows come after those.
+    rows = jnp.uint32(2**31) + at.index[0].astype(jnp.uint32)
+
+    def one(key: PRNGKeyArray, theta: Array) -> Array:
+        z, _ = sample(key, theta)
+        return model.simulate(jax.random.fold_in(key, rows), theta, z[at.segment], at)
+
+    size = per_draw(family, model, given, local_draws) + per_draw(family, model, at, 1)
+    return map_draws(one, draws, size)
+
+
+def summarise(
+    values: Shaped[np.ndarray, "S rows ..."], quantiles: Sequence[float]
+) -> dict[str, np.ndarray]:
+    """Mean, sd and quantiles over draws; those of counts and classes are values they can take."""
+    method = "linear" if values.dtype.kind == "f" else "inverted_cdf"
+    numbers = values if values.dtype.kind == "f" else values.astype(np.float32)
+    table = {
+        "mean": numbers.mean(0, dtype=np.float64).astype(np.float32),
+        "sd": numbers.std(0, dtype=np.float64).astype(np.float32),
+    }
+    levels = np.quantile(numbers, np.asarray(quantiles, np.float64), axis=0, method=method)
+    return table | dict(zip(quantile_names(quantiles), levels.astype(np.float32), strict=True))
+
+
+def quantile_names(quantiles: Sequence[float]) -> list[str]:
+    """q5 for 0.05, q50 for 0.5, q97.5 for 0.975.
+
+    Example:
+        >>> quantile_names([0.05, 0.5, 0.975])
+        ['q5', 'q50', 'q97.5']
+    """
+    if not all(0 <= q <= 1 for q in quantiles):
+        raise ValueError(f"quantiles must be between 0 and 1; got {list(quantiles)}.")
+    return [f"q{100 * q:.6g}" for q in quantiles]
+
+
+def column_names(table: Any) -> list[str]:
+    """The names of a table's columns, whoever made it."""
+    if isinstance(table, Mapping):
+        return list(table)
+    if hasattr(table, "column_names"):
+        return list(table.column_names)
+    if hasattr(table, "columns") and hasattr(table, "__getitem__"):
+        return list(table.columns)
+    if hasattr(table, "__arrow_c_stream__"):
+        import pyarrow as pa
+
+        return pa.table(table).column_names
+    return []  # reading it says what is wrong
+
+
+def check_no_clash(table: Any, new: Sequence[str]) -> None:
+    """Raises where the table already has a column that is about to be appended."""
+    names = [*table.rows, *table.group, table.by] if isinstance(table, Groups) else None
+    clash = [name for name in new if name in (names or column_names(table))]
+    if clash:
+        raise ValueError(
+            f'the table to predict has a column "{clash[0]}", which is what predict calls one of '
+            "its own: rename yours, or pass summary=False."
+        )
+
+
+def appended(table: Any, columns: dict[str, np.ndarray]) -> Any:
+    """The table with columns appended, of the kind it came in; groups come back as a dict."""
+    if isinstance(table, Groups):
+        owner = np.repeat(np.arange(len(table)), table.sizes)
+        own = {table.by: table.labels[owner], **table.rows}
+        return own | {n: c[owner] for n, c in table.group.items()} | columns
+    if isinstance(table, Mapping):
+        return {**table, **columns}
+    maker = type(table).__module__.split(".")[0]
+    if maker == "pandas":
+        flat = {n: c if c.ndim == 1 else list(c) for n, c in columns.items()}
+        return table.assign(**flat)
+    if maker == "polars":
+        import polars as pl
+
+        return table.with_columns([pl.Series(n, c) for n, c in columns.items()])
+    return _appended_arrow(table, columns)
+
+
+def _appended_arrow(table: Any, columns: dict[str, np.ndarray]) -> Any:
+    import pyarrow as pa
+
+    if not isinstance(table, pa.Table | pa.RecordBatch):
+        table = pa.table(table)
+    for name, column in columns.items():
+        values = pa.array(np.ascontiguousarray(column).reshape(-1))
+        for size in reversed(column.shape[1:]):
+            values = pa.FixedSizeListArray.from_arrays(values, size)
+        table = table.append_column(name, values)
+    return table

@@ -1,0 +1,150 @@
+"""A small table of the globals: mean, sd and quantiles of every entry."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any, final
+
+import jax
+import numpy as np
+from jaxtyping import Float64
+from numpyro.distributions import constraints
+
+from ramify._draws import draw_theta, theta_values
+from ramify._family import Family
+from ramify._model import Model
+from ramify._predict import quantile_names
+
+_NUMBERS = 2**26  # most numbers drawn for a summary
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class Summary:
+    """Mean, sd and quantiles of every global.
+
+    Attributes:
+        names: `mu[0]`, `mu[1]`, `tau`, ...: one for each entry of the constrained values.
+        columns: "mean", "sd", "q5", ...: an array [entries] each.
+
+    Example:
+        >>> columns = {"mean": np.array([0.5, 2.0]), "sd": np.array([0.1, 0.2])}
+        >>> table = Summary(["mu", "tau"], columns)
+        >>> table
+              mean     sd
+        mu   0.500  0.100
+        tau  2.000  0.200
+        >>> float(table["mean"][1]), table["tau"]
+        (2.0, {'mean': 2.0, 'sd': 0.2})
+    """
+
+    names: list[str]
+    columns: dict[str, Float64[np.ndarray, " entries"]]
+
+    def __getitem__(self, name: str) -> Any:
+        """A column by its name, or as a dict the row of the parameter with that name."""
+        if name in self.columns:
+            return self.columns[name]
+        if name not in self.names:
+            raise KeyError(f"{name!r} is neither a column nor a parameter of this summary")
+        row = self.names.index(name)
+        return {column: float(values[row]) for column, values in self.columns.items()}
+
+    def __repr__(self) -> str:
+        """The table as text; each column has the digits that its row's sd calls for."""
+        digits = [_digits(sd) for sd in self.columns["sd"]]
+        body = [
+            [name, *(f"{self.columns[c][i]:.{digits[i]}f}" for c in self.columns)]
+            for i, name in enumerate(self.names)
+        ]
+        lines = [["", *self.columns], *body]
+        wide = [max(len(line[c]) for line in lines) for c in range(len(lines[0]))]
+        rest = lambda line: [cell.rjust(w) for cell, w in zip(line[1:], wide[1:], strict=True)]  # noqa: E731
+        return "\n".join("  ".join([line[0].ljust(wide[0]), *rest(line)]) for line in lines)
+
+    def to_pandas(self) -> Any:
+        """As a pandas DataFrame with the names as index."""
+        import pandas as pd
+
+        return pd.DataFrame(self.columns, index=pd.Index(self.names, name="parameter"))
+
+
+def summarise_theta(
+    family: Family, model: Model, quantiles: Sequence[float], draws: int, seed: int
+) -> Summary:
+    """Real parameters exactly, from q(theta) itself; the others from draws."""
+    draws = int(min(draws, max(_NUMBERS // model.theta.size, 100)))
+    theta = draw_theta(jax.random.key(seed), family, model, draws).theta
+    mean = np.asarray(family.theta.mean, np.float64)
+    sd = np.sqrt(np.diagonal(np.asarray(family.theta.covariance, np.float64)))
+    values, start = theta_values(model, theta), 0
+    names: list[str] = []
+    rows: list[np.ndarray] = []
+    for name, parameter in model.theta.parameters.items():
+        size = int(np.prod(parameter.unconstrained_shape))
+        own = slice(start, start + size)
+        start += size
+        places = np.ndindex(*parameter.shape)
+        names += [f"{name}[{','.join(map(str, p))}]" if p else name for p in places]
+        if parameter.constraint is constraints.real:
+            rows.append(_exact(mean[own], sd[own], quantiles))
+        else:
+            rows.append(_from_draws(np.asarray(values[name], np.float64), quantiles))
+    columns = ["mean", "sd", *quantile_names(quantiles)]
+    return Summary(names, dict(zip(columns, np.concatenate(rows, 1), strict=True)))
+
+
+def _exact(mean: np.ndarray, sd: np.ndarray, quantiles: Sequence[float]) -> np.ndarray:
+    """[statistics, entries] of independent normal entries."""
+    levels = [
+        NormalDist().inv_cdf(q) if 0 < q < 1 else np.copysign(np.inf, q - 0.5) for q in quantiles
+    ]
+    return np.stack([mean, sd, *(mean + sd * level for level in levels)])
+
+
+def _from_draws(values: np.ndarray, quantiles: Sequence[float]) -> np.ndarray:
+    """[statistics, entries] of draws [S, ...]."""
+    flat = values.reshape(len(values), -1)
+    levels = np.quantile(flat, np.asarray(quantiles, np.float64), axis=0)
+    return np.stack([flat.mean(0), flat.std(0), *levels])
+
+
+def _digits(sd: float) -> int:
+    """Decimals that show three digits of the sd."""
+    return int(np.clip(2 - np.floor(np.log10(sd)), 1, 8)) if 0 < sd < np.inf else 4
+
+
+def words(notes: Mapping[str, Any], history: Mapping[str, np.ndarray]) -> list[str]:
+    """Lines for a reader: how the fit was made, where it got, what may be wrong with it."""
+    lines = []
+    if notes.get("why", "as asked") != "as asked":
+        lines.append(f"chosen because {notes['why']}")
+    elbo = np.asarray(history.get("elbo", []))
+    spent = [f"{notes[unit]:,} {unit}" for unit in ("steps", "sweeps") if unit in notes]
+    spent += [f"{notes['seconds']:.3g} s"] if "seconds" in notes else []
+    if len(elbo):
+        last = float(elbo[-100:].mean() if "steps" in notes else elbo[-1])
+        lines.append(f"ELBO {last:,.2f} nats" + (f" after {', '.join(spent)}" if spent else ""))
+    return [f"  {line}" for line in [*lines, *(f"warning: {line}" for line in worries(notes))]]
+
+
+def worries(notes: Mapping[str, Any]) -> list[str]:
+    """What a fit's notes say may be wrong with it, in words."""
+    lines = []
+    if notes.get("converged") is False:
+        lines.append("it had not converged when its budget ended; give it more steps")
+    if notes.get("unconverged"):
+        who = _some(notes["unconverged"], notes.get("unconverged_groups", ()))
+        lines.append(f"the local solution of {who} did not converge")
+    bias = float(np.max(np.abs(notes.get("bias_sds", 0.0))))
+    if bias > 0.1:
+        lines.append(
+            f"local draws may leave a bias of {bias:.2g} posterior sds in theta; raise local_draws"
+        )
+    return [*lines, *notes.get("warnings", [])]
+
+
+def _some(count: int, labels: Sequence[Any]) -> str:
+    """How many groups, and the first of them by name."""
+    shown = ", ".join(str(label) for label in labels[:3]) + (", ..." if count > 3 else "")
+    return f"{count:,} groups" + (f" ({shown})" if labels else "")

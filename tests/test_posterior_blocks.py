@@ -1,0 +1,90 @@
+"""Blocks sent from the host: the same batches as cut on the device, sums without rounding."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ramify._data import Groups, cut, to_device
+from ramify._streaming import blocks, chunk_size, pack, precise_sum, rounded
+
+
+@pytest.fixture(scope="module")
+def groups():
+    rng = np.random.default_rng(0)
+    g = np.repeat(np.arange(7), [3, 1, 4, 1, 5, 2, 6])
+    table = {"g": g, "x": rng.normal(size=(len(g), 2)), "k": rng.integers(0, 9, len(g))}
+    every = {"g": np.arange(8), "u": rng.normal(size=8)}
+    return Groups.from_table(table, by="g", rows=["x", "k"], group="u", group_table=every)
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 8), (2, 5), (7, 8)])
+def test_pack_is_cut(groups, start, stop):
+    R, B = 32, 10
+    members = np.full(B, -1)
+    members[: stop - start] = np.arange(start, stop)
+    expected = cut(to_device(groups), jnp.asarray(members), 1.0, R)
+    found = pack(groups, start, stop, R, B)
+    real = np.asarray(expected.row_mask)
+    for name, column in expected.rows.items():
+        assert found.rows[name].dtype == column.dtype
+        # a block without rows has filler of its own
+        keep = slice(None) if real.any() else slice(0, 0)
+        np.testing.assert_array_equal(found.rows[name][keep], column[keep])
+    for field in ("group", "segment", "index", "count", "row_mask", "group_mask", "scale"):
+        jax.tree.map(np.testing.assert_array_equal, getattr(found, field), getattr(expected, field))
+
+
+@pytest.mark.parametrize("coarse", [True, False])
+def test_blocks_hold_every_group_once(groups, coarse):
+    found = list(blocks(groups, groups, rows=12, places=3, coarse=coarse))
+    assert [b.start for b in found] == [0, *(b.stop for b in found[:-1])]
+    assert found[-1].stop == len(groups)
+    shapes = {b.rows["x"].shape for block in found for b in block.batches}
+    assert len(shapes) == 1
+    count = sum(int(b.batches[1].row_mask.sum()) for b in found)
+    assert count == groups.n_rows
+
+
+def test_few_shapes_for_many_sizes(groups):
+    shapes = set()
+    for n in range(1, 40):
+        table = {"g": np.zeros(n, int), "y": np.ones(n)}
+        small = Groups.from_table(table, by="g", rows="y")
+        (block,) = blocks(small, coarse=True)
+        shapes.add(block.batches[0].segment.shape)
+    assert shapes == {(8,), (16,), (32,), (64,)}
+    assert max(rounded(n, 8, False) / n for n in range(64, 5000)) < 1.13
+
+
+def test_groups_without_any_rows(groups):
+    bare = dataclasses.replace(
+        groups,
+        sizes=np.zeros(8, np.int64),
+        rows={n: c[:0] for n, c in groups.rows.items()},
+        row_order=np.zeros(0, np.int64),
+    )
+    (block,) = blocks(bare)
+    batch = block.batches[0]
+    assert not batch.row_mask.any() and batch.group_mask.all()
+    assert np.isfinite(batch.rows["x"]).all() and (batch.rows["k"] == 0).all()
+
+
+def test_sums_lose_nothing():
+    """10^5 numbers whose float32 sum is off by more than their last digit."""
+    values = np.random.default_rng(1).normal(100, 30, size=100_003).astype(np.float32)
+    exact = values.astype(np.float64).sum()
+    high, low = jax.jit(precise_sum)(jnp.asarray(values))
+    assert float(high) + float(low) == pytest.approx(exact, rel=1e-12)
+    assert abs(float(high) - exact) > 1e-3
+    rows = jax.jit(precise_sum)(jnp.asarray(values[:12].reshape(3, 4)))
+    np.testing.assert_allclose(rows[0], values[:12].reshape(3, 4).sum(1), rtol=1e-6)
+
+
+def test_chunks_divide_the_draws():
+    assert chunk_size(1000, 2**22 // 300) == 250
+    assert chunk_size(7, 1) == 7
+    assert chunk_size(997, 2**22 // 100) == 100
+    assert chunk_size(10, 2**40) == 1
