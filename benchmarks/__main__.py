@@ -1,0 +1,29 @@
+"""`python -m benchmarks [cost | cpu | gpu | numpyro_cost] [options]`; `cost` if none is named."""
+
+import sys
+from importlib import import_module
+
+NAMES = {
+    "cost": "step time and memory of branch and amortized against the number of groups",
+    "cpu": "hierarchical logistic regression with 10,000 groups, beside NumPyro and GPBoost",
+    "gpu": "the paper's largest problem: solved, and amortized with two recipes",
+    "numpyro_cost": "step time of models said in NumPyro beside the same as three densities",
+}
+
+
+def main() -> int:
+    """Hands the rest of the command line to the benchmark that its first word names."""
+    words = sys.argv[1:]
+    if words and words[0] in ("-h", "--help"):
+        print(__doc__)
+        print("\n".join(f"  {name:14}{what}" for name, what in NAMES.items()))
+        return 0
+    name = words.pop(0) if words and not words[0].startswith("-") else "cost"
+    if name not in NAMES:
+        print(f"no benchmark is called {name!r}; there are {', '.join(NAMES)}", file=sys.stderr)
+        return 2
+    return import_module(f"benchmarks.{name}").main(words)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,46 @@
+"""The documents hold what they say: their examples run, and the functions they name exist."""
+
+import importlib
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import oracle
+from ramify import demo
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def run(page: str) -> None:
+    """Runs the Python blocks of a page, one after the other, in one namespace."""
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.S | re.M)
+    assert blocks
+    names: dict = {}
+    for block in blocks:
+        exec(compile(block, page, "exec"), names)
+
+
+def test_readme_example():
+    run("README.md")
+
+
+@pytest.mark.slow
+def test_guide_examples():
+    run("docs/guide.md")
+
+
+def test_math_names_functions_that_exist():
+    named = re.findall(r"`(_[a-z]+|demo)\.([A-Za-z_.]+)`", (ROOT / "docs/math.md").read_text())
+    assert len(named) > 50
+    for module, path in named:
+        found = importlib.import_module(f"ramify.{module}")
+        for name in path.split("."):
+            found = getattr(found, name)
+
+
+def test_demo_knows_the_exact_evidence():
+    data = demo.simulate(N=6, dim=3)
+    exact = oracle.exact(data.table(), 6).log_evidence
+    np.testing.assert_allclose(demo.exact_log_evidence(data), exact, rtol=1e-10)
