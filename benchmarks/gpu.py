@@ -262,7 +262,7 @@ def floor(fit: Fit, groups: rf.Groups, args: argparse.Namespace) -> None:
     theta = N * K * 5 * (M**2 + 2 * M)
     hessian = N * K * 4 * D * (M**2 + 2 * M)
     moved = 4 * n * (M + 1) + 8 * N * M
-    ms = lambda flops: 1e3 * flops / (1e12 * args.tflops)  # noqa: E731
+    ms = lambda flops: 1e3 * flops / (1e12 * args.tflops)
     took = 1e3 * np.diff(history["seconds"], prepend=0.0)[whole]
     say(
         "floor of one sweep",

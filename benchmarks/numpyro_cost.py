@@ -25,6 +25,7 @@ import optax
 
 import ramify as rf
 from benchmarks import show
+from ramify._blas import one_blas_thread
 from ramify._data import to_device
 from ramify._feed import Feed
 from ramify._steps import Recipe, State, init, steps
@@ -67,6 +68,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
+@one_blas_thread
 def compare(
     models: list[rf.Model], groups: rf.Groups, method: str, rows: int, rounds: int
 ) -> tuple[float, float]:
@@ -115,8 +117,7 @@ def preferences(rows: int) -> Pair:
         theta={"mu": rf.real(M), "tau": rf.positive(M)},
         z={"beta": rf.real(M)},
         log_prior=lambda t: (
-            dist.Normal(0, 1).log_prob(t["mu"]).sum()
-            + dist.HalfNormal(1).log_prob(t["tau"]).sum()
+            dist.Normal(0, 1).log_prob(t["mu"]).sum() + dist.HalfNormal(1).log_prob(t["tau"]).sum()
         ),
         log_local=lambda t, z, group: dist.Normal(t["mu"], t["tau"]).log_prob(z["beta"]).sum(),
         log_lik=lambda t, z, row: dist.Bernoulli(logits=(row["x"] * z["beta"]).sum()).log_prob(

@@ -75,7 +75,8 @@ def check_batch(groups, batch, members):
     assert (np.diff(batch.segment) >= 0).all()
     last = max(place - 1, 0)
     for column in (batch.segment, batch.rows["y"], batch.rows["x"]):
-        np.testing.assert_array_equal(column[place:], np.repeat(column[last:][:1], len(column) - place, 0))  # fmt: skip  # noqa: E501
+        copies = np.repeat(column[last:][:1], len(column) - place, 0)
+        np.testing.assert_array_equal(column[place:], copies)
 
 
 shapes = st.tuples(

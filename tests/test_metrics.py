@@ -108,9 +108,7 @@ def held_out(table):
     for r, i in enumerate(owner):
         design[r, DIM * (1 + i) : DIM * (2 + i)] = test.rows["x"][r]
     mean, cov = design @ brute.mean, np.eye(test.n_rows) + design @ brute.cov @ design.T
-    density = lambda r: oracle.gaussian_log_density(  # noqa: E731
-        test.rows["y"][r], mean[r], cov[np.ix_(r, r)]
-    )
+    density = lambda r: oracle.gaussian_log_density(test.rows["y"][r], mean[r], cov[np.ix_(r, r)])
     exact = {
         "joint": density(np.arange(test.n_rows)),
         "per_group": sum(density(np.flatnonzero(owner == i)) for i in np.unique(owner)),

@@ -174,7 +174,7 @@ def test_few_compilations_for_many_sizes(table):
         simulate=base._simulate,
     )
     fit = Posterior(model, solved(model, read(table, N), rounds=0), read(table, N))
-    predict = lambda n, m: fit.predict(  # noqa: E731
+    predict = lambda n, m: fit.predict(
         {"group": [7] * m, "x": np.ones((m, DIM))},
         {"group": [7] * n, "x": np.ones((n, DIM)), "y": np.ones(n)},
         draws=10,
@@ -195,7 +195,7 @@ def clinics():
     table = {"clinic": np.repeat(["a", "b", "c"], 4), "size": np.repeat([1.0, 2.0, 3.0], 4)}
     table["y"] = rng.integers(0, 2, 12)
     groups = Groups.from_table(table, by="clinic", rows="y", group="size")
-    chance = lambda z, row: dist.Bernoulli(logits=z["b"] + 0.0 * row["size"])  # noqa: E731
+    chance = lambda z, row: dist.Bernoulli(logits=z["b"] + 0.0 * row["size"])
     model = Model(
         theta={"mu": real()},
         z={"b": real()},

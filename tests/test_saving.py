@@ -220,7 +220,7 @@ def test_another_model(saved):
 
 
 def test_other_bounds(groups, tmp_path):
-    interval = lambda high: Model(  # noqa: E731
+    interval = lambda high: Model(
         theta={"p": constrained(constraints.interval(0.0, high))},
         z={"beta": real(DIM)},
         log_prior=lambda t: 0.0,

@@ -5,10 +5,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-import oracle
-import problems
 import pytest
 
+import oracle
+import problems
 import ramify as rf
 from ramify._data import cut, to_device, whole
 from ramify._elbo import elbo
@@ -47,7 +47,10 @@ def intercepts(log_lik, **extra) -> rf.Model:
 def test_conjugate_is_exact():
     """ELBO = log evidence to 0.01 nats, means to 0.05 sd, sds to 1%, of theta and z."""
     table, _ = oracle.simulate(0, 10, 100, 10)
-    groups, exact = rf.Groups.from_table(table, by="group", rows=["x", "y"]), oracle.exact(table, 10)
+    groups, exact = (
+        rf.Groups.from_table(table, by="group", rows=["x", "y"]),
+        oracle.exact(table, 10),
+    )
     posterior = rf.fit(conjugate(10), groups)
     assert abs(posterior.elbo(groups, draws=200) - exact.log_evidence) < 0.01
     sd = np.sqrt(np.diag(exact.theta_cov))
@@ -303,7 +306,9 @@ def test_linear_mixed_model_is_exact_given_theta():
         n = groups.sizes
         total = np.bincount(group, weights=groups.rows["y"] - mu)
         precision = 1 + n * tau**2 / 0.49
-        np.testing.assert_allclose(local.mean[:, 0], tau * total / 0.49 / precision, rtol=2e-4, atol=1e-5)  # noqa: E501
+        np.testing.assert_allclose(
+            local.mean[:, 0], tau * total / 0.49 / precision, rtol=2e-4, atol=1e-5
+        )
         np.testing.assert_allclose(local.scale[:, 0, 0], precision**-0.5, rtol=1e-4)
 
 
@@ -313,7 +318,7 @@ def test_new_groups_as_if_they_had_been_fitted():
     old = {name: column[table["group"] < 190] for name, column in table.items()}
     new = {name: column[table["group"] >= 190] for name, column in table.items()}
     model = conjugate(2)
-    make = lambda t: rf.Groups.from_table(t, by="group", rows=["x", "y"])  # noqa: E731
+    make = lambda t: rf.Groups.from_table(t, by="group", rows=["x", "y"])
     without, within = rf.fit(model, make(old)), rf.fit(model, make(table))
     ours = without.sample(4000, make(new), seed=1)["beta"]
     theirs = within.sample(4000, make(new), seed=2)["beta"]
@@ -331,7 +336,9 @@ def test_points_are_balanced_and_independent_of_place():
     np.testing.assert_array_equal(points[:, 0], swapped[:, 1])
     np.testing.assert_allclose(points.mean(0), 0, atol=1e-5)
     frame = np.asarray(orthogonal(jax.random.normal(jax.random.key(1), (7, 4, 4))))
-    np.testing.assert_allclose(frame @ frame.swapaxes(1, 2), np.eye(4)[None].repeat(7, 0), atol=1e-5)
+    np.testing.assert_allclose(
+        frame @ frame.swapaxes(1, 2), np.eye(4)[None].repeat(7, 0), atol=1e-5
+    )
 
 
 def test_points_follow_the_proposal():
@@ -380,7 +387,9 @@ def test_tight_bound_rises_with_draws():
     family, batch = rf.solved(model, groups), whole(groups)
     wide = jnp.array([0.0, 1.5])  # tau = 4.5: one-sided groups have skewed posteriors
     family = eqx.tree_at(lambda f: f.theta.mean, family, wide)
-    at = eqx.filter_jit(lambda K: elbo(jax.random.key(0), family, model, batch, draws=2000, local_draws=K))  # noqa: E501
+    at = eqx.filter_jit(
+        lambda K: elbo(jax.random.key(0), family, model, batch, draws=2000, local_draws=K)
+    )
     one, many = float(at(1)), float(at(32))
     assert many > one + 0.05
 

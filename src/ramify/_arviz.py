@@ -40,7 +40,7 @@ def data_tree(
         raise ImportError(
             'to_arviz needs arviz-base: install it with pip install "ramify[arviz]".'
         ) from error
-    chained = lambda values: {n: v[None] for n, v in values.items()}  # noqa: E731
+    chained = lambda values: {n: v[None] for n, v in values.items()}
     tree, names = {"posterior": chained(sample)}, _Dims(posterior, sample, data)
     if data is not None and data.n_rows:
         if parts:
@@ -65,7 +65,7 @@ class _Dims:
         labels = posterior.labels if data is None else data.labels
         columns = {} if data is None else {**data.rows, **data.group}
         taken = {"chain", "draw", *draws, *columns}
-        free = lambda name, other: name if name not in taken else other  # noqa: E731
+        free = lambda name, other: name if name not in taken else other
         self.group = free(posterior.by, f"{posterior.by}_group")
         self.row = free("row", "row_position")
         self.coords: dict[str, Any] = {self.group: labels}

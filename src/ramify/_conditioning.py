@@ -39,7 +39,7 @@ class Part(NamedTuple):
 
 def source_of(groups: Groups) -> Source:
     """What to remember of a data set."""
-    columns = lambda c: {n: (v.shape[1:], v.dtype.str) for n, v in c.items()}  # noqa: E731
+    columns = lambda c: {n: (v.shape[1:], v.dtype.str) for n, v in c.items()}
     return Source(groups.by, groups.labels, columns(groups.rows), columns(groups.group))
 
 

@@ -160,7 +160,7 @@ def sample_block(
 ) -> dict[str, Array]:
     """Named, constrained z of a block's groups for every draw: each [S, B, ...]."""
     sample = local_sampler(family, model, batch, local_draws)
-    one = lambda key, theta: model.local_values(theta, sample(key, theta)[0], batch)  # noqa: E731
+    one = lambda key, theta: model.local_values(theta, sample(key, theta)[0], batch)
     return map_draws(one, draws, per_draw(family, model, batch, local_draws))
 
 

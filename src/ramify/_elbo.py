@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from ramify._family import Branched, Family, group_points
 from ramify._model import Model, group_log_lik
-from ramify._types import Batch, Draw
+from ramify._types import Batch
 
 Estimator = Literal["total", "stl"]
 
@@ -47,7 +47,7 @@ def terms(
     log_q = draw.log_q_theta, draw.log_q_z
     if estimator == "stl":
         log_q = jax.lax.stop_gradient(family).log_q(model, batch, draw)
-    real = lambda x: jnp.where(batch.group_mask, x, 0)  # noqa: E731
+    real = lambda x: jnp.where(batch.group_mask, x, 0)
     return Terms(
         log_prior=model.log_prior(draw.theta),
         log_q_theta=log_q[0],
@@ -70,9 +70,9 @@ def elbo(
     """Mean over S draws of the estimate for this block; with K local draws, of the tight bound."""
     keys = jax.random.split(key, draws)
     if local_draws == 1:
-        one = lambda k: terms(k, family, model, batch, estimator).total(batch.scale)  # noqa: E731
+        one = lambda k: terms(k, family, model, batch, estimator).total(batch.scale)
     else:
-        one = lambda k: tight(k, family, model, batch, local_draws, estimator)  # noqa: E731
+        one = lambda k: tight(k, family, model, batch, local_draws, estimator)
     return jnp.mean(jax.vmap(one)(keys))
 
 
@@ -84,7 +84,7 @@ class Weighted(NamedTuple):
 
     @property
     def bound(self) -> Float[Array, " B"]:
-        """log (1/K) sum_k w_k: the importance-weighted bound on log p(y_i | theta)."""
+        """Log (1/K) sum_k w_k: the importance-weighted bound on log p(y_i | theta)."""
         return jax.nn.logsumexp(self.log_weight, 0) - jnp.log(self.log_weight.shape[0])
 
 

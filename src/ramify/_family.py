@@ -167,10 +167,13 @@ class Joint(eqx.Module):
                 f"{batch.index.shape[0]}. Use branch(), amortized() or solved() to subsample."
             )
         keys = jax.random.split(key, len(self.parts))
-        draws = [q.draw(jax.random.normal(k, (q.dim,))) for q, k in zip(self.parts, keys)]
+        draws = [
+            q.draw(jax.random.normal(k, (q.dim,))) for q, k in zip(self.parts, keys, strict=True)
+        ]
         whole = jnp.concatenate([x for x, _ in draws])
         z = whole[self.D :].reshape(self.N, self.M)[batch.index]
-        return Draw(whole[: self.D], z, sum(q for _, q in draws), jnp.zeros(len(z)))
+        log_q = jnp.sum(jnp.stack([q for _, q in draws]))
+        return Draw(whole[: self.D], z, log_q, jnp.zeros(len(z)))
 
     def log_q(self, model: Model, batch: Batch, draw: Draw) -> tuple[Array, Float[Array, " B"]]:
         """Log q of the whole draw, counted once with theta's part."""
@@ -178,8 +181,9 @@ class Joint(eqx.Module):
         z = jnp.zeros((self.N, self.M)).at[batch.index].set(draw.z)
         whole = jnp.concatenate([draw.theta, z.ravel()])
         ends = np.cumsum([q.dim for q in self.parts])
-        log_q = sum(q.log_prob(whole[e - q.dim : e]) for q, e in zip(self.parts, ends))
-        return log_q, jnp.zeros(len(draw.z))
+        parts = zip(self.parts, ends, strict=True)
+        log_q = jnp.stack([q.log_prob(whole[e - q.dim : e]) for q, e in parts])
+        return jnp.sum(log_q), jnp.zeros(len(draw.z))
 
 
 Family = Branched | Joint
@@ -204,7 +208,7 @@ def joint(
             f"joint({covariance!r}) over {total} dimensions ({N} groups) needs a factor with "
             f"{total * (total + 1) // 2:,} entries; use branch(), amortized() or solved()."
         )
-    make = lambda dim, scale: gaussian(  # noqa: E731
+    make = lambda dim, scale: gaussian(
         dim, diagonal=covariance == "diagonal", scale=scale, map=scale_map
     )
     parts = (make(D, start), make(N * M, 1.0)) if covariance == "block" else (make(total, start),)
@@ -263,7 +267,7 @@ def amortized(
     _check_covariance("amortized", covariance)
     form = Form(model.theta.size, model.z.size, covariance, scale_map, centred)
     key_features, key_head = jax.random.split(jax.random.key(seed))
-    width = lambda columns: sum(int(np.prod(c.shape[1:])) for c in columns.values())  # noqa: E731
+    width = lambda columns: sum(int(np.prod(c.shape[1:])) for c in columns.values())
     if encoder is None:
         encoder = _default_encoder(key_features, groups, width(groups.rows), count_aware)
     embedding = _embedding_width(encoder, groups) + width(groups.group)
@@ -313,9 +317,7 @@ def joint_to_branch(
 
 def _theta(model: Model, groups: Groups, covariance: Covariance, scale_map: ScaleMap) -> Gaussian:
     scale = _theta_scale(len(groups), scale_map)
-    return gaussian(
-        model.theta.size, diagonal=covariance == "diagonal", scale=scale, map=scale_map
-    )
+    return gaussian(model.theta.size, diagonal=covariance == "diagonal", scale=scale, map=scale_map)
 
 
 def _theta_scale(N: int, scale_map: ScaleMap) -> float:
@@ -338,8 +340,10 @@ def _default_encoder(key: PRNGKeyArray, groups: Groups, width: int, count_aware:
 
 def example(groups: Groups) -> Batch:
     """The shapes and types of a batch of two groups with two rows: enough to trace a model."""
-    shapes = lambda columns: {  # noqa: E731
-        name: jax.ShapeDtypeStruct((2, *column.shape[1:]), jax.dtypes.canonicalize_dtype(column.dtype))
+    shapes = lambda columns: {
+        name: jax.ShapeDtypeStruct(
+            (2, *column.shape[1:]), jax.dtypes.canonicalize_dtype(column.dtype)
+        )
         for name, column in columns.items()
     }
     ints, flags = jax.ShapeDtypeStruct((2,), np.int32), jax.ShapeDtypeStruct((2,), bool)

@@ -28,17 +28,15 @@ class Feed:
     ):
         """`whole` asks for all groups in every step; `rows` for blocks of that many."""
         self._sizes, self._minibatch, self._seed = groups.sizes, minibatch, seed
-        if minibatch is not None and not 1 <= minibatch <= len(groups):
-            raise ValueError(
-                f"minibatch must be between 1 and the {len(groups)} groups; got {minibatch}."
-            )
+        _check(groups, whole, rows, minibatch)
         self._R, self._B = block_shape(groups.sizes, rows)
-        self.whole = whole or (minibatch is None and len(groups.sizes) <= self._B and groups.n_rows <= self._R)  # noqa: E501
+        one_block = len(groups) <= self._B and groups.n_rows <= self._R
+        self.whole = whole or (minibatch is None and one_block)
         if self.whole:
             self._members = everything(groups)
             self._R = max(int(groups.n_rows), 1)
-        self._epoch, self._queue = 0, np.zeros((0, self._B), np.int32)
-        self._queue_scales = np.zeros(0)
+        self._taken, self._epoch = 0, 0
+        self._queue, self._queue_scales = np.zeros((0, self._B), np.int32), np.zeros(0)
 
     @property
     def rows_per_step(self) -> int:
@@ -52,9 +50,7 @@ class Feed:
         if self.whole:
             return Chunk(np.tile(self._members, (steps, 1)), np.ones(steps), self._R)
         if self._minibatch is not None:
-            rng = np.random.default_rng([self._seed, 1, self._epoch])
-            self._epoch += 1
-            members = minibatches(rng, len(self._sizes), self._minibatch, steps)
+            members = np.concatenate([self._another_minibatch() for _ in range(steps)])
             scale = len(self._sizes) / self._minibatch
             return Chunk(members, np.full(steps, scale), rows_needed(members, self._sizes))
         while len(self._queue) < steps:
@@ -63,9 +59,28 @@ class Feed:
         self._queue, self._queue_scales = self._queue[steps:], self._queue_scales[steps:]
         return chunk
 
+    def _another_minibatch(self) -> np.ndarray:
+        rng = np.random.default_rng([self._seed, 1, self._taken])
+        self._taken += 1
+        return minibatches(rng, len(self._sizes), self._minibatch or 1, 1)
+
     def _another_epoch(self) -> None:
         rng = np.random.default_rng([self._seed, 0, self._epoch])
         self._epoch += 1
-        blocks = rng.permutation(partition(rng, self._sizes, self._R, self._B))
+        blocks = partition(rng, self._sizes, self._R, self._B)  # in random order
         self._queue = np.concatenate([self._queue, blocks])
         self._queue_scales = np.concatenate([self._queue_scales, np.full(len(blocks), len(blocks))])
+
+
+def _check(groups: Groups, whole: bool, rows: int | None, minibatch: int | None) -> None:
+    if minibatch is not None and not 1 <= minibatch <= len(groups):
+        raise ValueError(
+            f"minibatch must be between 1 and the {len(groups)} groups; got {minibatch}."
+        )
+    partial = (minibatch or len(groups)) < len(groups) or (rows or groups.n_rows) < groups.n_rows
+    if whole and partial:
+        asked = f"minibatch={minibatch}" if minibatch else f"blocks of {rows} rows"
+        raise ValueError(
+            f"This family draws all {len(groups)} groups in every step and can't subsample; got "
+            f"{asked}. Use branch(), amortized() or solved() to subsample."
+        )

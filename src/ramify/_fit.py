@@ -21,9 +21,8 @@ from ramify._progress import Progress
 from ramify._schedule import Plateau
 from ramify._solver import MAX_DIM, Solver
 from ramify._stein import missing_curvature
-from ramify._steps import Recipe, State, init, restart_average, steps, terms_of_step
+from ramify._steps import Recipe, State, init, steps, terms_of_step
 from ramify._theta import Marginal, NotFinite, Plan, learn
-
 
 MOST_BIAS = 0.1  # of theta's means, in posterior sds, before K is doubled
 MOST_DRAWS = 2048
@@ -96,8 +95,10 @@ def fit(
         feed = Feed(groups, seed, whole=isinstance(family, Joint), rows=rows, minibatch=minibatch)
         adam = optax.chain(optax.scale_by_adam(), optax.scale(-1.0))
         recipe = Recipe(optimizer or adam, draws or 10, local_draws or 1, estimator, 0)
-        plateau = None if optimizer is not None else _plateau(family, feed, groups)
-        return _fit_by_steps(model, groups, family, feed, recipe, plateau, max_steps, seed, bar, why)
+        plateau = None if optimizer is not None else _plateau(family, feed, groups, max_steps)
+        return _fit_by_steps(
+            model, groups, family, feed, recipe, plateau, max_steps, seed, bar, why
+        )
 
 
 def default_family(model: Model, groups: Groups) -> tuple[Branched, str]:
@@ -121,7 +122,7 @@ def _missing_curvature(model: Model, groups: Groups, family: Branched) -> str | 
     return missing_curvature(model, family.local, whole(few), family.theta.mean)
 
 
-def _plateau(family: Family, feed: Feed, groups: Groups) -> Plateau:
+def _plateau(family: Family, feed: Feed, groups: Groups, budget: int | None) -> Plateau:
     epoch = max(1, groups.n_rows // feed.rows_per_step)
     network = isinstance(family, Branched) and isinstance(family.local, Amortizer)
     return Plateau(
@@ -130,6 +131,7 @@ def _plateau(family: Family, feed: Feed, groups: Groups) -> Plateau:
         first=int(np.clip(4 * epoch, 2000, 10_000)) if network else max(1000, 10 * epoch),
         warmup=200 if network else 50,
         epoch=epoch,
+        budget=budget,
         tolerance=max(0.01, 1e-7 * groups.n_rows),
     )
 
@@ -165,13 +167,13 @@ def _fit_by_steps(
             )
         done += count
         history.append(_rows(done, values, rates, bar.seconds))
-        bar.update(done, values.mean(), plateau.phase / plateau.phases if plateau else None)
-        if plateau and plateau.tell(values):
-            state = restart_average(state)
+        if plateau:
+            plateau.tell(values)
+        bar.update(done, values.mean(), plateau.fraction if plateau else None)
     notes = {
         "method": _name(family),
         "why": why,
-        "converged": bool(plateau and plateau.converged),
+        "converged": plateau.converged if plateau else None,  # a user's optimizer runs its course
         "steps": done,
         "seconds": bar.seconds,
     }
@@ -209,7 +211,9 @@ def _blame(
         if not bad.any():
             continue
         if bad.ndim == 1:
-            return f"The ELBO is not finite at step {step}: its term {name} is {_first(values, bad)}."
+            return (
+                f"The ELBO is not finite at step {step}: its term {name} is {_first(values, bad)}."
+            )
         place = int(np.argmax(bad.any(0)))
         label = groups.labels[members[place]]
         return (
@@ -239,7 +243,7 @@ def _fit_solved(
     bar: Progress,
     why: str,
 ) -> Posterior:
-    N, K = len(groups), default_local_draws(len(groups), model.z.size)
+    N, K = len(groups), default_local_draws(model.z.size)
     K = local_draws if local_draws and local_draws > 1 else K
     R, B = block_shape(groups.sizes, rows)
     members, data = partition(np.random.default_rng(seed), groups.sizes, R, B), to_device(groups)
@@ -297,20 +301,20 @@ def _not_finite(
     return NonFiniteError(message, state)
 
 
-def default_local_draws(N: int, M: int) -> int:
-    """K for `solved`: eight points a local dimension, at least 32, and more with N.
+def default_local_draws(M: int) -> int:
+    """K that `solved` begins with: eight points a local dimension, at least 32.
 
-    Theta's noise from the draws, in its posterior sds, goes as 1/sqrt(K) whatever N; what is left of
-    their bias after correction as sqrt(N)/K^2.
+    Theta's noise from the draws, in its posterior sds, goes as 1/sqrt(K) whatever N. What is left of
+    their bias after correction goes as sqrt(N)/K^2: it is measured, and K doubled where it matters.
     """
-    return int(8 * M * np.ceil(4 / M) * np.ceil((N / 10_000) ** 0.25))
+    return int(8 * M * np.ceil(4 / M))
 
 
 def _stages(members: np.ndarray, D: int) -> list[int]:
     """How many blocks each stage of Newton sees: enough groups for theta, then eight times more."""
     upto = np.cumsum((members >= 0).sum(1))
     stages, wanted = [], max(400, 20 * D)
-    while wanted < upto[-1]:
+    while 4 * wanted < upto[-1]:
         stages.append(int(np.searchsorted(upto, wanted)) + 1)
         wanted *= 8
     return sorted({*stages, len(members)})

@@ -143,7 +143,12 @@ class Gaussian(eqx.Module):
 
 
 def gaussian(
-    dim: int, *, diagonal: bool, scale: float = 1.0, map: ScaleMap = "log", mean: Array | None = None
+    dim: int,
+    *,
+    diagonal: bool,
+    scale: float = 1.0,
+    map: ScaleMap = "log",
+    mean: Array | None = None,
 ) -> Gaussian:
     """A Gaussian at `mean` (zero) with covariance scale^2 I, ready to be learned."""
     mean = jnp.zeros(dim) if mean is None else mean

@@ -40,7 +40,7 @@ class Local(NamedTuple):
     scale: Float[Array, "B M *M"]
 
     def draw(self, noise: Float[Array, "B M"]) -> tuple[Float[Array, "B M"], Float[Array, " B"]]:
-        """mean + L noise, and its log density computed from the noise."""
+        """Mean + L noise, and its log density computed from the noise."""
         return self.mean + times(self.scale, noise), log_density(noise, self._log_det())
 
     def log_prob(self, z: Float[Array, "B M"]) -> Float[Array, " B"]:
@@ -48,8 +48,10 @@ class Local(NamedTuple):
         noise = whiten(self.scale, z - self.mean)
         return log_density(noise, self._log_det())
 
-    def propose(self, points: Float[Array, "B M"]) -> tuple[Float[Array, "B M"], Float[Array, " B"]]:
-        """mean + L points, and its log density as a Student t proposal."""
+    def propose(
+        self, points: Float[Array, "B M"]
+    ) -> tuple[Float[Array, "B M"], Float[Array, " B"]]:
+        """Mean + L points, and its log density as a Student t proposal."""
         return self.mean + times(self.scale, points), log_density_t(points, self._log_det())
 
     def log_proposal(self, z: Float[Array, "B M"]) -> Float[Array, " B"]:
@@ -121,9 +123,7 @@ class Layers(eqx.Module):
 
     linears: tuple[eqx.nn.Linear, ...]
 
-    def __init__(
-        self, key: PRNGKeyArray, widths: tuple[int, ...], last_scale: float | None = None
-    ):
+    def __init__(self, key: PRNGKeyArray, widths: tuple[int, ...], last_scale: float | None = None):
         """Truncated normal weights of sd sqrt(1/fan_in), as in the paper; zero biases.
 
         Args:
@@ -146,7 +146,7 @@ class Layers(eqx.Module):
         """Applies the layers to the last axis."""
         for place, linear in enumerate(self.linears):
             x = x if place == 0 else jax.nn.leaky_relu(x)
-            x = x @ linear.weight.T + linear.bias  # pyright: ignore[reportOptionalOperand]
+            x = x @ linear.weight.T + jnp.asarray(linear.bias)
         return x
 
 

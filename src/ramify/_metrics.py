@@ -210,12 +210,12 @@ def _block_tight(
     family: Branched, model: Model, batch: Batch, draws: Draws, local_draws: int
 ) -> tuple[Float[Array, " S"], Float[Array, " S"], Float[Array, " S"]]:
     known = Branched(family.theta, Known(family.conditional(model, batch)), family.N)
-    mean = lambda w: jax.nn.logsumexp(w, 0) - jnp.log(w.shape[0])  # noqa: E731
+    mean = lambda w: jax.nn.logsumexp(w, 0) - jnp.log(w.shape[0])
     half = (local_draws + 1) // 2
 
     def one(key: PRNGKeyArray, theta: Array) -> tuple[Array, Array, Array]:
         weighted = weigh(key, known, model, batch, theta, local_draws)
-        real = lambda x: jnp.where(batch.group_mask, x, 0)  # noqa: E731
+        real = lambda x: jnp.where(batch.group_mask, x, 0)
         if local_draws < 2:
             return *precise_sum(real(weighted.bound)), jnp.zeros(())
         # The two halves are independent: their difference shows the noise of their mean.

@@ -169,6 +169,8 @@ class Model:
         Model(theta: mu [], tau [] positive; z: b [])
     """
 
+    outcome: str | None = "y"  # what results call the outcome of a row
+
     def __init__(
         self,
         theta: Mapping[str, Parameter],
@@ -203,6 +205,16 @@ class Model:
         """Named constrained z of each place, [B, ...]; a front end may add what follows from it."""
         del theta, batch
         return jax.vmap(self.z.values)(z)
+
+    def observed(self, batch: Batch) -> Named:
+        """The outcomes of the rows by name, [R, ...], as far as the model knows which they are."""
+        return {n: column for n, column in batch.rows.items() if n == self.outcome}
+
+    def log_lik_sites(
+        self, theta: Float[Array, " D"], z_rows: Float[Array, "R M"], batch: Batch
+    ) -> Named:
+        """`log_lik`, apart for each outcome that the rows have."""
+        return {self.outcome or "y": self.log_lik(theta, z_rows, batch)}
 
     def log_prior(self, theta: Float[Array, " D"]) -> Float[Array, ""]:
         """Log p(theta) of the unconstrained theta, Jacobian included."""
@@ -257,7 +269,9 @@ class Model:
         """Raises if a density does not return one number, or does not accept the data's columns."""
         theta = jax.eval_shape(lambda: self.theta.values(jnp.zeros(self.theta.size)))
         z = jax.eval_shape(lambda: self.z.values(jnp.zeros(self.z.size)))
-        first = lambda columns: {n: jax.ShapeDtypeStruct(c.shape[1:], c.dtype) for n, c in columns.items()}  # noqa: E501, E731
+        first = lambda columns: {
+            n: jax.ShapeDtypeStruct(c.shape[1:], c.dtype) for n, c in columns.items()
+        }
         group = first(batch.group)
         row = first(batch.rows) | group
         _check_scalar("log_prior(theta)", self._log_prior, theta)

@@ -409,7 +409,7 @@ class Posterior:
         return parts(self._source, self.model, self.family, self.groups, at, given, K)
 
     def _check_bytes(self, draws: int, N: int, max_bytes: int | float | None) -> None:
-        sizes = lambda space: sum(int(np.prod(p.shape)) for p in space.parameters.values())  # noqa: E731
+        sizes = lambda space: sum(int(np.prod(p.shape)) for p in space.parameters.values())
         count = draws * (sizes(self.model.theta) + N * sizes(self.model.z))
         wanted = count * self.family.theta.mean.dtype.itemsize
         what = f"{draws:,} draws of {N:,} groups"

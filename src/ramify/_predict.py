@@ -30,7 +30,7 @@ def read(source: Source, table: Any, what: str) -> Groups:
         groups = replace(table, row_order=np.arange(table.n_rows))
     else:
         names = column_names(table)
-        present = lambda columns: [name for name in columns if name in names]  # noqa: E731
+        present = lambda columns: [name for name in columns if name in names]
         groups = Groups.from_table(
             table, by=source.by, rows=present(source.rows), group=present(source.group)
         )

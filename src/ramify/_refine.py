@@ -64,18 +64,18 @@ def refine_block(
     place = batch._replace(index=jnp.arange(members.shape[0], dtype=batch.index.dtype))
     q = jax.lax.stop_gradient(family.theta)
     start = family.local.parameters(batch)
-    own = lambda w: Branched(q, Table(w, form), members.shape[0])  # noqa: E731
+    own = lambda w: Branched(q, Table(w, form), members.shape[0])
     optimizer = optax.adam(optax.cosine_decay_schedule(0.03, STEPS))
 
     def step(carry: Any, key: PRNGKeyArray) -> tuple[Any, None]:
         w, state = carry
-        loss = lambda w: -jnp.sum(local_elbo(key, own(w), model, place, DRAWS, stl=True))  # noqa: E731
+        loss = lambda w: -jnp.sum(local_elbo(key, own(w), model, place, DRAWS, stl=True))
         updates, state = optimizer.update(jax.grad(loss)(w), state)
         return (optax.apply_updates(w, updates), state), None
 
     keys = jax.random.split(jax.random.key(1), STEPS)
     (w, _), _ = jax.lax.scan(step, (start, optimizer.init(start)), keys)
-    score = lambda f, b: local_elbo(jax.random.key(2), f, model, b, JUDGES)  # noqa: E731
+    score = lambda f, b: local_elbo(jax.random.key(2), f, model, b, JUDGES)
     before, after = score(own(start), place), score(own(w), place)
     # A group that noise led astray keeps what it had: refining never loses.
     w = jnp.where((after >= before)[:, None], w, start)
@@ -102,6 +102,10 @@ def refine(model: Model, family: Any, groups: Groups) -> tuple[Branched, Gaps]:
         real = members >= 0
         out = refine_block(family, judge, model, data, jnp.asarray(members), form, R)
         parameters, gained, beyond = (np.asarray(x)[real] for x in out)
-        w[members[real]], gaps[0, members[real]], gaps[1, members[real]] = parameters, gained, beyond
+        w[members[real]], gaps[0, members[real]], gaps[1, members[real]] = (
+            parameters,
+            gained,
+            beyond,
+        )
     refined = Branched(family.theta, Table(jnp.asarray(w), form), len(groups))
     return refined, Gaps(gaps[0], None if judge is None else gaps[1])

@@ -49,7 +49,7 @@ def rounding(family: Family, model: Model, groups: Groups, draws: Draws, value: 
         try:
             with jax.enable_x64(True):
                 same = pack(groups, block.start, block.stop, R, B)
-                double = lambda x: jnp.asarray(np.asarray(x, np.float64))  # noqa: E731
+                double = lambda x: jnp.asarray(np.asarray(x, np.float64))
                 exact = _exact(model, same, double(few.theta), jax.tree.map(double, points))
                 total += float(np.mean(exact))
         except TypeError:

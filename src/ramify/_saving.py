@@ -75,7 +75,7 @@ def load(path: str | os.PathLike[str], model: Model, encoder: Any = None) -> Pos
         for name, value in arrays.items()
         if name.startswith("history/")
     }
-    columns = lambda c: {n: (tuple(shape), kind) for n, (shape, kind) in c.items()}  # noqa: E731
+    columns = lambda c: {n: (tuple(shape), kind) for n, (shape, kind) in c.items()}
     labels = _read_labels(folder, fit["labels_dtype"])
     source = Source(fit["by"], labels, columns(fit["rows"]), columns(fit["group"]))
     return Posterior(
@@ -142,7 +142,7 @@ def _bounds(constraint: Any) -> list[Any]:
 
 def _describe(family: Family) -> dict[str, Any]:
     """What the family is made of, without its arrays."""
-    gaussian = lambda q: {"dim": q.dim, "diagonal": q.diagonal, "map": q.map}  # noqa: E731
+    gaussian = lambda q: {"dim": q.dim, "diagonal": q.diagonal, "map": q.map}
     if isinstance(family, Joint):
         parts = [gaussian(q) for q in family.parts]
         return {"is": "joint", "parts": parts, "D": family.D, "M": family.M, "N": family.N}
@@ -251,7 +251,7 @@ def _check_model(fit: dict[str, Any], model: Model, folder: Path) -> None:
         saved, now = fit[kind], json.loads(json.dumps(_describe_space(space)))
         if saved == now:
             continue
-        words = lambda spaces: ", ".join(f"{n} {s} {c}" for n, s, c, _ in spaces)  # noqa: E731
+        words = lambda spaces: ", ".join(f"{n} {s} {c}" for n, s, c, _ in spaces)
         raise ValueError(
             f"the fit in {folder} is of another model: its {kind} is {words(saved)}; this "
             f"model's is {words(now)}"

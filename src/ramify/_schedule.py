@@ -1,6 +1,6 @@
-"""When to lower the step size and when to stop, read from the trace with its own noise.
+"""Step sizes, and when to stop, read from the trace with its own noise.
 
-Pure NumPy on the host: a `Plateau` is told the ELBO of each step and answers with the step size of
+Pure NumPy on the host: a `Plateau` is told the ELBO of each step and answers with the step sizes of
 the next ones, or that the fit has converged.
 """
 
@@ -27,72 +27,88 @@ def paper_schedule(scale: str = "small", initial: float = 1e-3) -> optax.Schedul
 
 
 class Plateau:
-    """Step sizes by phases: each runs until the trace stops rising beyond its Monte Carlo noise.
+    """Step sizes that fall to zero again and again, in cycles each twice as long as the one before.
 
-    A phase has converged when its last third is not higher than the third before it by more than
-    the noise of that difference (from batch means, so that autocorrelation counts) or by more than
-    `tolerance` nats. Then the step size drops; after the last phase the fit has converged.
+    At the end of a cycle (a short rise, then half a cosine down) the noise of the steps has settled,
+    so that ends of cycles can be compared. The fit has converged when a cycle ends no higher than
+    the one before, up to the Monte Carlo noise of the difference or `tolerance` nats: twice as many
+    steps gained nothing.
     """
 
     def __init__(
         self,
         peak: float,
         *,
-        phases: int = 4,
-        drop: float = 0.25,
-        warmup: int = 100,
-        shortest: int = 600,
+        first: int = 1000,
+        warmup: int = 50,
+        epoch: int = 1,
+        budget: int | None = None,
         tolerance: float = 0.0,
     ):
         """Starts before the first step.
 
         Args:
-            peak: the first phase's step size, reached after `warmup` steps.
-            phases: how many step sizes, each `drop` times the one before.
-            drop: factor between phases.
-            warmup: steps of linear rise at the start.
-            shortest: fewest steps of a phase.
-            tolerance: a rise in nats that is not worth another third of a phase.
+            peak: the largest step size.
+            first: steps of the first cycle.
+            warmup: steps of linear rise at the start of a cycle.
+            epoch: steps in which every group is seen once.
+            budget: steps in all; the last cycle ends there.
+            tolerance: a rise in nats that is not worth twice as many steps.
         """
-        self.peak, self.phases, self.drop, self.warmup = peak, phases, drop, warmup
-        self.shortest, self.tolerance = shortest, tolerance
-        self.phase, self.step, self.converged = 0, 0, False
+        self.peak, self.warmup, self.epoch, self.tolerance = peak, warmup, epoch, tolerance
+        self.budget, self.step, self.converged = budget, 0, False
+        self._start, self._length = 0, self._affordable(first)
         self._trace: list[np.ndarray] = []
+        self._level: tuple[float, float] | None = None
+
+    @property
+    def fraction(self) -> float:
+        """How much of the fit is done, should it end as soon as it can."""
+        cycles = 3 if self._level is None else 1  # the first is followed by one twice as long
+        end = self._start + cycles * self._length
+        return self.step / (end if self.budget is None else min(end, self.budget))
 
     def rates(self, count: int) -> np.ndarray:
-        """Step sizes of the next `count` steps."""
-        ahead = self.step + 1 + np.arange(count)
-        return self.peak * self.drop**self.phase * np.minimum(1.0, ahead / max(self.warmup, 1))
+        """Step sizes of the next `count` steps; zero past the end of the cycle."""
+        place = self.step - self._start + 1 + np.arange(count)
+        warmup = max(1, min(self.warmup, self._length // 5))
+        fall = np.clip((place - warmup) / (self._length - warmup + 1), 0.0, 1.0)
+        return self.peak * np.minimum(1.0, place / warmup) * 0.5 * (1 + np.cos(np.pi * fall))
 
-    def tell(self, elbos: np.ndarray) -> bool:
-        """Takes the ELBOs of the steps just made; True when a phase has just ended."""
+    def tell(self, elbos: np.ndarray) -> None:
+        """Takes the ELBOs of the steps just made."""
         self.step += len(elbos)
         self._trace.append(np.asarray(elbos, np.float64))
-        trace = np.concatenate(self._trace)
-        if len(trace) < self.shortest or not flat(trace, self.tolerance):
-            return False
-        self._trace = []
-        self.phase += 1
-        self.converged = self.phase >= self.phases
-        return True
+        if self.step - self._start < self._length:
+            return
+        before, self._level = self._level, level(np.concatenate(self._trace), self.epoch)
+        if before is not None:
+            rise, noise = self._level[0] - before[0], math.hypot(self._level[1], before[1])
+            self.converged = rise <= max(noise, self.tolerance)
+        self._trace, self._start = [], self.step
+        self._length = self._affordable(2 * self._length)
+
+    def _affordable(self, length: int) -> int:
+        """The next cycle's length; all that is left where the one after it would have no room."""
+        left = math.inf if self.budget is None else max(1, self.budget - self.step)
+        return length if left >= 3 * length else int(left)
 
 
-def flat(trace: np.ndarray, tolerance: float = 0.0) -> bool:
-    """Whether the last third of a trace is no higher than the third before, up to noise.
+def level(trace: np.ndarray, epoch: int = 1) -> tuple[float, float]:
+    """Where a trace ends: mean and standard error of about its last fifth, from batch means.
+
+    Batches are whole epochs where three or more fit in, so that differences between groups, each of
+    which is in every epoch once, do not count as noise.
 
     Example:
-        >>> flat(np.linspace(0, 1, 300)), flat(np.random.default_rng(0).normal(size=300))
-        (False, True)
+        >>> level(np.arange(1000.0) % 10, epoch=10)
+        (4.5, 0.0)
     """
-    third = len(trace) // 3
-    early, late = trace[third : 2 * third], trace[-third:]
-    rise = float(late.mean() - early.mean())
-    noise = math.hypot(standard_error(early), standard_error(late))
-    return rise < max(noise, tolerance)
-
-
-def standard_error(values: np.ndarray, batches: int = 10) -> float:
-    """Standard error of an autocorrelated mean, from the spread of batch means."""
-    size = len(values) // batches
-    means = values[: size * batches].reshape(batches, size).mean(1)
-    return float(means.std(ddof=1) / math.sqrt(batches))
+    last = max(1, len(trace) // 5)
+    size = max(1, last // 10)
+    if last >= 3 * epoch:
+        size = -(-size // epoch) * epoch
+    count = last // size
+    means = trace[len(trace) - count * size :].reshape(count, size).mean(1)
+    error = means.std(ddof=1) / math.sqrt(count) if count > 1 else math.inf
+    return float(means.mean()), float(error)

@@ -215,7 +215,7 @@ def newton(
         )
         take = up & ~c.done
         z = _where(take, there, c.z)
-        keep = lambda n, o: _where(take, n, o)  # noqa: E731
+        keep = lambda n, o: _where(take, n, o)
         prior = jax.tree.map(keep, prior, c.prior)
         likelihood = jax.tree.map(keep, likelihood, c.likelihood)
         less = jnp.where(c.damping < 1e-3, 0.0, c.damping / 10)
@@ -231,7 +231,7 @@ def newton(
     low = Quadratic(jnp.full(places, -jnp.inf), jnp.zeros_like(begin), jnp.zeros((places, M, M)))
     no, still = ~batch.group_mask, jnp.zeros_like(begin)
     first = Climb(begin, low, low, still, jnp.zeros(places), no, no, jnp.zeros((), jnp.int32))
-    more = lambda c: (c.steps < max_steps) & ~jnp.all(c.done)  # noqa: E731
+    more = lambda c: (c.steps < max_steps) & ~jnp.all(c.done)
     return jax.lax.while_loop(more, body, first)
 
 
@@ -261,11 +261,11 @@ def polish(model: Model, batch: Batch, theta: Array, site: Site, points: Array) 
     new = site._replace(anchor=mean, offsets=offsets, likelihood=averaged)
     new_mean, new_scale = _combine(model, batch, theta, new, averaged)
     before, after = jax.lax.map(
-        lambda q: _bound(model, batch, theta, *q, points),
+        lambda q: _bound(model, batch, theta, q[0], q[1], points),
         (jnp.stack([mean, new_mean]), jnp.stack([scale, new_scale])),
     )
     better = after >= before
-    choose = lambda n, o: _where(better, n, o)  # noqa: E731
+    choose = lambda n, o: _where(better, n, o)
     return Site(
         anchor=choose(new.anchor, site.anchor),
         offsets=jnp.where(better[None, :, None], new.offsets, site.offsets),
@@ -362,7 +362,7 @@ def _bound(
     model: Model, batch: Batch, theta: Array, mean: Array, scale: Array, points: Array
 ) -> Float[Array, " B"]:
     """The local bound E_q[f - log q] on the fixed points, up to a constant."""
-    at = lambda p: _objective(model, batch, theta, mean + scale @ p)  # noqa: E731
+    at = lambda p: _objective(model, batch, theta, mean + scale @ p)
     entropy = jnp.sum(jnp.log(jnp.diagonal(scale, axis1=-2, axis2=-1)), -1)
     return jnp.mean(jax.lax.map(at, points), 0) + entropy
 

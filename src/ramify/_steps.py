@@ -13,22 +13,13 @@ from ramify._elbo import Estimator, Terms, elbo, terms
 from ramify._family import Family
 from ramify._model import Model
 
-# A phase's average gives its t-th step the weight t^3 (Shamir and Zhang 2013), so that the way to the
-# optimum does not count; a plain mean starts the next phase tenths of a nat too low.
-AVERAGE_POWER = 3
-
 
 class State(NamedTuple):
-    """All that the next step needs.
-
-    `mean` holds the running average of the parameters over the `weight` steps since the phase began.
-    """
+    """All that the next step needs."""
 
     family: Any
     optimizer: Any
     step: Int[Array, ""]
-    mean: Any
-    weight: Float[Array, ""]
 
 
 class Recipe(NamedTuple):
@@ -43,11 +34,10 @@ class Recipe(NamedTuple):
 
 def init(family: Family, optimizer: optax.GradientTransformation) -> State:
     """The state before the first step."""
-    own = lambda: jax.tree.map(lambda x: jnp.copy(x) if eqx.is_array(x) else x, family)  # noqa: E731
     # States are donated to the next step: nothing in one may be shared with the user's family.
-    learned = eqx.filter(own(), eqx.is_inexact_array)
-    zero = jnp.zeros(())
-    return State(own(), optimizer.init(learned), jnp.zeros((), jnp.int32), learned, zero)
+    own = jax.tree.map(lambda x: jnp.copy(x) if eqx.is_array(x) else x, family)
+    started = optimizer.init(eqx.filter(own, eqx.is_inexact_array))
+    return State(own, started, jnp.zeros((), jnp.int32))
 
 
 def step(
@@ -83,13 +73,8 @@ def step(
     updates, optimizer = recipe.optimizer.update(gradient, state.optimizer, learned)
     updates = jax.tree.map(lambda u: rate * u, updates)
     family = eqx.apply_updates(state.family, updates)
-    weight = state.weight + 1
-    share = (1 + AVERAGE_POWER) / (weight + AVERAGE_POWER)
-    mean = jax.tree.map(
-        lambda m, p: m + share * (p - m), state.mean, eqx.filter(family, eqx.is_inexact_array)
-    )
     finite = jnp.isfinite(value) & _all_finite(gradient)
-    new = State(family, optimizer, state.step + 1, mean, weight)
+    new = State(family, optimizer, state.step + 1)
     return _keep_if(alive & finite, new, state), jnp.where(finite, -value, jnp.nan)
 
 
@@ -130,21 +115,11 @@ def terms_of_step(
     return jax.vmap(lambda k: terms(k, state.family, model, batch))(keys)
 
 
-def restart_average(state: State) -> State:
-    """Takes the phase's average as the parameters and begins a new average."""
-    family = eqx.combine(state.mean, eqx.filter(state.family, eqx.is_inexact_array, inverse=True))
-    return state._replace(
-        family=family,
-        mean=jax.tree.map(jnp.copy, state.mean),  # the state is donated: no buffer twice
-        weight=jnp.zeros(()),
-    )
-
-
 def _all_finite(tree: Any) -> Bool[Array, ""]:
     return jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]).all()
 
 
 def _keep_if(condition: Bool[Array, ""], new: Any, old: Any) -> Any:
     """`new` where the condition holds, else `old`, leaf by leaf."""
-    choose = lambda n, o: jnp.where(condition, n, o) if eqx.is_array(n) else n  # noqa: E731
+    choose = lambda n, o: jnp.where(condition, n, o) if eqx.is_array(n) else n
     return jax.tree.map(choose, new, old)

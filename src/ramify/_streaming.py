@@ -68,7 +68,7 @@ def pack(groups: Groups, start: int, stop: int, R: int, B: int) -> Batch:
     sizes = groups.sizes[start:stop]
     first, total = int(groups.starts[start]), int(sizes.sum())
     segment = np.repeat(np.arange(stop - start, dtype=np.int32), sizes)
-    places = lambda c: _filled(_narrow(c[start:stop]), B, c[start])  # noqa: E731
+    places = lambda c: _filled(_narrow(c[start:stop]), B, c[start])
     fields: dict[str, Any] = {
         "rows": {n: _rows(c, first, total, R) for n, c in groups.rows.items()},
         "group": {n: places(c) for n, c in groups.group.items()},

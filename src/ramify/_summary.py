@@ -59,7 +59,7 @@ class Summary:
         ]
         lines = [["", *self.columns], *body]
         wide = [max(len(line[c]) for line in lines) for c in range(len(lines[0]))]
-        rest = lambda line: [cell.rjust(w) for cell, w in zip(line[1:], wide[1:], strict=True)]  # noqa: E731
+        rest = lambda line: [cell.rjust(w) for cell, w in zip(line[1:], wide[1:], strict=True)]
         return "\n".join("  ".join([line[0].ljust(wide[0]), *rest(line)]) for line in lines)
 
     def to_pandas(self) -> Any:

@@ -27,13 +27,12 @@ from ramify._model import Model, group_log_lik
 from ramify._solver import Solver, recombine
 from ramify._types import Batch
 
-
 CURVATURE_GROUPS = 5000  # groups whose curvature stands for all: sds are then good to a percent
 LONGEST = 1.0  # of a Newton step in any coordinate: theta's scales are logarithms
 
 
 class Sweep(NamedTuple):
-    """Sums over groups from one pass: values of every block and point, the rest averaged over points."""
+    """Sums over groups of one pass: values of each block and point, the rest averaged over points."""
 
     values: Float[Array, "J S"]
     slope: Float[Array, " D"]
@@ -52,7 +51,7 @@ class Plan(NamedTuple):
 
 
 def bound(log_weight: Float[Array, "K B"]) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
-    """log p^(y_i | theta) from log weights, and an estimate of the bias that is left in it.
+    """Log p^(y_i | theta) from log weights, and an estimate of the bias that is left in it.
 
     log-mean-exp of K weights is low by a term in 1/K. Halves are low by twice that, so
     2 LME(all) - mean LME(halves) is free of it: the jackknife, an estimate and no longer a bound.
@@ -60,7 +59,7 @@ def bound(log_weight: Float[Array, "K B"]) -> tuple[Float[Array, " B"], Float[Ar
     much, so a third of the difference tells its size.
     """
     K = log_weight.shape[0]
-    lme = lambda w: jax.nn.logsumexp(w, 0) - jnp.log(w.shape[0])  # noqa: E731
+    lme = lambda w: jax.nn.logsumexp(w, 0) - jnp.log(w.shape[0])
     whole = lme(log_weight)
     if K < 8:
         return whole, jnp.zeros_like(whole)
@@ -77,14 +76,14 @@ def block_bound(
 ) -> Callable[[Float[Array, " D"]], tuple[Array, Array]]:
     """Theta -> (sum of bounds, sum of biases left) of the block, for a proposal held fixed."""
     z, log_q = jax.vmap(local.propose)(points)
-    likelihood = lambda theta: jax.vmap(lambda z: group_log_lik(model, theta, z, batch))(z)  # noqa: E731
+    likelihood = lambda theta: jax.vmap(lambda z: group_log_lik(model, theta, z, batch))(z)
     known = None if solver.uses_theta else likelihood(jnp.zeros(model.theta.size))
 
     def at(theta: Float[Array, " D"]) -> tuple[Array, Array]:
         log_lik = likelihood(theta) if known is None else known
         log_local = jax.vmap(lambda z: model.log_local(theta, z, batch))(z)
         value, bias = bound(log_lik + log_local - log_q)
-        real = lambda x: jnp.sum(jnp.where(batch.group_mask, x, 0))  # noqa: E731
+        real = lambda x: jnp.sum(jnp.where(batch.group_mask, x, 0))
         return real(value), real(bias)
 
     return at
@@ -128,7 +127,7 @@ def sweep(
         warm = jnp.where(jnp.isnan(warm), solver.begin(model, batch, centre), warm)
         site = jax.lax.stop_gradient(solver.solve(model, batch, centre, warm))
         points = group_points(key, batch.index, plan.local_draws, model.z.size)
-        body = lambda s, c: at_point(s, c, site, batch, points, j)  # noqa: E731
+        body = lambda s, c: at_point(s, c, site, batch, points, j)
         sums = jax.lax.fori_loop(0, count, body, sums)
         begin = begin.at[place].set(site.anchor, mode="drop")
         converged = converged.at[place].set(site.converged, mode="drop")
@@ -137,7 +136,8 @@ def sweep(
     zeros = jnp.zeros((J, S)), jnp.zeros(D), jnp.zeros((D, D)), jnp.zeros(D)
     carry = zeros, begin, jnp.ones(begin.shape[0], bool), jnp.zeros((), jnp.int32)
     sums, begin, converged, steps = jax.lax.fori_loop(0, blocks, block, carry)
-    return Sweep(*sums, begin, converged, steps)
+    values, slope, hessian, bias = sums
+    return Sweep(values, slope, hessian, bias, begin, converged, steps)
 
 
 def _expand_theta(
@@ -156,7 +156,7 @@ def _expand_theta(
     D = theta.shape[0]
     width = min(D, 8)  # directions at a time: memory is bounded, and no odd remainder to compile
     directions = jnp.eye(-(-D // width) * width, D).reshape(-1, width, D)
-    product = lambda e: jax.lax.cond(second, jax.vmap(along), jnp.zeros_like, e)  # noqa: E731
+    product = lambda e: jax.lax.cond(second, jax.vmap(along), jnp.zeros_like, e)
     hessian = jax.lax.map(product, directions).reshape(-1, D)[:D]
     return value, slope, hessian, bias
 
@@ -268,7 +268,7 @@ class Marginal:
     def _with_prior(self, thetas: Array, out: Sweep, scale: float) -> Expansion:
         value, slope, hessian = _expand_prior(self.model, thetas)
         groups = np.asarray(out.values, np.float64)[:, : len(thetas)].sum() / len(thetas)
-        double = lambda x: np.asarray(x, np.float64)  # noqa: E731
+        double = lambda x: np.asarray(x, np.float64)
         return Expansion(
             float(value) + scale * groups,
             double(slope) + scale * double(out.slope),
@@ -279,7 +279,11 @@ class Marginal:
 
 @eqx.filter_jit
 def _expand_prior(model: Model, thetas: Float[Array, "S D"]) -> tuple[Array, Array, Array]:
-    one = lambda t: (model.log_prior(t), jax.grad(model.log_prior)(t), jax.hessian(model.log_prior)(t))  # noqa: E501, E731
+    one = lambda t: (
+        model.log_prior(t),
+        jax.grad(model.log_prior)(t),
+        jax.hessian(model.log_prior)(t),
+    )
     return jax.tree.map(lambda x: jnp.mean(x, 0), jax.vmap(one)(thetas))
 
 
@@ -290,8 +294,8 @@ def learn(
 
     `enough` says that the budget is spent: what has been reached is then returned.
     """
-    mean, hessian = np.asarray(start, np.float64), None
-    for blocks in stages:
+    mean, hessian = climb(marginal, np.asarray(start, np.float64), None, stages[0], enough)
+    for blocks in stages[1:]:
         mean, hessian = climb(marginal, mean, hessian, blocks, enough)
     finish = laplace if marginal.points == 1 else average
     mean, precision, here = finish(marginal, mean, hessian, stages[-1], enough)
@@ -316,20 +320,23 @@ def climb(
     spread of theta itself: there the noise of K draws moves F by more than a step does, and what is
     left is for `average`.
     """
-    second, near = hessian is None, 0
-    here, damping = F(mean, mean[None], blocks, second), 0.0
+    second, near, damping = hessian is None, 0, 0.0
+    here = F(mean, mean[None], blocks, second)
+    hessian = here.hessian if hessian is None else hessian
     if not np.isfinite(here.value):
         raise NotFinite(F.first_bad_block)
     for _ in range(most):
         hessian = here.hessian if second else hessian
         gain = 0.5 * here.slope @ np.linalg.solve(definite(-hessian, 0.0), here.slope)
-        near += gain < 0.5 * len(mean)
+        close = gain < 0.5 * len(mean)
+        near += close
         if gain < 0.1 or near > 3 or damping > 1e8 or enough():
             break
         move = np.linalg.solve(definite(-hessian, damping), here.slope)
         move *= min(1.0, LONGEST / np.abs(move).max())
         there = F(mean + move, (mean + move)[None], blocks, second)
-        if near or there.value >= here.value - 0.1 - 1e-7 * abs(here.value):
+        slack = 0.1 + 1e-7 * abs(here.value) + (len(mean) if close else 0)
+        if there.value >= here.value - slack:
             mean, here, damping = mean + move, there, 0.0 if damping < 1e-2 else damping / 10
         elif not second:
             second, here = True, F(mean, mean[None], blocks, True)
@@ -355,12 +362,13 @@ def laplace(
     if not enough():
         hessian = F(mean, mean[None], some).hessian
     precision = definite(-hessian, 0.0)
+    here = F(mean, mean[None], blocks, second=False, precision=precision)
     for _ in range(most):
-        here = F(mean, mean[None], blocks, second=False, precision=precision)
         move = np.linalg.solve(precision, here.slope)
         mean = mean + move
         if np.sqrt(move @ precision @ move / len(mean)) < 0.1 or enough():
             break
+        here = F(mean, mean[None], blocks, second=False, precision=precision)
     return mean, precision, here
 
 
@@ -384,7 +392,7 @@ def average(
         thetas = m + np.linalg.solve(np.linalg.cholesky(P).T, noise.T).T
         return F(m, thetas, blocks, precision=P)
 
-    objective = lambda e, P: e.value - 0.5 * np.linalg.slogdet(P)[1]  # noqa: E731
+    objective = lambda e, P: e.value - 0.5 * np.linalg.slogdet(P)[1]
     precision, length = definite(-hessian, 0.0), 1.0
     here = look(mean, precision)
     for _ in range(most):

@@ -18,7 +18,7 @@ from rich.table import Table
 
 import ramify as rf
 
-NETWORK_STEPS = 1000  # a network goes on improving slowly: the demo does not wait for the end
+NETWORK_STEPS = 1500  # a network goes on improving slowly: the demo does not wait for the end
 
 
 class Data(NamedTuple):

@@ -1,0 +1,1 @@
+"""Other ways to say a model: NumPyro functions and formulas."""

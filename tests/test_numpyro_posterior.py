@@ -1,0 +1,226 @@
+"""What comes out of a fit of a NumPyro model: its own names, its outcomes, ArviZ's groups."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer import Predictive
+
+import numpyro_models
+import ramify as rf
+from ramify._data import whole
+from ramify._posterior import Posterior
+
+pytestmark = pytest.mark.usefixtures("rank_promotion")
+
+
+def unfitted(case, method=rf.branch):
+    """A posterior as good as any to look at results with: the family as it starts."""
+    model, groups = case.make(), case.groups()
+    return Posterior(model, method(model, groups), groups)
+
+
+def test_deterministic_sites_are_in_the_sample():
+    case = numpyro_models.lkj_non_centred()
+    posterior = unfitted(case)
+    draws = posterior.sample(30)
+    assert set(draws) == {"tau", "chol", "corr", "eps", "beta"}
+    factor = draws["tau"][:, :, None] * draws["chol"]
+    expected = np.einsum("snj,sij->sni", draws["eps"], factor)
+    np.testing.assert_allclose(draws["beta"], expected, rtol=1e-4, atol=1e-6)
+    corr = draws["chol"] @ draws["chol"].swapaxes(1, 2)
+    np.testing.assert_allclose(draws["corr"], corr, rtol=1e-4, atol=1e-6)
+    assert set(posterior.sample_theta(3)) == {"tau", "chol", "corr"}
+    assert repr(posterior.model).endswith("deterministic: beta, corr; left out: mean)")
+
+
+def test_reparametrised_site_is_told_as_itself():
+    draws = unfitted(numpyro_models.eight_schools_non_centred()).sample(20)
+    expected = draws["mu"][:, None] + draws["tau"][:, None] * draws["effect_decentered"]
+    np.testing.assert_allclose(draws["effect"], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_deterministic_sites_that_mix_groups_are_left_out():
+    def model(y=None, *, group, n_group):
+        mu = numpyro.sample("mu", dist.Normal(0, 1))
+        with numpyro.plate("groups", n_group):
+            a = numpyro.sample("a", dist.Normal(mu, 1))
+            numpyro.deterministic("own", a**2)
+            numpyro.deterministic("relative", a - a.mean())
+        numpyro.deterministic("mean", a.mean())
+        numpyro.deterministic("double", 2 * mu)
+        numpyro.sample("y", dist.Normal(a[group], 1.0), obs=y)
+
+    groups = numpyro_models.observed_group().groups()
+    layout = rf.from_numpyro(model, groups).layout
+    assert set(layout.deterministics) == {"own", "double"}
+    assert set(layout.left_out) == {"relative", "mean"}
+
+
+def test_group_columns_of_deterministic_sites():
+    """A site that needs a group column asks for the data; a fit that has none says so."""
+
+    def model(y=None, *, measured, group, n_group):
+        mu = numpyro.sample("mu", dist.Normal(0, 1))
+        with numpyro.plate("groups", n_group):
+            a = numpyro.sample("a", dist.Normal(mu, 1))
+            numpyro.deterministic("shifted", a + measured)
+        numpyro.sample("y", dist.Normal(a[group], 1.0), obs=y)
+
+    groups = numpyro_models.observed_group().groups()
+    made = rf.from_numpyro(model, groups)
+    posterior = Posterior(made, rf.branch(made, groups), groups)
+    draws = posterior.sample(10)
+    expected = draws["a"] + groups.group["measured"]
+    np.testing.assert_allclose(draws["shifted"], expected, rtol=1e-5, atol=1e-6)
+    loaded = Posterior(made, posterior.family, None, source=posterior._source)
+    with pytest.raises(ValueError, match='needs the column "measured".*pass groups='):
+        loaded.sample(10)
+    np.testing.assert_array_equal(loaded.sample(10, groups)["shifted"], draws["shifted"])
+
+
+@pytest.mark.parametrize("name", numpyro_models.CASES)
+def test_simulate_has_the_likelihoods_mean_and_variance(name):
+    """Given theta and z, each row's outcome is a draw of its site's own distribution."""
+    case = numpyro_models.CASES[name]()
+    model, groups = case.make(), case.groups()
+    if not model.can_simulate:
+        assert name == "factors_everywhere"
+        return
+    batch = whole(groups)
+    rng = np.random.default_rng(3)
+    theta = jnp.asarray(0.3 * rng.normal(size=model.theta.size), jnp.float32)
+    z = jnp.asarray(0.3 * rng.normal(size=(len(groups), model.z.size)), jnp.float32)
+    rows = {n: c for n, c in batch.rows.items() if n not in model.layout.outcomes}
+    hidden = batch._replace(rows={n: c for n, c in rows.items() if n != "y"})
+
+    def draws(batch):
+        keys = jax.random.split(jax.random.key(0), 4000)
+        run = lambda key: model.simulate(key, theta, z[batch.segment], batch)  # noqa: E731
+        return np.asarray(jax.jit(jax.vmap(run))(keys), np.float64)
+
+    found = draws(hidden)
+    np.testing.assert_array_equal(found, draws(batch))  # outcomes in the data make no difference
+    expected = by_numpyro(case, model, theta, z)
+    assert found.shape[1:] == expected.shape[1:]
+    compare = np.log if model.outcome == "spent" else np.asarray  # heavy-tailed: in logs
+    found, expected = compare(found), compare(expected)
+    spread = np.sqrt(found.var(0) + expected.var(0)) / np.sqrt(4000)
+    assert np.all(np.abs(found.mean(0) - expected.mean(0)) < 5 * spread + 1e-6)
+    if model.outcome not in ("y",) or name not in ("student_t",):
+        np.testing.assert_allclose(found.std(0), expected.std(0), rtol=0.25, atol=0.03)
+
+
+def by_numpyro(case, model, theta, z):
+    """The same outcome through numpyro.infer.Predictive on the whole data."""
+    arguments = case.arguments()
+    wanted = {"rng_key"} | set(_parameters(case.model))
+    kwargs = {n: v for n, v in arguments.items() if n in wanted}
+    for column in {c for columns in model.layout.outcomes.values() for c in columns}:
+        kwargs[column] = None
+    values = {n: v[None] for n, v in model.latent_values(theta, z).items()}
+    again = {n: jnp.broadcast_to(v, (4000, *v.shape[1:])) for n, v in values.items()}
+    site = model.outcome
+    drawn = Predictive(case.model, again, return_sites=[site])(jax.random.key(1), **kwargs)
+    return np.asarray(drawn[site], np.float64)
+
+
+def _parameters(fn):
+    import inspect
+
+    return inspect.signature(fn).parameters
+
+
+def test_predict_where_the_outcome_must_be_given():
+    """A model without y=None: its own data stand in, and are drawn again."""
+
+    def model(y, x, *, group, n_group):
+        mu = numpyro.sample("mu", dist.Normal(0, 1))
+        with numpyro.plate("groups", n_group):
+            a = numpyro.sample("a", dist.Normal(mu, 1))
+        numpyro.sample("log_y", dist.Normal(a[group] + x, 0.1), obs=jnp.log(y))
+
+    table = {"group": [0, 0, 1], "x": [0.0, 1.0, 2.0], "y": [1.0, 2.0, 3.0]}
+    groups = rf.Groups.from_table(table, by="group", rows=["x", "y"])
+    made = rf.from_numpyro(model, groups)
+    assert made.layout.outcomes == {"log_y": ("y",)}
+    posterior = Posterior(made, rf.branch(made, groups), groups)
+    at = {"group": [1, 0], "x": [50.0, -50.0]}
+    found = posterior.predict(at, draws=50)
+    np.testing.assert_allclose(found["mean"], [50, -50], atol=5)
+    with pytest.raises(ValueError, match='asks for "x".*no such column: add it'):
+        posterior.predict({"group": [1, 0]})
+
+
+def test_several_outcomes_need_a_name():
+    case = numpyro_models.two_outcomes()
+    groups = case.groups()
+    model = rf.from_numpyro(case.model, groups)
+    posterior = Posterior(model, rf.branch(model, groups), groups)
+    with pytest.raises(ValueError, match=r"observes bought, spent in its rows.*outcome="):
+        posterior.predict(groups, draws=5)
+    with pytest.raises(ValueError, match='outcome="sold" is not a site observed .*: bought, spent'):
+        rf.from_numpyro(case.model, groups, outcome="sold")
+    assert rf.from_numpyro(case.model, groups, outcome="bought").outcome == "bought"
+
+
+def test_to_arviz_has_everything():
+    pytest.importorskip("arviz_base")
+    case = numpyro_models.radon()
+    posterior = unfitted(case, rf.solved)
+    groups, model = case.groups(), posterior.model
+    tree = posterior.to_arviz(draws=25, seed=2)
+    assert set(tree.children) == {
+        "posterior",
+        "posterior_predictive",
+        "log_likelihood",
+        "observed_data",
+        "constant_data",
+    }
+    assert tree["posterior"]["a"].dims == ("chain", "draw", "group")
+    assert tree["log_likelihood"]["y"].dims == ("chain", "draw", "row")
+    assert tree["posterior_predictive"]["y"].shape == (1, 25, groups.n_rows)
+    np.testing.assert_array_equal(tree["observed_data"]["row"], groups.row_order)
+    np.testing.assert_allclose(tree["observed_data"]["y"], groups.rows["y"], rtol=1e-6)
+    constant = tree["constant_data"]
+    assert set(constant.data_vars) == {"floor", "uranium", "group_index"}
+    np.testing.assert_array_equal(constant["uranium"].sel(group=3), groups.group["uranium"][3])
+    batch, draws = whole(groups), posterior.sample(25, seed=2)
+
+    def by_hand(s):
+        theta = model.theta.unconstrain({n: draws[n][s] for n in model.theta.parameters})
+        z = jnp.asarray(draws["a"][s][:, None])
+        return model.log_lik(theta, z[batch.segment], batch)
+
+    for s in (0, 24):
+        np.testing.assert_allclose(tree["log_likelihood"]["y"][0, s], by_hand(s), rtol=1e-4)
+    plain = posterior.to_arviz(draws=25, seed=2, rows=False)
+    assert set(plain.children) == {"posterior", "observed_data", "constant_data"}
+    part = posterior.to_arviz(groups.subset(labels=[4, 1]), draws=25, seed=2)
+    picked = part["log_likelihood"]["y"]
+    both = tree["log_likelihood"]["y"].sel(row=picked["row"])
+    np.testing.assert_allclose(picked, both, rtol=1e-4, atol=1e-5)
+
+
+def test_arviz_works_on_it():
+    pytest.importorskip("xarray_einstats")
+    from arviz_stats import loo, summary
+
+    tree = unfitted(numpyro_models.radon(), rf.solved).to_arviz(draws=200)
+    with np.errstate(all="ignore"):
+        table = summary(tree, var_names=["gamma", "a"])
+    assert {"gamma[0]", "a[0]"} <= set(table.index)
+    assert np.isfinite(loo(tree).elpd)
+
+
+def test_to_arviz_of_several_outcomes_and_of_plain_densities():
+    pytest.importorskip("arviz_base")
+    tree = unfitted(numpyro_models.two_outcomes()).to_arviz(draws=5)
+    assert set(tree["log_likelihood"].data_vars) == {"bought", "spent"}
+    assert set(tree["observed_data"].data_vars) == {"bought", "spent"}
+    assert set(tree["posterior_predictive"].data_vars) == {"spent"}
+    vectors = unfitted(numpyro_models.vector_outcome()).to_arviz(draws=5)
+    assert vectors["posterior_predictive"]["y"].dims == ("chain", "draw", "row", "y_dim_0")
+    assert vectors["log_likelihood"]["y"].dims == ("chain", "draw", "row")

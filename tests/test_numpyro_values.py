@@ -1,0 +1,157 @@
+"""A NumPyro model through `from_numpyro` has the densities that NumPyro itself gives it."""
+
+import inspect
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpyro.infer.util import log_density, potential_energy
+
+import numpyro_models
+import ramify as rf
+from ramify._data import cut, partition, to_device, whole
+from ramify._model import sum_rows
+
+pytestmark = pytest.mark.usefixtures("rank_promotion", "x64")
+
+
+@cache
+def made(name):
+    """The case, its groups and its model, looked at once."""
+    case = numpyro_models.CASES[name]()
+    return case, case.groups(), case.make()
+
+
+def called(case):
+    """Keyword arguments of the model for the whole data; sizes apart, since they are not arrays."""
+    wanted = inspect.signature(case.model).parameters
+    arguments = {n: v for n, v in case.arguments().items() if n in wanted}
+    sizes = {n: arguments.pop(n) for n in ("n_group",) if n in arguments}
+    return arguments, sizes
+
+
+def as_sites(model, theta, z):
+    """The unconstrained values NumPyro knows: by site, the axis of groups where the model has it."""
+    local = jax.vmap(model.z._raw)(z)
+    axes = model.layout.axes
+    return model.theta._raw(theta) | {n: jnp.moveaxis(v, 0, axes[n]) for n, v in local.items()}
+
+
+def points(model, N, seeds=3):
+    for seed in range(seeds):
+        rng = np.random.default_rng(seed)
+        shapes = (model.theta.size,), (N, model.z.size)
+        yield tuple(jnp.asarray(0.7 * rng.normal(size=shape)) for shape in shapes)
+
+
+@pytest.mark.parametrize("name", numpyro_models.CASES)
+def test_log_joint_and_gradients_are_numpyros(name):
+    case, groups, model = made(name)
+    arguments, sizes = called(case)
+    batch = whole(groups)
+
+    def ours(theta, z):
+        lik = model.log_lik(theta, z[batch.segment], batch)
+        return model.log_prior(theta) + model.log_local(theta, z, batch).sum() + lik.sum()
+
+    def numpyros(theta, z):
+        kwargs = {**arguments, **sizes}
+        return -potential_energy(case.model, (), kwargs, as_sites(model, theta, z))
+
+    both = jax.jit(lambda *x: [jax.value_and_grad(f, (0, 1))(*x) for f in (ours, numpyros)])
+    for point in points(model, len(groups)):
+        (value, gradient), (expected, slope) = both(*point)
+        assert np.isfinite(value)
+        np.testing.assert_allclose(value, expected, rtol=1e-9)
+        for g, s in zip(gradient, slope, strict=True):
+            np.testing.assert_allclose(g, s, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", numpyro_models.CASES)
+def test_each_density_is_the_sum_of_its_sites(name):
+    """Prior, local and likelihood apart: at constrained values, site by site."""
+    case, groups, model = made(name)
+    arguments, sizes = called(case)
+    batch = whole(groups)
+
+    @jax.jit
+    def parts(theta, z):
+        values = model.latent_values(theta, z)
+        _, sites = log_density(case.model, (), {**arguments, **sizes}, values)
+        sums = {"theta": 0.0, "z": 0.0, "row": 0.0}
+        for site, place in model.layout.terms.items():
+            log_prob = sites[site]["fn"].log_prob(sites[site]["value"])
+            scale = sites[site]["scale"]
+            sums[place.level] += jnp.sum(log_prob if scale is None else scale * log_prob)
+        theta_jacobian = model.theta.constrain(theta)[1]
+        z_jacobian = jax.vmap(model.z.constrain)(z)[1].sum()
+        ours = {
+            "theta": model.log_prior(theta) - theta_jacobian,
+            "z": model.log_local(theta, z, batch).sum() - z_jacobian,
+            "row": model.log_lik(theta, z[batch.segment], batch).sum(),
+        }
+        return ours, sums
+
+    for point in points(model, len(groups), seeds=2):
+        ours, sums = parts(*point)
+        for level, value in ours.items():
+            np.testing.assert_allclose(value, sums[level], rtol=1e-9, atol=1e-9, err_msg=level)
+
+
+@pytest.mark.parametrize("name", numpyro_models.CASES)
+def test_blocks_add_up_to_the_whole(name):
+    """With filler rows and filler groups, in another order: the same log joint."""
+    case, groups, model = made(name)
+    data, everything = to_device(groups), whole(groups)
+    theta, z = next(points(model, len(groups)))
+    R, B = int(groups.sizes.max()) + 3, 4
+    members = partition(np.random.default_rng(1), groups.sizes, R, B)
+
+    @jax.jit
+    def terms(z, batch):
+        lik = sum_rows(model.log_lik(theta, z[batch.segment], batch), batch)
+        return jnp.where(batch.group_mask, model.log_local(theta, z, batch) + lik, 0)
+
+    expected = terms(z, everything)
+    for block in members:
+        batch = jax.jit(cut, static_argnames="R")(data, block, 1.0, R=R)
+        real = block >= 0
+        got = terms(z[np.where(real, block, block[0])], batch)
+        np.testing.assert_allclose(got[real], expected[block[real]], rtol=1e-9)
+
+
+def test_function_runs_once_for_each_density_and_shape():
+    """Nothing is traced per row, per group, per draw or per step."""
+    case = numpyro_models.movielens()
+    runs = []
+
+    def counted(x, y=None, *, group, n_group):
+        runs.append(n_group)
+        return case.model(x, y, group=group, n_group=n_group)
+
+    groups = case.groups()
+    model = rf.from_numpyro(counted, groups)
+    looked = len(runs)
+    assert looked < 12
+    batch = whole(groups)
+    theta, z = next(points(model, len(groups)))
+    for _ in range(3):
+        jax.hessian(lambda z: model.log_lik(theta, z[batch.segment], batch).sum())(z)
+        jax.vmap(lambda t: model.log_local(t, z, batch))(jnp.stack([theta, theta]))
+    assert runs[looked:] == [groups.n_rows, len(groups)]
+
+
+FREE = ["movielens", "student_t", "inner_plate", "radon_uranium_in_the_rows"]
+
+
+@pytest.mark.parametrize("name", FREE)
+def test_picking_ones_own_group_is_free(name):
+    """No gather of z is left in the likelihood, so that no derivative of it scatters."""
+    _, groups, model = made(name)
+    batch = whole(groups)
+    z = jnp.zeros((groups.n_rows, model.z.size))
+    theta = jnp.zeros(model.theta.size)
+    total = lambda z: model.log_lik(theta, z, batch).sum()  # noqa: E731
+    assert "scatter" not in str(jax.make_jaxpr(jax.jacfwd(jax.grad(total)))(z))
