@@ -9,6 +9,10 @@ if not {"cuda", "gpu", "rocm", "tpu"} & set(os.environ.get("JAX_PLATFORMS", "").
     if "xla_force_host_platform_device_count" not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count=2".strip()
 
+# The library keeps BLAS to one thread while it computes (see `ramify._blas`); tests that call its
+# parts directly need the same, or small triangular solves wait for each other's threads.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import hypothesis
 import jax
 import pytest

@@ -17,6 +17,7 @@ from exact_fits import exact_family, read, regression
 from ramify import _elbo
 from ramify._data import Groups, cut, partition, to_device, whole
 from ramify._elbo import elbo, terms, tight, weigh
+from ramify._gaussian import FREEDOM
 from ramify._model import Model
 
 SIZES = np.array([4, 1, 0, 7, 3, 2, 6])
@@ -62,12 +63,13 @@ def groups():
 
 FAMILIES = {
     f"{make.__name__}-{covariance}": (make, covariance)
-    for make in (rf.branch, rf.amortized, rf.joint)
+    for make in (rf.joint, rf.branch, rf.amortized)
     for covariance in oracle.COVARIANCES
 } | {"solved": (rf.solved, None)}
 SUBSAMPLING = [name for name in FAMILIES if not name.startswith("joint")]
 
 
+@cache
 def family_of(name, model, groups):
     """A family away from its start, so that no two groups or coordinates look alike."""
     make, covariance = FAMILIES[name]
@@ -91,9 +93,14 @@ def family_of(name, model, groups):
 @eqx.filter_jit
 def value_and_gradient(key, family, model, batch, draws=2, local_draws=1, estimator="total"):
     options = dict(draws=draws, local_draws=local_draws, estimator=estimator)
-    function = lambda f: elbo(key, f, model, batch, **options)
-    value, gradient = eqx.filter_value_and_grad(function)(family)
-    return value, gradient
+    function = lambda f: elbo(key, f, model, batch, **options)  # noqa: E731
+    return eqx.filter_value_and_grad(function)(family)
+
+
+def block(groups, members, scale=1.0):
+    """These groups as one batch of 9 places and 30 rows, the same for all: one compilation."""
+    places = np.concatenate([members, np.full(9 - len(members), -1)])
+    return cut(to_device(groups), jnp.asarray(places), scale, 30)
 
 
 def numbers(tree):
@@ -107,69 +114,58 @@ def same(one, other, tolerance=1e-9):
     np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * (1 + np.abs(a).max()))
 
 
-def mean_over(key, family, model, data, members, scale, R, **options):
+def mean_over(blocks, *arguments):
     """Mean value and gradient over blocks."""
-    each = [
-        value_and_gradient(key, family, model, cut(data, jnp.asarray(m), scale, R), **options)
-        for m in members
-    ]
+    key, family, model, K = arguments
+    each = [value_and_gradient(key, family, model, batch, 2, K) for batch in blocks]
     return jax.tree.map(lambda *x: sum(x) / len(x) if eqx.is_array(x[0]) else x[0], *each)
 
 
-@pytest.mark.parametrize("local_draws", [1, 6])
-@pytest.mark.parametrize("name", SUBSAMPLING)
-def test_blocks_of_a_partition_average_to_the_whole(name, local_draws, groups, key, x64):
+# K local draws treat every family alike: three stand for all.
+CASES = [(name, 1) for name in FAMILIES] + [
+    (name, 6) for name in ("branch-dense", "amortized-block", "solved")
+]
+CASE_IDS = [f"{name}-{K}" for name, K in CASES]
+
+
+@pytest.mark.parametrize("name, K", CASES, ids=CASE_IDS)
+def test_layout_changes_nothing(name, K, groups, key, x64):
+    """Filler, the order of groups and the order of rows leave value and gradient as they are."""
+    model = skewed()
+    family = family_of(name, model, groups)
+    order = np.random.default_rng(3).permutation(N)
+    plain = value_and_gradient(key, family, model, block(groups, np.arange(N)), 2, K)
+    if K == 1:  # without any filler
+        same(value_and_gradient(key, family, model, whole(groups), 2, K), plain)
+    same(value_and_gradient(key, family, model, block(groups, order), 2, K), plain)
+    given, rows = table(), np.random.default_rng(4).permutation(SIZES.sum())
+    shuffled = read_table({n: column[rows] for n, column in given.items()})
+    assert not np.array_equal(shuffled.rows["y"], groups.rows["y"])
+    same(value_and_gradient(key, family, model, block(shuffled, order), 2, K), plain)
+
+
+@pytest.mark.parametrize("name, K", CASES[3:], ids=CASE_IDS[3:])
+def test_blocks_of_a_partition_average_to_the_whole(name, K, groups, key, x64):
     """Mean of the block ELBOs = full ELBO, exactly: noise belongs to the group."""
-    model, data = skewed(), to_device(groups)
-    family, options = family_of(name, model, groups), dict(local_draws=local_draws)
-    full = value_and_gradient(key, family, model, whole(groups), **options)
-    for R, B in [(7, 2), (12, 5)]:
+    model = skewed()
+    family = family_of(name, model, groups)
+    full = value_and_gradient(key, family, model, block(groups, np.arange(N)), 2, K)
+    for R, B in [(7, 1), (7, 3), (12, 5)]:
         members = partition(np.random.default_rng(R), groups.sizes, R, B)
         assert len(members) > 1
-        same(mean_over(key, family, model, data, members, len(members), R, **options), full)
+        blocks = [block(groups, m, len(members)) for m in members]
+        same(mean_over(blocks, key, family, model, K), full)
 
 
-@pytest.mark.parametrize("local_draws", [1, 6])
-@pytest.mark.parametrize("name", ["branch-dense", "amortized-block", "solved"])
-def test_all_minibatches_average_to_the_whole(name, local_draws, groups, key, x64):
+@pytest.mark.parametrize("name, K", CASES[3:], ids=CASE_IDS[3:])
+def test_all_minibatches_average_to_the_whole(name, K, groups, key, x64):
     """The paper's uniform minibatches: the mean over every one of them, scaled N/|B|."""
-    model, data = skewed(), to_device(groups)
-    family, options = family_of(name, model, groups), dict(local_draws=local_draws)
-    full = value_and_gradient(key, family, model, whole(groups), **options)
-    for size in (1, 2, N - 1):
-        members = np.array(list(combinations(range(N), size)))
-        same(mean_over(key, family, model, data, members, N / size, 20, **options), full)
-
-
-@pytest.mark.parametrize("local_draws", [1, 6])
-@pytest.mark.parametrize("name", FAMILIES)
-def test_layout_changes_nothing(name, local_draws, groups, key, x64):
-    """The order of groups, filler rows and filler groups."""
-    if name.startswith("joint") and local_draws > 1:
-        pytest.skip("a joint family has no local draws")
-    model, data = skewed(), to_device(groups)
-    family, options = family_of(name, model, groups), dict(local_draws=local_draws)
-    full = value_and_gradient(key, family, model, whole(groups), **options)
-    rows, order = int(SIZES.sum()), np.random.default_rng(3).permutation(N)
-    for members, R in [
-        (order, rows),
-        (np.arange(N), rows + 9),
-        (np.r_[np.arange(N), -1, -1, -1], rows),
-        (np.r_[order[::-1], -1], rows + 2),
-    ]:
-        batch = cut(data, jnp.asarray(members), 1.0, R)
-        same(value_and_gradient(key, family, model, batch, **options), full)
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_the_order_of_rows_changes_nothing(name, groups, key, x64):
-    model, given = skewed(), table()
-    order = np.random.default_rng(4).permutation(SIZES.sum())
-    shuffled = read_table({n: column[order] for n, column in given.items()})
-    assert not np.array_equal(shuffled.rows["y"], groups.rows["y"])
+    model = skewed()
     family = family_of(name, model, groups)
-    one, other = (value_and_gradient(key, family, model, whole(g)) for g in (groups, shuffled))
-    same(one, other)
+    full = value_and_gradient(key, family, model, block(groups, np.arange(N)), 2, K)
+    for size in (1, 3, N - 1):
+        members = [np.array(m) for m in combinations(range(N), size)]
+        same(mean_over([block(groups, m, N / size) for m in members], key, family, model, K), full)
 
 
 def test_another_key_is_another_estimate(groups, key):
@@ -366,7 +362,45 @@ def test_the_tight_gradient_of_theta_is_fishers_identity(name, estimator, few, k
         np.testing.assert_allclose(actual.free, expected.free, atol=0.02)
 
 
-def independent(key, index, K, M):
-    """K independent points of the proposal, instead of points that are spread evenly."""
-    draw = lambda i: jax.random.t(jax.random.fold_in(key, i), _elbo.FREEDOM, (K, M))
-    return jax.vmap(draw, out_axes=1)(index)
+def local_gradients(name, K, few, key, draws=10_000):
+    """Gradients in the local parameters, draw by draw: of `tight`, and plainly of the bound."""
+    model, batch = tiny(), whole(few)
+    family = family_of(name, model, few)
+    part = lambda f: f.local.w if hasattr(f.local, "w") else f.local.head.linears[-1].bias  # noqa: E731
+
+    def plain(f, k):
+        key_theta, key_z = jax.random.split(k)
+        theta, _ = f.theta.draw(jax.random.normal(key_theta, (1,)))
+        return weigh(key_z, f, model, batch, jax.lax.stop_gradient(theta), K).bound.sum()
+
+    def both(k):
+        doubly = eqx.filter_grad(lambda f: tight(k, f, model, batch, K))(family)
+        return part(doubly).ravel(), part(eqx.filter_grad(plain)(family, k)).ravel()
+
+    keys = jax.random.split(key, draws)
+    return (np.asarray(g) for g in jax.jit(lambda k: jax.lax.map(both, k, batch_size=1000))(keys))
+
+
+@pytest.mark.parametrize("name", ["branch-dense", "branch-diagonal", "amortized-block"])
+def test_the_tight_gradient_of_local_parameters_is_the_bounds(name, few, key, x64):
+    """Four draws are independent of one another: then it is unbiased, and less noisy."""
+    doubly, plain = local_gradients(name, 4, few, key)
+    difference = doubly - plain
+    error = difference.std(0) / np.sqrt(len(difference))
+    assert np.all(np.abs(difference.mean(0)) < 4.5 * error)
+    assert np.abs(plain.mean(0) / error).max() > 15  # a gradient of zero would not pass for it
+    assert doubly.std(0).mean() < 0.7 * plain.std(0).mean()
+
+
+def test_draws_spread_evenly_keep_its_direction(few, key, x64, monkeypatch):
+    """With more than four draws: the gradient of the bound with independent ones, nearly."""
+    spread, _ = (g.mean(0) for g in local_gradients("branch-dense", 16, few, key))
+
+    def independent(key, index, K, M):
+        draw = lambda i: jax.random.t(jax.random.fold_in(key, i), FREEDOM, (K, M))  # noqa: E731
+        return jax.vmap(draw, out_axes=1)(index)
+
+    monkeypatch.setattr(_elbo, "group_points", independent)
+    apart, plain = (g.mean(0) for g in local_gradients("branch-dense", 16, few, key))
+    cosine = lambda a, b: a @ b / np.linalg.norm(a) / np.linalg.norm(b)  # noqa: E731
+    assert cosine(spread, apart) > 0.97 and cosine(apart, plain) > 0.9

@@ -82,6 +82,7 @@ def test_given_replaces_the_rows_of_the_fit(fits, table):
     check(found, np.array([mean]), np.array([1 + 0.5 + exact.theta_cov[0, 0] / 4]))
 
 
+@pytest.mark.slow
 def test_amortized_and_new_groups(table):
     """The network, untrained, is asked about new rows; without any rows it is not asked."""
     model, groups = regression(DIM), read(table, N)

@@ -312,6 +312,7 @@ def test_linear_mixed_model_is_exact_given_theta():
         np.testing.assert_allclose(local.scale[:, 0, 0], precision**-0.5, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_new_groups_as_if_they_had_been_fitted():
     """Predicting an unseen group from its rows equals, to noise, including it in the fit."""
     table, _ = oracle.simulate(3, 200, 12, 2)
@@ -394,6 +395,7 @@ def test_tight_bound_rises_with_draws():
     assert many > one + 0.05
 
 
+@pytest.mark.slow
 def test_refine_closes_the_amortization_gap():
     """After a short training the gap is real; refined, the family is at its best, the solved one."""
     table, _ = oracle.simulate(0, 40, 10, 2)

@@ -299,7 +299,7 @@ def solved(model: Model, groups: Groups, *, rounds: int = 1, start: Any = None) 
 def joint_to_branch(
     mean: Float[Array, " total"], covariance: Float[Array, "total total"], D: int, M: int
 ) -> tuple[tuple[Array, Array], tuple[Array, Array, Array]]:
-    """The branch Gaussian that corresponds to a joint one (Corollary 1, appendix D).
+    """The branch Gaussian that corresponds to a joint one (Corollary 3, appendix E).
 
     q(z_i | theta) of N(mean, covariance) is N(mu_i + A_i theta, Sigma_i) with
     A_i = S_zi,theta S_theta^-1, mu_i = m_zi - A_i m_theta, Sigma_i = S_zi - A_i S_theta,zi.

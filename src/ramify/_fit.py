@@ -152,7 +152,9 @@ def _fit_by_steps(
     state, history, done = init(family, recipe.optimizer), [], 0
     budget = max_steps or 200_000
     length = int(np.clip(4_000_000 // feed.rows_per_step, 10, 200))
-    while done < budget and not (plateau and plateau.converged) and not bar.out_of_time():
+    while (
+        done < budget and not (plateau and plateau.converged) and not (done and bar.out_of_time())
+    ):
         count = min(length, budget - done)
         chunk = feed.take(count)
         now = recipe._replace(rows=chunk.rows)

@@ -184,7 +184,7 @@ class Single(eqx.Module):
 
 
 class Amortizer(eqx.Module):
-    """One network gives every group its parameters from its rows (Definition 2, figure of net_u).
+    """One network gives every group its parameters from its rows (Definition 4, figure of net_u).
 
     Parameters do not grow with N. Columns are standardised by the training data's mean and sd.
     """

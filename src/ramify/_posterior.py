@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 from ramify import _metrics, _predict
+from ramify._blas import one_blas_thread
 from ramify._conditioning import (
     Part,
     Source,
@@ -99,11 +100,13 @@ class Posterior:
         first = f"Posterior by {method_of(self.family)}({covariance}): {sizes}"
         return "\n".join([first, *words(self.notes, self.history)])
 
+    @one_blas_thread
     def sample_theta(self, draws: int = 1000, seed: int = 0) -> Named:
         """Draws of the globals alone, {"mu": [S, ...]}; the same as `sample` gives."""
         theta = draw_theta(jax.random.key(seed), self.family, self.model, draws).theta
         return jax.tree.map(np.asarray, theta_values(self.model, theta))
 
+    @one_blas_thread
     def sample(
         self,
         draws: int = 1000,
@@ -173,6 +176,7 @@ class Posterior:
                 {name: np.asarray(value)[:, real] for name, value in z.items()},
             )
 
+    @one_blas_thread
     def predict(
         self,
         at: Any,
@@ -222,6 +226,7 @@ class Posterior:
         )
         return _predict.draws(task)
 
+    @one_blas_thread
     def summary(
         self, quantiles: Sequence[float] = (0.05, 0.5, 0.95), draws: int = 20_000, seed: int = 0
     ) -> Summary:
@@ -231,6 +236,7 @@ class Posterior:
         """
         return summarise_theta(self.family, self.model, quantiles, draws, seed)
 
+    @one_blas_thread
     def elbo(
         self,
         groups: Groups | None = None,
@@ -254,6 +260,7 @@ class Posterior:
         key = jax.random.key(seed)
         return _metrics.elbo(self.family, self.model, groups, draws, local_draws, key)
 
+    @one_blas_thread
     def log_evidence(
         self,
         groups: Groups | None = None,
@@ -278,6 +285,7 @@ class Posterior:
         key = jax.random.key(seed)
         return _metrics.log_evidence(self.family, self.model, groups, draws, form, local_draws, key)
 
+    @one_blas_thread
     def log_predictive(
         self,
         train: Any,
@@ -311,6 +319,7 @@ class Posterior:
         key = jax.random.key(seed)
         return _metrics.log_predictive(self.family, self.model, found, draws, form, K, key)
 
+    @one_blas_thread
     def to_arviz(
         self,
         groups: Groups | None = None,
@@ -342,6 +351,7 @@ class Posterior:
             found = self._parts(where, data, self._local_draws(None))
         return data_tree(self, self.sample(draws, groups, seed), data, found, seed)
 
+    @one_blas_thread
     def refine(self, groups: Groups | None = None) -> "tuple[Posterior, Gaps]":
         """Optimises each group's own parameters inside the fitted family, q(theta) held fixed.
 

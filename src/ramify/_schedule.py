@@ -11,7 +11,7 @@ import optax
 
 
 def paper_schedule(scale: str = "small", initial: float = 1e-3) -> optax.Schedule:
-    """The paper's step-size drop (appendix E): to a tenth after a set number of steps.
+    """The paper's step-size drop (appendix F): to a tenth after a set number of steps.
 
     Small scale drops three times, every 50,000 of 200,000 steps; moderate and large drop once, after
     100,000.

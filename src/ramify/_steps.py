@@ -15,11 +15,12 @@ from ramify._model import Model
 
 
 class State(NamedTuple):
-    """All that the next step needs."""
+    """All that the next step needs; `skipped` counts the steps without a usable gradient in a row."""
 
     family: Any
     optimizer: Any
     step: Int[Array, ""]
+    skipped: Int[Array, ""]
 
 
 class Recipe(NamedTuple):
@@ -37,7 +38,8 @@ def init(family: Family, optimizer: optax.GradientTransformation) -> State:
     # States are donated to the next step: nothing in one may be shared with the user's family.
     own = jax.tree.map(lambda x: jnp.copy(x) if eqx.is_array(x) else x, family)
     started = optimizer.init(eqx.filter(own, eqx.is_inexact_array))
-    return State(own, started, jnp.zeros((), jnp.int32))
+    zero = jnp.zeros((), jnp.int32)
+    return State(own, started, zero, zero + 0)
 
 
 def step(
@@ -53,7 +55,8 @@ def step(
 ) -> tuple[State, Float[Array, ""]]:
     """One step up the ELBO of one block; returns the new state and the block's estimate.
 
-    The state stays as it is if the estimate or its gradient is not finite, or if not `alive`.
+    The state stays as it is if the estimate is not finite, or if not `alive`. A gradient that
+    overflows float32 once, at a rare draw, costs that step only; three times in a row stop the fit.
     """
     batch = cut(data, members, scale, recipe.rows)
 
@@ -73,9 +76,13 @@ def step(
     updates, optimizer = recipe.optimizer.update(gradient, state.optimizer, learned)
     updates = jax.tree.map(lambda u: rate * u, updates)
     family = eqx.apply_updates(state.family, updates)
-    finite = jnp.isfinite(value) & _all_finite(gradient)
-    new = State(family, optimizer, state.step + 1)
-    return _keep_if(alive & finite, new, state), jnp.where(finite, -value, jnp.nan)
+    usable = _all_finite(gradient)
+    skipped = jnp.where(usable, 0, state.skipped + 1)
+    finite = jnp.isfinite(value) & (skipped < 3)
+    passed = state._replace(step=state.step + 1, skipped=skipped)
+    moved = State(family, optimizer, state.step + 1, skipped)
+    new = _keep_if(alive & finite, _keep_if(usable, moved, passed), state)
+    return new, jnp.where(finite, -value, jnp.nan)
 
 
 @eqx.filter_jit(donate="all-except-first")

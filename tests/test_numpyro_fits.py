@@ -1,0 +1,110 @@
+"""Fits of NumPyro models: the same as those of hand-written densities, and right."""
+
+import equinox as eqx
+import jax
+import numpy as np
+import optax
+import pytest
+
+import problems
+import ramify as rf
+
+pytestmark = pytest.mark.usefixtures("rank_promotion")
+
+METHODS = {"joint": rf.joint, "branch": rf.branch, "amortized": rf.amortized}
+
+
+def both(name, N):
+    """The problem as three densities and as NumPyro, and its data."""
+    problem = problems.make(name, N=N)
+    densities, groups = problems.for_ramify(problem)
+    return densities, rf.from_numpyro(problem.model, groups), groups
+
+
+def learned(posterior):
+    return jax.tree.leaves(eqx.filter(posterior.family, eqx.is_inexact_array))
+
+
+def assert_same(first, second):
+    for a, b in zip(learned(first), learned(second), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(first.history["elbo"], second.history["elbo"], rtol=1e-9)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("local_draws", [1, pytest.param(4, marks=pytest.mark.slow)])
+def test_same_steps_as_densities(method, local_draws, x64):
+    """Group covariates, theta in the likelihood, blocks: step by step to rounding."""
+    if method == "joint" and local_draws > 1:
+        pytest.skip("joint() has no local draws")
+    fits = []
+    densities, said, groups = both("radon", N=6)
+    for model in (densities, said):
+        fits.append(
+            rf.fit(
+                model,
+                groups,
+                family=METHODS[method](model, groups),
+                optimizer=optax.adam(1e-2),
+                local_draws=local_draws,
+                draws=2,
+                max_steps=8,
+                rows=None if method == "joint" else 60,
+                progress=False,
+            )
+        )
+    assert len(fits[0].history["elbo"]) == 8
+    assert_same(*fits)
+
+
+@pytest.mark.parametrize("name, N", [("random_intercept", 8), ("varying_noise", 5)])
+def test_same_solved_fit_as_densities(name, N, x64):
+    densities, said, groups = both(name, N)
+    found = [rf.fit(m, groups, draws=2, max_steps=5, progress=False) for m in (densities, said)]
+    assert_same(*found)
+
+
+ANSWERS = ["eight_schools", "radon", "logistic_100"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ANSWERS)
+def test_answers_of_nuts(name):
+    """Means, sds and correlations of all globals, on the unconstrained scale q(theta) lives on.
+
+    q(theta) is the best Gaussian for a posterior that is not one: with D globals and N groups that
+    costs a few hundredths of a posterior sd, and a tenth for the eight schools, where tau's
+    posterior is far from Gaussian. To that come four standard errors of NUTS.
+    """
+    problem = problems.make(name)
+    stored = problems.reference(problem)
+    _, groups = problems.for_ramify(problem)
+    posterior = rf.fit(rf.from_numpyro(problem.model, groups), groups, progress=False)
+    slack = 0.15 if name == "eight_schools" else 0.08
+    mean = np.asarray(posterior.family.theta.mean, np.float64)
+    covariance = np.asarray(posterior.family.theta.covariance, np.float64)
+    sd = np.sqrt(np.diagonal(covariance))
+    errors = np.abs(mean - stored.u_mean) / stored.u_sd
+    assert np.all(errors < slack + 4 * stored.u_mcse / stored.u_sd), errors
+    ratios = np.abs(sd / stored.u_sd - 1)
+    assert np.all(ratios < slack + 4 * stored.u_sd_mcse / stored.u_sd), ratios
+    corr = covariance / np.outer(sd, sd)
+    noise = 4 * (1 - stored.u_corr**2) / np.sqrt(stored.u_ess.min())
+    assert np.all(np.abs(corr - stored.u_corr) < slack + noise), np.abs(corr - stored.u_corr).max()
+
+
+@pytest.mark.slow
+def test_reparametrised_model_has_the_same_answer():
+    """Centred or not is the sampler's business: mu and tau agree, and so do the effects."""
+    import numpyro_models
+
+    found = []
+    for case in (numpyro_models.eight_schools(), numpyro_models.eight_schools_non_centred()):
+        found.append(rf.fit(case.make(), case.groups(), progress=False))
+    centred, other = (posterior.sample(4000) for posterior in found)
+    for name in ("mu", "effect"):
+        sd = centred[name].std(0)
+        assert np.all(np.abs(centred[name].mean(0) - other[name].mean(0)) < 0.2 * sd), name
+    np.testing.assert_allclose(
+        np.log(centred["tau"]).mean(), np.log(other["tau"]).mean(), atol=0.25
+    )
