@@ -121,6 +121,7 @@ def main(argv: list[str] | None = None) -> None:
         print(f"{status:17} loses {-draws.mean():.1f} ± {draws.std():.1f} ml a week")
 
     at = {"patient_code": [0, 0, 10**6], "Weeks": [60.0, 130.0, 60.0]}
+    at["map_patient_to_smoking_status"] = [*table["map_patient_to_smoking_status"][:1].repeat(2), 2]
     print("two weeks of a known patient, one of a new one:")
     print(posterior.predict(at, draws=500)["mean"].round())
 

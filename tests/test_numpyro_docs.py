@@ -64,7 +64,7 @@ def made_in(name):
 
 SITES = {
     "model": {"α", "β"},
-    "model_smoking_hierarchy": {"α_decentered", "β_decentered"},
+    "model_smoking_hierarchy": {"α", "β"},
     "partially_pooled": {"phi"},
     "partially_pooled_with_logit": {"alpha"},
     "glmm": {"z"},

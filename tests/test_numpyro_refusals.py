@@ -332,12 +332,8 @@ def test_learned_centering_is_refused():
     learned = handlers.reparam(model, config={"a": LocScaleReparam()})
     with pytest.raises(ValueError, match=re.escape("LocScaleReparam(0) in place of")):
         rf.from_numpyro(learned, GROUPS)
-    assert (
-        "a_decentered"
-        in rf.from_numpyro(
-            handlers.reparam(model, config={"a": LocScaleReparam(0)}), GROUPS
-        ).z.parameters
-    )
+    fixed = handlers.reparam(model, config={"a": LocScaleReparam(0)})
+    assert list(rf.from_numpyro(fixed, GROUPS).z.parameters) == ["a"]
 
 
 def good(x, y=None, *, group, n_group):

@@ -29,7 +29,7 @@ class Arguments(NamedTuple):
     """
 
     by: str
-    index: str | None
+    index: str | None  # pyright: ignore[reportIncompatibleMethodOverride]
     size: str | None
     rows: tuple[str, ...]
     group: tuple[str, ...]
@@ -114,7 +114,7 @@ def _check_supplied(
 class Block(NamedTuple):
     """A few rows of the data in made-up groups: enough to see what a model does."""
 
-    index: np.ndarray
+    index: np.ndarray  # pyright: ignore[reportIncompatibleMethodOverride]
     n_group: int
     rows: dict[str, Any]
     group: dict[str, Any]

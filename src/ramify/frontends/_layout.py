@@ -113,7 +113,7 @@ def sort_sites(fn: Fn, arguments: Arguments, groups: Any, plate: str | None) -> 
             f'site "{odd[0]}" is in the model for some numbers of groups or rows and not for others; '
             "its sites must be the same on every block of the data."
         )
-    pair = Pair(arguments, blocks, (first, second), (one, two))
+    pair = Pair(arguments, blocks, (first, second), (one, two))  # pyright: ignore[reportArgumentType]
     latent = {
         n: pair.axis(n, "value") for n, s in first.items() if s.kind == "sample" and not s.observed
     }
@@ -213,7 +213,7 @@ def _term(pair: Pair, name: str, latent: Mapping[str, Any]) -> Place:
     """Where a sample site's log density belongs."""
     level, axis = pair.axis(name, "log_prob")
     if name in latent:
-        return Place(level, axis)
+        return Place(level, axis)  # pyright: ignore[reportArgumentType]
     reads = pair.reads(name, "log_prob", pair.arguments.rows)
     if level == "theta" and reads:
         raise Refused(
@@ -223,7 +223,7 @@ def _term(pair: Pair, name: str, latent: Mapping[str, Any]) -> Place:
         )
     if level == "z" and reads and pair.arguments.one_row_each:
         level = "row"
-    return Place(level, axis)
+    return Place(level, axis)  # pyright: ignore[reportArgumentType]
 
 
 def _deterministics(pair: Pair) -> tuple[dict[str, Place], tuple[str, ...]]:
@@ -235,7 +235,7 @@ def _deterministics(pair: Pair) -> tuple[dict[str, Place], tuple[str, ...]]:
         if level == "row" or pair.reads(name, "value", pair.arguments.rows):
             left_out.append(name)
         else:
-            told[name] = Place(level, axis)
+            told[name] = Place(level, axis)  # pyright: ignore[reportArgumentType]
     return told, tuple(left_out)
 
 
@@ -263,7 +263,7 @@ def _bounds(pair: Pair, latent: list[str]) -> dict[str, list[Any]]:
 
 
 def _traced(bound: Any) -> bool:
-    return isinstance(bound, jax.core.Tracer)
+    return isinstance(bound, jax.core.Tracer)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _parameter(pair: Pair, name: str, axis: int | None, bounds: list[Any]) -> Parameter:

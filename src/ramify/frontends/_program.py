@@ -97,10 +97,10 @@ def _inside(equation: JaxprEqn, values: list[Any], known: Known) -> JaxprEqn:
 def _as_slice(gather: JaxprEqn, indices: np.ndarray, same: dict[Var, Any]) -> list[JaxprEqn] | None:
     """The equations that replace a gather of every row at its own number, where it is one."""
     operand = gather.invars[0]
-    pick = _own_slice(operand.aval.shape, indices, gather.params)
+    pick = _own_slice(operand.aval.shape, indices, gather.params)  # pyright: ignore[reportAttributeAccessIssue]
     if pick is None:
         return None
-    shape = jax.ShapeDtypeStruct(operand.aval.shape, operand.aval.dtype)
+    shape = jax.ShapeDtypeStruct(operand.aval.shape, operand.aval.dtype)  # pyright: ignore[reportAttributeAccessIssue]
     traced = jax.make_jaxpr(pick)(shape).jaxpr
     same[traced.invars[0]] = operand
     if traced.outvars[0] is traced.invars[0]:  # nothing but the operand itself
@@ -169,7 +169,7 @@ def _fold(equation: JaxprEqn, values: list[Any], known: Known) -> None:
             shape[axis] = size
         known[out] = np.broadcast_to(first.reshape(shape), params["shape"])
     elif name in ("reshape", "squeeze"):
-        known[out] = first.reshape(out.aval.shape)
+        known[out] = first.reshape(out.aval.shape)  # pyright: ignore[reportAttributeAccessIssue]
     elif name == "convert_element_type" and np.dtype(params["new_dtype"]).kind in "iub":
         known[out] = first.astype(params["new_dtype"])
 

@@ -24,6 +24,7 @@ from ramify.frontends._arguments import (
     read_arguments,
     repeated,
 )
+from ramify.frontends._centring import centred, decentred
 from ramify.frontends._layout import Layout, Level, Place, sort_sites
 from ramify.frontends._program import Program
 from ramify.frontends._sites import draw, from_values, run
@@ -39,6 +40,7 @@ def from_numpyro(
     index: str | None = None,
     size: str | None = None,
     outcome: str | None = None,
+    centre: bool = True,
 ) -> "NumpyroModel":
     """A model from a NumPyro function, as it would be given to NUTS.
 
@@ -56,6 +58,9 @@ def from_numpyro(
         index: name of the argument with each row's group number; by default the groups' `by`.
         size: name of the argument with the number of groups; by default `n_` and the `by`.
         outcome: the observed site that `predict` draws, where there are several.
+        centre: take LocScaleReparam off the groups' sites. It is there for samplers, which follow
+            theta and z together; where z is integrated out for each theta, the centred form is
+            better, since then the rows tell of z whatever theta is. False keeps the model as it is.
 
     Raises:
         ValueError: if the model is outside of what Ramify fits; the message names the site and says
@@ -78,6 +83,10 @@ def from_numpyro(
     try:
         arguments = read_arguments(fn, groups, index, size)
         layout = sort_sites(fn, arguments, groups, plate)
+        away = decentred(layout)
+        if centre and away:
+            fn = centred(fn, away)
+            layout = sort_sites(fn, arguments, groups, plate)
         model = NumpyroModel(fn, arguments, layout, groups, outcome)
         model.layout = layout.without(check_agreement(model, groups))
         return model
