@@ -66,7 +66,8 @@ FAMILIES = {
     for make in (rf.joint, rf.branch, rf.amortized)
     for covariance in oracle.COVARIANCES
 } | {"solved": (rf.solved, None)}
-SUBSAMPLING = [name for name in FAMILIES if not name.startswith("joint")]
+# Where the covariance makes no difference to the code, these stand for all.
+ONE_OF_EACH = ["joint-dense", "branch-dense", "amortized-dense", "solved"]
 
 
 @cache
@@ -121,10 +122,7 @@ def mean_over(blocks, *arguments):
     return jax.tree.map(lambda *x: sum(x) / len(x) if eqx.is_array(x[0]) else x[0], *each)
 
 
-# K local draws treat every family alike: three stand for all.
-CASES = [(name, 1) for name in FAMILIES] + [
-    (name, 6) for name in ("branch-dense", "amortized-block", "solved")
-]
+CASES = [(name, 1) for name in FAMILIES] + [(name, 6) for name in ONE_OF_EACH[1:]]
 CASE_IDS = [f"{name}-{K}" for name, K in CASES]
 
 
@@ -135,7 +133,7 @@ def test_layout_changes_nothing(name, K, groups, key, x64):
     family = family_of(name, model, groups)
     order = np.random.default_rng(3).permutation(N)
     plain = value_and_gradient(key, family, model, block(groups, np.arange(N)), 2, K)
-    if K == 1:  # without any filler
+    if K == 1 and name in ONE_OF_EACH:  # without any filler
         same(value_and_gradient(key, family, model, whole(groups), 2, K), plain)
     same(value_and_gradient(key, family, model, block(groups, order), 2, K), plain)
     given, rows = table(), np.random.default_rng(4).permutation(SIZES.sum())
@@ -168,14 +166,13 @@ def test_all_minibatches_average_to_the_whole(name, K, groups, key, x64):
         same(mean_over([block(groups, m, N / size) for m in members], key, family, model, K), full)
 
 
-def test_another_key_is_another_estimate(groups, key):
+def test_another_key_is_another_estimate(groups, key, x64):
     """What the tests above would not notice: that there is any noise at all."""
     model = skewed()
     family = family_of("branch-dense", model, groups)
-    values = [
-        float(value_and_gradient(k, family, model, whole(groups))[0])
-        for k in jax.random.split(key, 3)
-    ]
+    batch = block(groups, np.arange(N))
+    keys = jax.random.split(key, 3)
+    values = [float(value_and_gradient(k, family, model, batch, 2, 1)[0]) for k in keys]
     assert np.ptp(values) > 0.1
 
 
@@ -216,7 +213,7 @@ def conjugate():
     return data, read(data, 3)
 
 
-@pytest.mark.parametrize("name", [n for n in FAMILIES if n != "solved"])
+@pytest.mark.parametrize("name", ["joint-block", "branch-dense", "branch-diagonal"])
 def test_the_mean_is_the_elbo(name, conjugate, key):
     """Within 4 standard errors of log evidence less KL, which has no Monte Carlo in it."""
     data, groups = conjugate
@@ -255,7 +252,7 @@ def test_stl_has_no_variance_at_the_optimum(method, conjugate, key, x64):
     assert gradients["total"].std(0).max() > 0.1
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", [*ONE_OF_EACH, "joint-block", "branch-diagonal"])
 def test_stl_and_total_gradients_agree_in_mean(name, conjugate, key):
     """Paired draw by draw; every coordinate's mean difference within 4.5 of its standard error."""
     _, groups = conjugate
@@ -317,22 +314,31 @@ def log_evidences(theta, batch):
     return jax.nn.logsumexp(jax.vmap(at)(grid), 0) + jnp.log(grid[1] - grid[0])
 
 
-@pytest.mark.parametrize("name", ["branch-dense", "branch-diagonal", "solved"])
+@pytest.mark.parametrize("name", ["branch-dense", "solved"])
 def test_the_tight_bound_closes_on_the_evidence(name, few, key, x64):
-    model, batch = tiny(), whole(few)
+    model, batch, theta = tiny(), whole(few), jnp.array([0.4])
     family = family_of(name, model, few)
-    theta = jnp.array([0.4])
-    exact = log_evidences(theta, batch)
-    bound = lambda K: jax.jit(
-        jax.vmap(lambda k: weigh(k, family, model, batch, theta, K).bound)
-    )(jax.random.split(key, 400)).mean(0)  # fmt: skip
-    gaps = np.array([exact - bound(K) for K in (2, 8, 64)])
-    assert np.all(gaps[0] > 0) and np.all(gaps[2] < gaps[0] / 8) and np.abs(gaps[2]).max() < 0.02
-    one = jax.jit(lambda k: tight(k, family, model, batch, 8))(key)
+
+    @jax.jit
+    def gaps(keys):
+        bound = lambda K: jax.lax.map(  # noqa: E731
+            lambda k: weigh(k, family, model, batch, theta, K).bound, keys
+        )
+        return [log_evidences(theta, batch) - bound(K).mean(0) for K in (2, 64)]
+
+    few_draws, many_draws = gaps(jax.random.split(key, 1000))
+    assert np.all(few_draws > 0) and np.all(np.abs(many_draws) < few_draws / 8)
+    assert np.all(np.abs(many_draws) < 0.02)
+
+
+def test_the_tight_estimate_is_the_sum_of_bounds(few, key, x64):
+    model, batch = tiny(), whole(few)
+    family = family_of("branch-dense", model, few)
     key_theta, key_z = jax.random.split(key)
-    drawn, log_q = family.theta.draw(jax.random.normal(key_theta, (1,)))
-    local = weigh(key_z, family, model, batch, drawn, 8).bound.sum()
-    np.testing.assert_allclose(one, model.log_prior(drawn) - log_q + local)
+    theta, log_q = family.theta.draw(jax.random.normal(key_theta, (1,)))
+    local = jax.jit(lambda k: weigh(k, family, model, batch, theta, 6).bound)(key_z).sum()
+    value = jax.jit(lambda k: tight(k, family, model, batch._replace(scale=jnp.array(3.0)), 6))(key)
+    np.testing.assert_allclose(value, model.log_prior(theta) - log_q + 3 * local)
 
 
 def test_local_draws_need_local_conditionals(groups, key):
@@ -341,8 +347,9 @@ def test_local_draws_need_local_conditionals(groups, key):
         elbo(key, rf.joint(model, groups), model, whole(groups), local_draws=4)
 
 
-@pytest.mark.parametrize("estimator", ["total", "stl"])
-@pytest.mark.parametrize("name", ["branch-dense", "amortized-block", "solved"])
+@pytest.mark.parametrize(
+    "name, estimator", [("branch-dense", "total"), ("branch-dense", "stl"), ("solved", "total")]
+)
 def test_the_tight_gradient_of_theta_is_fishers_identity(name, estimator, few, key, x64):
     """With many draws: the derivative of log p(y_i | theta) at the draw, from quadrature."""
     model, batch = tiny(), whole(few)
@@ -381,7 +388,7 @@ def local_gradients(name, K, few, key, draws=10_000):
     return (np.asarray(g) for g in jax.jit(lambda k: jax.lax.map(both, k, batch_size=1000))(keys))
 
 
-@pytest.mark.parametrize("name", ["branch-dense", "branch-diagonal", "amortized-block"])
+@pytest.mark.parametrize("name", ["branch-dense", "amortized-block"])
 def test_the_tight_gradient_of_local_parameters_is_the_bounds(name, few, key, x64):
     """Four draws are independent of one another: then it is unbiased, and less noisy."""
     doubly, plain = local_gradients(name, 4, few, key)

@@ -59,8 +59,10 @@ def flat(draw):
     return np.concatenate([draw.theta, np.asarray(draw.z).ravel()])
 
 
-@pytest.mark.parametrize("scale_map", ["log", "paper"])
-@pytest.mark.parametrize("method, covariance", NINE, ids=IDS)
+@pytest.mark.parametrize(
+    "method, covariance, scale_map",
+    [(*family, "log") for family in NINE] + [("branch", "dense", "paper")],
+)
 def test_log_q_is_the_assembled_normals(method, covariance, scale_map, groups, key, x64):
     model, batch = regression(DIM), whole(groups)
     family = make(method, covariance, model, groups, scale_map=scale_map)
@@ -86,7 +88,7 @@ def test_log_q_is_split_by_group(method, covariance, groups, key, x64):
     model, batch = regression(DIM), whole(groups)
     family = make(method, covariance, model, groups)
     mean, cov = assemble(family, model, groups)
-    draw = family.draw(key, model, batch)
+    draw = jax.jit(lambda k: family.draw(k, model, batch))(key)
     for i in range(N):
         keep = np.r_[:DIM, DIM * (i + 1) : DIM * (i + 2)]
         log_q = stats.multivariate_normal(mean[keep], cov[np.ix_(keep, keep)]).logpdf(
@@ -95,15 +97,18 @@ def test_log_q_is_split_by_group(method, covariance, groups, key, x64):
         np.testing.assert_allclose(draw.log_q_theta + draw.log_q_z[i], log_q, rtol=1e-9)
 
 
-@pytest.mark.parametrize("method, covariance", NINE, ids=IDS)
+@pytest.mark.parametrize(
+    "method, covariance",
+    [("branch", "dense"), *((method, "diagonal") for method in MAKERS)],
+)
 def test_as_many_groups_as_dimensions(method, covariance, key, x64):
     """Three groups of three: a table of diagonal scales has the shape of a matrix, and is none."""
     table, _ = oracle.simulate(1, DIM, 4, DIM)
     model, groups = regression(DIM), read(table, DIM)
     family, batch = make(method, covariance, model, groups), whole(groups)
     reference = stats.multivariate_normal(*assemble(family, model, groups))
-    draw = family.draw(key, model, batch)
-    log_q_theta, log_q_z = family.log_q(model, batch, draw)
+    draw = jax.jit(lambda k: family.draw(k, model, batch))(key)
+    log_q_theta, log_q_z = jax.jit(lambda d: family.log_q(model, batch, d))(draw)
     expected = reference.logpdf(flat(draw))
     np.testing.assert_allclose(draw.log_q_theta + draw.log_q_z.sum(), expected, rtol=1e-9)
     np.testing.assert_allclose(log_q_theta + log_q_z.sum(), expected, rtol=1e-9)

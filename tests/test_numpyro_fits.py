@@ -35,8 +35,6 @@ def assert_same(first, second):
 @pytest.mark.parametrize("local_draws", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_same_steps_as_densities(method, local_draws, x64):
     """Group covariates, theta in the likelihood, blocks: step by step to rounding."""
-    if method == "joint" and local_draws > 1:
-        pytest.skip("joint() has no local draws")
     fits = []
     densities, said, groups = both("radon", N=6)
     for model in (densities, said):
@@ -57,7 +55,14 @@ def test_same_steps_as_densities(method, local_draws, x64):
     assert_same(*fits)
 
 
-@pytest.mark.parametrize("name, N", [("random_intercept", 8), ("varying_noise", 5)])
+@pytest.mark.parametrize(
+    "name, N",
+    [
+        ("random_intercept", 8),
+        pytest.param("varying_noise", 5, marks=pytest.mark.slow),
+        pytest.param("radon", 6, marks=pytest.mark.slow),
+    ],
+)
 def test_same_solved_fit_as_densities(name, N, x64):
     densities, said, groups = both(name, N)
     found = [rf.fit(m, groups, draws=2, max_steps=5, progress=False) for m in (densities, said)]

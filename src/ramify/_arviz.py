@@ -34,13 +34,8 @@ def data_tree(
         parts: the same in parts, for what there is of each draw and row; empty to leave that out.
         seed: that of the draws.
     """
-    try:
-        from arviz_base import from_dict
-    except ImportError as error:
-        raise ImportError(
-            'to_arviz needs arviz-base: install it with pip install "ramify[arviz]".'
-        ) from error
-    chained = lambda values: {n: v[None] for n, v in values.items()}
+    from_dict = _imported()
+    chained = lambda values: {n: v[None] for n, v in values.items()}  # noqa: E731
     tree, names = {"posterior": chained(sample)}, _Dims(posterior, sample, data)
     if data is not None and data.n_rows:
         if parts:
@@ -56,6 +51,16 @@ def data_tree(
         method=method_of(posterior.family),
     )
     return found
+
+
+def _imported() -> Any:
+    try:
+        from arviz_base import from_dict
+    except ImportError as error:
+        raise ImportError(
+            'to_arviz needs arviz-base: install it with pip install "ramify[arviz]".'
+        ) from error
+    return from_dict
 
 
 class _Dims:

@@ -43,7 +43,7 @@ def check_agreement(model: "NumpyroModel", groups: Any) -> set[str]:
         point
     )
     places = model.layout.terms | model.layout.deterministics
-    differ = {n for n in places if not _equal(whole[n], picked[n])}
+    differ = {n for n in places if not np.all(_close(whole[n], picked[n]))}
     for name in model.layout.terms:
         if name in differ:
             evaluate = jax.jit(lambda p: _as_written(model, block, p))
@@ -81,8 +81,8 @@ def _chosen(block: Block) -> np.ndarray:
     return np.array([block.n_rows - 1, 1, 0, 1, block.n_rows - 2])
 
 
-def _equal(a: Any, b: Any) -> bool:
-    return np.shape(a) == np.shape(b) and np.allclose(a, b, rtol=1e-4, atol=1e-4, equal_nan=True)
+def _close(a: Any, b: Any) -> np.ndarray:
+    return np.asarray(np.isclose(a, b, rtol=1e-4, atol=1e-4, equal_nan=True))
 
 
 def _why(
@@ -93,29 +93,21 @@ def _why(
     name: str,
 ) -> str:
     """What makes a site's log density differ: found by changing one thing at a time."""
-    level, before = model.layout.terms[name].level, np.asarray(evaluate(point)[name])
-    chosen = _chosen(block)
-    owner = block.index[chosen]
+    level, chosen = model.layout.terms[name].level, _chosen(block)
+    owner, before = block.index[chosen], np.asarray(evaluate(point)[name])
 
     def moves(changed: Point, own: np.ndarray) -> bool:
-        after = np.asarray(evaluate(changed)[name])
-        moved = ~np.isclose(after, before, rtol=1e-4, atol=1e-4, equal_nan=True)
+        moved = ~_close(np.asarray(evaluate(changed)[name]), before)
         return bool(moved.any() if level == "theta" else (moved & ~own).any())
 
-    for g in range(block.n_group):
-        if moves(point._replace(z=_added(point.z, g)), owner == g):
-            return _mixes_groups(model, name, level)
-    for r in range(block.n_rows):
-        own = chosen == r if level == "row" else np.zeros(len(chosen), bool)
-        if moves(point._replace(rows=_swapped(point.rows, r)), own):
-            return _mixes_rows(model, name, level)
-    for g in range(block.n_group):
-        if moves(point._replace(group=_swapped(point.group, g)), owner == g):
-            return (
-                f'the log density of site "{name}" depends on group columns of other groups than its '
-                "own (a mean over groups, say). Compute such numbers beforehand, as a group column "
-                "or a constant: functools.partial(model, ...)."
-            )
+    groups, rows = range(block.n_group), range(block.n_rows)
+    if any(moves(point._replace(z=_added(point.z, g)), owner == g) for g in groups):
+        return _mixes_groups(model, name, level)
+    own = lambda r: (chosen == r) & (level == "row")  # noqa: E731
+    if any(moves(point._replace(rows=_swapped(point.rows, r)), own(r)) for r in rows):
+        return _mixes_rows(model, name, level)
+    if any(moves(point._replace(group=_swapped(point.group, g)), owner == g) for g in groups):
+        return _mixes_columns(name)
     return _knows_numbers(model, name)
 
 
@@ -153,6 +145,14 @@ def _mixes_groups(model: "NumpyroModel", name: str, level: Level) -> str:
         f'site "{name}" has one log density for all groups together and depends on latent sites of '
         "the groups, which it mixes (a sum over groups, say). Give it a log density for each group or "
         "row, or write the constraint into the prior."
+    )
+
+
+def _mixes_columns(name: str) -> str:
+    return (
+        f'the log density of site "{name}" depends on group columns of other groups than its own (a '
+        "mean over groups, say). Compute such numbers beforehand, as a group column or a constant: "
+        "functools.partial(model, ...)."
     )
 
 

@@ -105,35 +105,39 @@ class Pair(NamedTuple):
 
 def sort_sites(fn: Fn, arguments: Arguments, groups: Any, plate: str | None) -> Layout:
     """Runs the model on two small blocks and sorts its sites, or refuses it."""
-    blocks = tuple(small_block(arguments, groups, G, R) for G, R in ((3, 7), (4, 9)))
-    (first, one), (second, two) = (look(fn, arguments, block) for block in blocks)
-    if list(first) != list(second):
-        odd = sorted(set(first) ^ set(second)) or list(first)
+    pair = _look_twice(fn, arguments, groups)
+    sites = pair.seen[0]
+    drawn = {n: s for n, s in sites.items() if s.kind == "sample"}
+    latent = {n: pair.axis(n, "value") for n, s in drawn.items() if not s.observed}
+    _check_latents(pair, latent, groups)
+    axes = {n: axis for n, (_, axis) in latent.items() if axis is not None}
+    _check_plate(pair, plate, axes)
+    bounds = _bounds(pair, list(latent))
+    parameters = {n: _parameter(pair, n, axes.get(n), bounds[n]) for n in latent}
+    terms = {n: _term(pair, n, latent) for n in drawn}
+    rows = [n for n, place in terms.items() if place.level == "row" and not sites[n].factor]
+    told, left_out = _deterministics(pair)
+    return Layout(
+        theta={n: p for n, p in parameters.items() if n not in axes},
+        z={n: p for n, p in parameters.items() if n in axes},
+        axes=axes,
+        terms=terms,
+        deterministics=told,
+        outcomes={n: _columns(pair, n) for n in rows},
+        left_out=left_out,
+    )
+
+
+def _look_twice(fn: Fn, arguments: Arguments, groups: Any) -> Pair:
+    first, second = (small_block(arguments, groups, G, R) for G, R in ((3, 7), (4, 9)))
+    (seen, program), (again, other) = (look(fn, arguments, block) for block in (first, second))
+    if list(seen) != list(again):
+        odd = sorted(set(seen) ^ set(again)) or list(seen)
         raise Refused(
             f'site "{odd[0]}" is in the model for some numbers of groups or rows and not for others; '
             "its sites must be the same on every block of the data."
         )
-    pair = Pair(arguments, blocks, (first, second), (one, two))  # pyright: ignore[reportArgumentType]
-    latent = {
-        n: pair.axis(n, "value") for n, s in first.items() if s.kind == "sample" and not s.observed
-    }
-    _check_latents(pair, latent, groups)
-    axes = {n: axis for n, (level, axis) in latent.items() if axis is not None}
-    bounds = _bounds(pair, list(latent))
-    parameter = lambda n: _parameter(pair, n, axes.get(n), bounds[n])  # noqa: E731
-    terms = {n: _term(pair, n, latent) for n, s in first.items() if s.kind == "sample"}
-    rows = [n for n, place in terms.items() if place.level == "row"]
-    _check_plate(pair, plate, axes)
-    told, left_out = _deterministics(pair)
-    return Layout(
-        theta={n: parameter(n) for n in latent if n not in axes},
-        z={n: parameter(n) for n in axes},
-        axes=axes,
-        terms=terms,
-        deterministics=told,
-        outcomes={n: _columns(pair, n) for n in rows if not first[n].factor},
-        left_out=left_out,
-    )
+    return Pair(arguments, (first, second), (seen, again), (program, other))
 
 
 def _check_latents(pair: Pair, latent: Mapping[str, tuple[str, int | None]], groups: Any) -> None:

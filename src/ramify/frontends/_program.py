@@ -121,21 +121,13 @@ def _own_slice(
     shape: tuple[int, ...], indices: np.ndarray, params: dict[str, Any]
 ) -> Callable[[Any], Any] | None:
     """Operand -> what the gather gives, if row r takes entry r of one axis and fixed ones of others."""
-    numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
+    numbers = params["dimension_numbers"]
     if numbers.operand_batching_dims or indices.ndim != 2 or len(indices) < 2:
         return None
-    start, stop, own = [0] * len(shape), list(sizes), None
-    for axis, column in zip(numbers.start_index_map, indices.T, strict=True):
-        if len(column) == shape[axis] and np.array_equal(column, np.arange(len(column))):
-            if own is not None or axis not in numbers.collapsed_slice_dims:
-                return None
-            own, stop[axis] = axis, shape[axis]
-        elif np.all(column == column[0]) and 0 <= column[0] <= shape[axis] - sizes[axis]:
-            start[axis], stop[axis] = int(column[0]), int(column[0]) + sizes[axis]
-        else:
-            return None
-    if own is None:
+    found = _own_axis(shape, indices, numbers, params["slice_sizes"])
+    if found is None:
         return None
+    own, start, stop = found
     gone = [axis for axis in numbers.collapsed_slice_dims if axis != own]
     before = own - sum(axis < own for axis in gone)
     (place,) = set(range(len(numbers.offset_dims) + 1)) - set(numbers.offset_dims)
@@ -148,6 +140,23 @@ def _own_slice(
         return part if before == place else jnp.moveaxis(part, before, place)
 
     return pick
+
+
+def _own_axis(
+    shape: tuple[int, ...], indices: np.ndarray, numbers: Any, sizes: Sequence[int]
+) -> tuple[int, list[int], list[int]] | None:
+    """The axis at which row r takes entry r, and where the slice starts and stops at each axis."""
+    start, stop, own = [0] * len(shape), list(sizes), None
+    for axis, column in zip(numbers.start_index_map, indices.T, strict=True):
+        if len(column) == shape[axis] and np.array_equal(column, np.arange(len(column))):
+            if own is not None or axis not in numbers.collapsed_slice_dims:
+                return None
+            own, stop[axis] = axis, shape[axis]
+        elif np.all(column == column[0]) and 0 <= column[0] <= shape[axis] - sizes[axis]:
+            start[axis], stop[axis] = int(column[0]), int(column[0]) + sizes[axis]
+        else:
+            return None
+    return None if own is None else (own, start, stop)
 
 
 def _fold(equation: JaxprEqn, values: list[Any], known: Known) -> None:

@@ -162,8 +162,16 @@ def look(fn: Fn, arguments: Arguments, block: Block) -> tuple[dict[str, Seen], P
             for name, s in found.items()
         }
 
+    program = _traced(probe, arguments, block)
+    shapes = program.shapes
+    keep = lambda n, s: s._replace(value=shapes[n]["value"], log_prob=shapes[n]["log_prob"])  # noqa: E731
+    return {name: keep(name, site) for name, site in seen.items()}, program
+
+
+def _traced(probe: Fn, arguments: Arguments, block: Block) -> Program:
+    """The program of a run, or why there is none."""
     try:
-        program = Program(probe, jax.random.key(0), block.rows, block.group)
+        return Program(probe, jax.random.key(0), block.rows, block.group)
     except Refused:
         raise
     except jax.errors.ConcretizationTypeError as error:
@@ -174,9 +182,6 @@ def look(fn: Fn, arguments: Arguments, block: Block) -> tuple[dict[str, Seen], P
         ) from error
     except Exception as error:
         raise Refused(_failed(arguments, block, error)) from error
-    shapes = program.shapes
-    keep = lambda n, s: s._replace(value=shapes[n]["value"], log_prob=shapes[n]["log_prob"])  # noqa: E731
-    return {name: keep(name, site) for name, site in seen.items()}, program
 
 
 def _failed(arguments: Arguments, block: Block, error: Exception) -> str:
