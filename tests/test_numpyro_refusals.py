@@ -343,6 +343,29 @@ def good(x, y=None, *, group, n_group):
     sample("y", dist.Normal(a[group] + 0 * x, 1.0), obs=y)
 
 
+def test_groups_of_one_row_may_not_be_mixed_either():
+    """Where rows are groups a block in the data's own order would not tell."""
+
+    def model(x, y=None):
+        mu, tau = hyper()
+        with plate("groups", len(x)):
+            a = sample("a", dist.Normal(mu, tau))
+            sample("y", dist.Normal(a - a.mean(), 1.0), obs=y)
+
+    def walk(x, y=None):
+        mu, tau = hyper()
+        with plate("groups", len(x)):
+            a = sample("a", dist.Normal(mu, tau))
+            sample("y", dist.Normal(a + jnp.arange(len(x)), 1.0), obs=y)
+
+    table = {name: TABLE[name][::3] for name in ("group", "x", "y")}
+    groups = rf.Groups.from_table(table, by="group", rows=["x", "y"])
+    with pytest.raises(ValueError, match='likelihood of site "y" mixes groups'):
+        rf.from_numpyro(model, groups)
+    with pytest.raises(ValueError, match='"y" depends on the number that a group or row happens'):
+        rf.from_numpyro(walk, groups)
+
+
 def test_names_of_plate_index_and_size():
     def renamed(x, y=None, *, county, counties):
         return good(x, y, group=county, n_group=counties)

@@ -248,6 +248,8 @@ class Marginal:
         self.first_bad_block = int(np.argmax(~np.isfinite(np.asarray(out.values)).all(1)))
         scale = self.groups_upto[-1] / self.groups_upto[blocks - 1]
         expansion = self._with_prior(padded[:count], out, scale)
+        if not np.isfinite(expansion.value):
+            return expansion  # a step too far, or a model at fault: the caller knows which
         if second or precision is not None:
             self._precision = definite(-expansion.hessian, 0.0) if precision is None else precision
         elbo = expansion.value + self._entropy(len(thetas))
