@@ -89,7 +89,7 @@ def test_the_amortization_gap_is_all_that_a_network_loses():
     table, _ = oracle.simulate(2, 12, np.arange(1, 13), 2)
     model, groups = regression(2), read(table)
     posterior = rf.fit(model, groups, family=rf.amortized(model, groups), max_steps=300)
-    refined = posterior.refine(groups)
+    refined, _ = posterior.refine(groups)
     elbo = lambda p: conjugate.exact_elbo(p.family, model, table, groups)
     gap = elbo(refined) - elbo(posterior)
     theta = posterior.family.theta
@@ -225,7 +225,7 @@ def infinite(theta, z, row):
 
 def nan_when_far(theta, z, row):
     """Breaks for one group, and only once its z has come closer to the data."""
-    far = (row["bad"] > 0) & (jnp.abs(z["beta"][0]) > 3.4)
+    far = (row["bad"] > 0) & (jnp.abs(z["beta"][0]) > 2.5)
     return jnp.where(far, jnp.nan, normal(theta, z, row))
 
 
@@ -242,10 +242,10 @@ def test_not_finite_names_step_term_and_group(method):
 @pytest.mark.parametrize("how", [{}, dict(rows=15)], ids=["whole", "blocks"])
 def test_the_last_good_state_survives(how):
     """NaN some steps into the fit: the state is the one that so many steps fewer lead to."""
-    groups, model = named(bad_group=3), regression(2, nan_when_far)
+    groups, model = named(bad_group=1), regression(2, nan_when_far)
     family = rf.branch(model, groups)
     options = dict(optimizer=optax.adam(0.05), max_steps=400)
-    with pytest.raises(rf.NonFiniteError, match=r"log_lik is nan .*'user3' \(1 groups") as info:
+    with pytest.raises(rf.NonFiniteError, match=r"log_lik is nan .*'user1' \(1 groups") as info:
         rf.fit(model, groups, family=family, **options, **how)
     good = info.value.state
     done = int(good.step)

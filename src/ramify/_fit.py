@@ -220,7 +220,7 @@ def _blame(
         label = groups.labels[members[place]]
         return (
             f"The ELBO is not finite at step {step}: its term {name} is {_first(values, bad)} for "
-            f"group {label!r} ({bad.any(0).sum()} groups of this step). Check that group's rows and "
+            f"group '{label}' ({bad.any(0).sum()} groups of this step). Check that group's rows and "
             "the density's behaviour there; the last good state is on this exception."
         )
     return (

@@ -58,11 +58,12 @@ def _bar() -> Any:
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
+    console = Console(stderr=True)
     return Bar(
         TextColumn("{task.fields[note]}"),
         BarColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
+        console=console,
+        transient=console.is_terminal,  # in a log file, the last line stays
     )
