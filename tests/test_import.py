@@ -53,6 +53,7 @@ def process():
 
 before = process()
 import ramify
+ramify.fit  # the first name that is used imports them all
 after = process()
 changed = sorted(k for k in before.keys() | after.keys() if before.get(k) != after.get(k))
 print(json.dumps({"changed": changed, "backends": list(xla_bridge._backends)}))
@@ -61,6 +62,7 @@ print(json.dumps({"changed": changed, "backends": list(xla_bridge._backends)}))
 LOADED = """
 import json, sys
 import ramify
+ramify.fit
 print(json.dumps(sorted(sys.modules)))
 """
 
@@ -86,6 +88,12 @@ def test_import_leaves_out(loaded, module):
     assert module not in loaded
 
 
+def test_command_line_starts_without_jax():
+    loaded = fresh_process("import json, sys, ramify.cli; print(json.dumps(sorted(sys.modules)))")
+    assert "ramify.cli" in loaded
+    assert {"jax", "numpy", "pyarrow"} & set(loaded) == set()
+
+
 def test_import_only_imports():
     seen = fresh_process(EFFECTS)
     assert seen["changed"] == []
@@ -94,10 +102,13 @@ def test_import_only_imports():
 
 def test_public_names_exist():
     import ramify
+    from ramify import _api
 
-    names = getattr(ramify, "__all__", [])
-    assert len(set(names)) == len(names)
+    names = [name for name in vars(_api) if not name.startswith("_")]
+    assert {"Groups", "Model", "fit", "load"} <= set(names) <= set(dir(ramify))
     assert [name for name in names if not hasattr(ramify, name)] == []
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = ramify.nothing
 
 
 def test_version_is_the_installed_one():

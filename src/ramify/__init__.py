@@ -3,28 +3,31 @@
 Structured variational inference over JAX: q(theta) prod_i q(z_i | theta), with local conditionals
 that are learned for each group (`branch`), read from its rows by a network (`amortized`), or solved
 for (`solved`). Start with `Groups.from_table`, a `Model`, and `fit`.
+
+The names are listed in `_api.py`. They are imported together when the first of them is used, so that
+`ramify --help` does not wait for JAX.
 """
 
-from ramify._data import Groups as Groups
-from ramify._family import amortized as amortized
-from ramify._family import branch as branch
-from ramify._family import joint as joint
-from ramify._family import joint_to_branch as joint_to_branch
-from ramify._family import solved as solved
-from ramify._fit import NonFiniteError as NonFiniteError
-from ramify._fit import fit as fit
-from ramify._model import Model as Model
-from ramify._model import cholesky as cholesky
-from ramify._model import constrained as constrained
-from ramify._model import correlation as correlation
-from ramify._model import correlation_cholesky as correlation_cholesky
-from ramify._model import ordered as ordered
-from ramify._model import positive as positive
-from ramify._model import real as real
-from ramify._model import simplex as simplex
-from ramify._model import unit as unit
-from ramify._posterior import Posterior as Posterior
-from ramify._saving import load as load
-from ramify._schedule import paper_schedule as paper_schedule
+from typing import TYPE_CHECKING, Any
+
 from ramify._version import __version__ as __version__
-from ramify.frontends.numpyro import from_numpyro as from_numpyro
+
+if TYPE_CHECKING:
+    from ramify._api import *  # noqa: F403
+
+
+def __getattr__(name: str) -> Any:
+    # Modules of the package are not names of the API: the import system asks here first.
+    if not name.startswith("_"):
+        from ramify import _api
+
+        if hasattr(_api, name):
+            globals()[name] = value = getattr(_api, name)
+            return value
+    raise AttributeError(f"module 'ramify' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    from ramify import _api
+
+    return sorted({*globals(), *(name for name in vars(_api) if not name.startswith("_"))})

@@ -1,0 +1,5 @@
+"""`python -m ramify` is the `ramify` command."""
+
+from ramify.cli import main
+
+main()

@@ -1,0 +1,74 @@
+"""Errors as one line on stderr, and the exit codes: 1 bad input, 2 usage, 130 interrupted."""
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import typer
+import typer.core
+
+# What the library and the readers raise for input they can't use. Anything else is a bug.
+BAD_INPUT = (ValueError, TypeError, OSError, ArithmeticError, MemoryError, ImportError)
+
+
+class OneLineErrors(typer.core.TyperGroup):
+    """Commands whose errors are one line, unless `--debug` is anywhere on the command line."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Lets `--debug` stand behind the command too, where a user adds it after an error."""
+        own = args[: args.index("--")] if "--" in args else args
+        if "--debug" in own:
+            args = ["--debug", *(word for word in own if word != "--debug"), *args[len(own) :]]
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs the command; turns what it raises into a line and an exit code."""
+        debug = bool(ctx.params.get("debug"))
+        try:
+            with plain_warnings(debug):
+                return super().invoke(ctx)
+        except KeyboardInterrupt:
+            typer.echo("interrupted", err=True)
+            raise typer.Exit(130) from None
+        except (BrokenPipeError, typer.Abort):  # typer's to handle, as are its own just below
+            raise
+        except Exception as error:
+            if debug or hasattr(error, "exit_code"):
+                raise
+            typer.echo(f"{typer.style('error:', fg='red')} {sentence(error)}", err=True)
+            raise typer.Exit(1) from None
+
+
+def sentence(error: Exception) -> str:
+    """What to tell the user of an error.
+
+    Example:
+        >>> sentence(ValueError("there is no column x."))
+        'there is no column x.'
+        >>> sentence(AttributeError("no x"))
+        'AttributeError: no x. This looks like a bug in ramify: --debug shows where.'
+    """
+    if isinstance(error, ModuleNotFoundError):
+        return f'this needs the package {error.name}: pip install "ramify[cli]"'
+    if isinstance(error, BAD_INPUT) and str(error):
+        return str(error)
+    text = f"{type(error).__name__}: {error}".rstrip(". ")
+    return f"{text}. This looks like a bug in ramify: --debug shows where."
+
+
+@contextlib.contextmanager
+def plain_warnings(debug: bool) -> Iterator[None]:
+    """Shows a warning meant for the user as a line, and those for programmers only on `--debug`."""
+    if debug:
+        yield
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = _show_warning
+        yield
+
+
+def _show_warning(message: Any, *_: Any, **__: Any) -> None:
+    typer.echo(f"{typer.style('warning:', fg='yellow')} {message}", err=True)

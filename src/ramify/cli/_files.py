@@ -1,0 +1,126 @@
+"""Tables in and out of files: CSV and Parquet by suffix, folders of Parquet, only the columns needed."""
+
+import re
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+SUFFIXES = (".csv", ".parquet", ".pq")
+_BLOCK = 2**26  # bytes of a CSV from which the types of its columns are told
+
+# A formula in pieces: quoted names and strings whole, then what may name a column.
+_PIECES = re.compile(
+    r"""`(?P<quoted>[^`]*)` | '[^']*' | "[^"]*" | (?P<name>[^\W\d][\w.]*) (?P<then>\s*(\(|=(?!=)))?""",
+    re.VERBOSE,
+)
+_CONSTANTS = {"True", "False", "None"}
+
+
+def formula_columns(formula: str) -> list[str]:
+    """The names in a formula that can only be columns, in order of appearance.
+
+    Functions, their keyword arguments and quoted strings are none; `` `a name` `` may be quoted.
+
+    Example:
+        >>> formula_columns("y | trials(n) ~ 1 + bs(age, df=4) + C(kind, 'a') + (1 + x | shop)")
+        ['y', 'n', 'age', 'kind', 'x', 'shop']
+    """
+    names: dict[str, None] = {}
+    for piece in _PIECES.finditer(formula):
+        name = piece["quoted"] if piece["quoted"] is not None else piece["name"]
+        if name and not piece["then"] and name not in _CONSTANTS:
+            names[name] = None
+    return list(names)
+
+
+def read_table(path: Path, columns: list[str] | None = None) -> Any:
+    """Reads a CSV or Parquet file, or a folder of Parquet files, as an Arrow table.
+
+    Args:
+        path: the file or folder.
+        columns: the columns to read; all by default.
+    """
+    _check_readable(path)
+    if path.suffix.lower() == ".csv" and path.is_file():
+        return _read_csv(path, columns)
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+    try:
+        data = ds.dataset(path, format="parquet", partitioning="hive")
+        if not data.files:
+            raise ValueError(f"the folder {path} holds no Parquet file.")
+        check_columns(path, columns or [], data.schema.names)
+        return data.to_table(columns=columns)
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"{path} can't be read as Parquet: {_first_line(error)}") from error
+
+
+def _read_csv(path: Path, columns: list[str] | None) -> Any:
+    import pyarrow as pa
+    from pyarrow import csv
+
+    # An empty field is a missing value in a column of text as well; "NA" in quotes is a word.
+    convert = csv.ConvertOptions(strings_can_be_null=True, quoted_strings_can_be_null=False)
+    try:
+        with csv.open_csv(path, convert_options=convert) as reader:
+            names = reader.schema.names
+        check_columns(path, columns or [], names)
+        convert.include_columns = columns or []
+        blocks = csv.ReadOptions(block_size=_BLOCK)
+        return csv.read_csv(path, read_options=blocks, convert_options=convert)
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"{path} can't be read as CSV: {_first_line(error)}") from error
+
+
+def check_columns(path: Path, wanted: list[str], there: list[str]) -> None:
+    """Raises where a column is not in a file, with the names that come near."""
+    for name in wanted:
+        if name in there:
+            continue
+        near = get_close_matches(name, there, n=3) or _same_letters(name, there)
+        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        shown = ", ".join(there[:12]) + (", ..." if len(there) > 12 else "")
+        raise ValueError(f'{path} has no column "{name}"; its columns are {shown}.{hint}')
+
+
+def _same_letters(name: str, there: list[str]) -> list[str]:
+    return [other for other in there if other.lower() == name.lower()]
+
+
+def write_table(table: Any, path: Path) -> None:
+    """Writes an Arrow table to a CSV or Parquet file, by its suffix."""
+    check_writable(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix.lower() == ".csv":
+        from pyarrow import csv
+
+        csv.write_csv(table, path)
+        return
+    import pyarrow.parquet as pq
+
+    pq.write_table(table, path, compression="zstd")
+
+
+def check_writable(path: Path) -> None:
+    """Raises where a table can't be written to such a path: before the work, not after."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise ValueError(f"{path}: expected a name that ends in .csv or .parquet.")
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: expected the name of a file to write.")
+
+
+def _check_readable(path: Path) -> None:
+    if not path.exists():
+        beside = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+        near = get_close_matches(path.name, beside, n=1)
+        hint = f" Did you mean {path.parent / near[0]}?" if near else ""
+        raise FileNotFoundError(f"there is no file {path}.{hint}")
+    if path.is_file() and path.suffix.lower() not in SUFFIXES:
+        raise ValueError(
+            f"{path}: expected a file that ends in .csv or .parquet, or a folder of Parquet files."
+        )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0].rstrip(".") + "."
