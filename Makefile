@@ -23,8 +23,8 @@ $(STAMP): pyproject.toml constraints.txt src/ramify/_version.py
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@touch $@
 
-demo: $(STAMP) ## Fit the paper's hierarchical regression and compare with the exact answer
-	$(PY) -m ramify.demo
+demo: $(STAMP) ## Is a flight late, by aircraft: fit it, predict for new aircraft, write demo/report.html
+	$(PY) -m ramify demo
 
 test: lint ## Lint, types, tests and docstring examples (all but the slow ones)
 	$(PY) -m pytest $(PYTEST_FLAGS)

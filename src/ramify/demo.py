@@ -1,128 +1,183 @@
-"""`python -m ramify.demo`: the paper's hierarchical regression, beside its exact answer.
+"""`ramify demo`: is a flight late, by aircraft? The whole job on data that ships with the package.
 
-    theta ~ N(0, I)      z_i | theta ~ N(theta, I)      y_ij | z_i ~ N(x_ij' z_i, 1)
-
-The model is conjugate, so log p(y) is known in closed form and no ELBO can be above it: the
-distance is what a method costs. Uses only what `import ramify` offers.
+Nine tenths of the aircraft are fitted. For the others, which the fit never saw, later flights are
+predicted from their first ones and the predictions held against what happened. Uses only what
+`import ramify` offers.
 """
 
 import time
+from importlib.resources import files
+from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-import numpyro.distributions as dist
+import pyarrow as pa
+import pyarrow.parquet as pq
+from jaxtyping import Bool, Float, Int
 from rich.console import Console
 from rich.table import Table
 
 import ramify as rf
 
-NETWORK_STEPS = 1500  # a network goes on improving slowly: the demo does not wait for the end
+FORMULA = "late ~ 1 + scale(hour) + scale(distance) + (1 + scale(hour) + scale(distance) | tailnum)"
+HELD_OUT = 0.1  # of the aircraft
+FIRST = 20  # flights by which a new aircraft is known
+LATER = 20  # further flights that it must have to be scored
+DRAWS = 400
 
 
-class Data(NamedTuple):
-    """Groups with rows x [rows, dim] and y [rows], long format."""
+class Split(NamedTuple):
+    """Flights to fit, and first and later flights of aircraft that the fit does not see."""
 
-    group: np.ndarray
-    x: np.ndarray
-    y: np.ndarray
-
-    def table(self) -> dict[str, np.ndarray]:
-        """As `Groups.from_table` and `predict` take it."""
-        return {"group": self.group, "x": self.x, "y": self.y}
+    fitted: pa.Table
+    first: pa.Table
+    later: pa.Table
 
 
-def simulate(seed: int = 0, N: int = 20, dim: int = 5) -> Data:
-    """Draws a data set from the model: N groups of 50 to 100 rows."""
-    rng = np.random.default_rng(seed)
-    group = np.repeat(np.arange(N), rng.integers(50, 101, N))
-    z = rng.normal(size=dim) + rng.normal(size=(N, dim))
-    x = rng.normal(size=(len(group), dim))
-    return Data(group, x, np.sum(x * z[group], -1) + rng.normal(size=len(group)))
+def flights() -> pa.Table:
+    """The flights, sorted by aircraft and time of departure; its README says what they are."""
+    with (files("ramify") / "data" / "flights.parquet").open("rb") as file:
+        return pq.read_table(file, partitioning=None)
 
 
-def regression(dim: int = 5) -> rf.Model:
-    """The paper's synthetic model, as three log densities."""
-    return rf.Model(
-        theta={"mu": rf.real(dim)},
-        z={"beta": rf.real(dim)},
-        log_prior=lambda theta: dist.Normal(0, 1).log_prob(theta["mu"]).sum(),
-        log_local=lambda theta, z, group: dist.Normal(theta["mu"], 1).log_prob(z["beta"]).sum(),
-        log_lik=lambda theta, z, row: dist.Normal(jnp.dot(row["x"], z["beta"]), 1).log_prob(
-            row["y"]
-        ),
-        simulate=lambda key, theta, z, row: jnp.dot(row["x"], z["beta"]) + jax.random.normal(key),
-    )
+def split(table: pa.Table, seed: int = 0) -> Split:
+    """Holds aircraft out of the fit; those with enough flights are cut into first and later.
 
-
-def exact_log_evidence(data: Data) -> float:
-    """Log p(y | x) in closed form.
-
-    Without z, y_i | theta ~ N(x_i theta, I + x_i x_i'). With P = I + x_i' x_i and b = x_i' y_i, its
-    log density is -1/2 (n log 2 pi + log |P| + y'y - b' P^-1 b) + theta' P^-1 b
-    - 1/2 theta' (I - P^-1) theta; the sum over groups is quadratic in theta and integrates out.
+    Args:
+        table: flights sorted by aircraft and time.
+        seed: which aircraft are held out is a function of it.
     """
-    dim = data.x.shape[1]
-    eye, constant, slope, precision = np.eye(dim), 0.0, np.zeros(dim), np.eye(dim)
-    for i in np.unique(data.group):
-        x, y = data.x[data.group == i], data.y[data.group == i]
-        P, b = eye + x.T @ x, x.T @ y
-        h = np.linalg.solve(P, b)
-        constant -= 0.5 * (len(y) * np.log(2 * np.pi) + np.linalg.slogdet(P)[1] + y @ y - b @ h)
-        slope += h
-        precision += eye - np.linalg.inv(P)
-    quadratic = slope @ np.linalg.solve(precision, slope)
-    return float(constant + 0.5 * quadratic - 0.5 * np.linalg.slogdet(precision)[1])
-
-
-def main() -> None:
-    """Fits three families, prints their ELBOs beside log p(y), and predicts for a new group."""
-    console = Console()
-    data = simulate()
-    groups = rf.Groups.from_table(data.table(), by="group", rows=["x", "y"])
-    model, exact = regression(), exact_log_evidence(data)
-    console.print("The paper's hierarchical regression, simulated:", style="bold")
-    console.print(f"  {len(groups)} groups, {groups.n_rows:,} rows, 5 coefficients each\n")
-    table = Table("family", "q(z | theta) comes from", title="ELBO beside the exact log evidence")
-    for name in ("ELBO (nats)", "below log p(y)", "seconds"):
-        table.add_column(name, justify="right")
-
-    def fitted(name: str, source: str, family: Any, steps: int | None = None) -> rf.Posterior:
-        started = time.perf_counter()
-        posterior = rf.fit(model, groups, family=family, max_steps=steps)
-        seconds = time.perf_counter() - started
-        elbo = posterior.elbo(draws=500)
-        gap = f"{round(exact - elbo, 2) + 0.0:.2f} ± {elbo.se:.2f}"
-        table.add_row(name, source, f"{elbo:,.2f}", gap, f"{seconds:.1f}")
-        return posterior
-
-    fitted("branch", "a table of parameters", rf.branch(model, groups))
-    network = f"a network, {NETWORK_STEPS:,} steps"
-    fitted("amortized", network, rf.amortized(model, groups), NETWORK_STEPS)
-    posterior = fitted("solved", "Newton, nothing learned", rf.solved(model, groups))
-    table.add_row("exact", "algebra", f"{exact:,.2f}", "", "", style="bold")
-    console.print(table)
-    console.print("Seconds include compiling.\n", style="dim")
-    _new_group(console, posterior)
-
-
-def _new_group(console: Console, posterior: rf.Posterior) -> None:
-    """Predictions for a group that no fit has seen, from five rows of its own."""
-    new = simulate(seed=1, N=1)
-    label = np.full(len(new.y), 999)
-    given = {"group": label[:5], "x": new.x[:5], "y": new.y[:5]}
-    at = {"group": label[5:], "x": new.x[5:]}
-    guess = posterior.predict(at, given)
-    low, high, y = guess["q5"], guess["q95"], new.y[5:]
-    inside = int(np.sum((low < y) & (y < high)))
-    console.print("A new group, known by five rows, without a refit:", style="bold")
-    console.print(
-        f"  its next y: predicted {guess['mean'][0]:.2f}, with 90% between {low[0]:.2f} and "
-        f"{high[0]:.2f}; observed {y[0]:.2f}"
+    aircraft, number = _numbered(table)
+    out = np.random.default_rng(seed).random(len(aircraft)) < HELD_OUT
+    flown = np.bincount(number)
+    place = np.arange(len(number)) - (np.cumsum(flown) - flown)[number]  # within the aircraft
+    scored = (out & (flown >= FIRST + LATER))[number]
+    take = lambda rows: table.filter(pa.array(rows))
+    return Split(
+        take(~out[number]), take(scored & (place < FIRST)), take(scored & (place >= FIRST))
     )
-    console.print(f"  of its {len(y)} other rows, {inside} fell inside their 90% intervals")
 
 
-if __name__ == "__main__":
-    main()
+def _numbered(table: pa.Table) -> tuple[list[str], Int[np.ndarray, " rows"]]:
+    """The aircraft in order of appearance, and the number of each row's."""
+    code = table["tailnum"].cast(pa.string()).combine_chunks().dictionary_encode()
+    return code.dictionary.to_pylist(), code.indices.to_numpy()
+
+
+class Score(NamedTuple):
+    """How predicted chances of being late compare with what happened.
+
+    Attributes:
+        log_score: mean log probability of what happened, in nats a flight; larger is better.
+        brier: mean squared error of the chances; smaller is better.
+        error: mean absolute error of an aircraft's share of late flights.
+        inside: share of aircraft whose share of late flights fell inside its 90% interval.
+    """
+
+    log_score: float
+    brier: float
+    error: float
+    inside: float
+
+
+class Shares(NamedTuple):
+    """Each aircraft's share of late flights among its later ones: observed and predicted."""
+
+    observed: Float[np.ndarray, " aircraft"]
+    mean: Float[np.ndarray, " aircraft"]
+    low: Float[np.ndarray, " aircraft"]
+    high: Float[np.ndarray, " aircraft"]
+
+
+def judge(
+    chance: Float[np.ndarray, "S rows"], later: pa.Table, seed: int = 0
+) -> tuple[Score, Shares]:
+    """Scores draws of every later flight's chance of being late against what happened."""
+    late = later["late"].to_numpy().astype(bool)
+    _, number = _numbered(later)
+    p = np.clip(chance.mean(0, dtype=np.float64), 1e-6, 1 - 1e-6)
+    draws = np.random.default_rng(seed).random(chance.shape, np.float32) < chance
+    share = np.stack([_share(draw, number) for draw in draws])
+    low, high = np.quantile(share, [0.05, 0.95], axis=0)
+    shares = Shares(_share(late, number), share.mean(0), low, high)
+    score = Score(
+        float(np.mean(np.log(np.where(late, p, 1 - p)))),
+        float(np.mean((p - late) ** 2)),
+        float(np.mean(np.abs(shares.mean - shares.observed))),
+        float(np.mean((low <= shares.observed) & (shares.observed <= high))),
+    )
+    return score, shares
+
+
+def _share(
+    late: Bool[np.ndarray, " rows"], number: Int[np.ndarray, " rows"]
+) -> Float[np.ndarray, " aircraft"]:
+    return np.bincount(number, late) / np.bincount(number)
+
+
+def run(out: Path, seed: int = 0) -> None:
+    """Fits, predicts for new aircraft, writes the report, and says where it is."""
+    console, started = Console(highlight=False, soft_wrap=True), time.perf_counter()
+    table = flights()
+    data = split(table, seed)
+    console.print("[bold]Is a flight late? 2013, New York's airports, by aircraft")
+    console.print(
+        f"  {table.num_rows:,} flights; late: more than 15 minutes after the scheduled arrival\n"
+        f"  {FORMULA}\n"
+    )
+    model, groups = rf.from_formula(FORMULA, data.fitted, likelihood="bernoulli")
+    console.print(f"Fitting {groups.n_rows:,} flights of {len(groups):,} aircraft ...")
+    posterior = rf.fit(model, groups, seed=seed)
+    console.print(str(posterior), markup=False)
+    console.print(str(posterior.summary()) + "\n", markup=False)
+    _new_aircraft(console, posterior, data, seed)
+    posterior.save(out / "fit")
+    rf.write_report(posterior, groups, out / "report.html")
+    seconds = time.perf_counter() - started
+    console.print(f"\nThe fit is in {out / 'fit'}, the report in {out / 'report.html'}: open it.")
+    console.print(f"{seconds:.0f} seconds in all, compiling included.", style="dim")
+
+
+def _new_aircraft(console: Console, posterior: Any, data: Split, seed: int) -> None:
+    """Predicts for aircraft that the fit never saw, with and without their first flights."""
+    names, _ = _numbered(data.later)
+    console.print(
+        f"[bold]{len(names)} aircraft held out of the fit[/bold]: {data.later.num_rows:,} later "
+        f"flights, predicted without a refit"
+    )
+    later = data.later.drop_columns(["late"])
+    predict = lambda given: posterior.predict(later, given, DRAWS, seed, kind="mean", summary=False)
+    known, shares = judge(predict(data.first), data.later, seed)
+    unknown, _ = judge(predict(None), data.later, seed)
+    table = Table("from", box=None, pad_edge=False)
+    for name in ("log score", "Brier score", "error of late share", "in 90% interval"):
+        table.add_column(name, justify="right")
+    table.add_row("the population alone", *_cells(unknown))
+    table.add_row(f"their first {FIRST} flights too", *_cells(known))
+    console.print(table)
+    console.print("\nSome of them:")
+    console.print(_some(names, shares, data.first))
+
+
+def _cells(score: Score) -> list[str]:
+    return [
+        f"{score.log_score:.4f}",
+        f"{score.brier:.4f}",
+        f"{score.error:.1%}",
+        f"{score.inside:.0%}",
+    ]
+
+
+def _some(names: list[str], shares: Shares, first: pa.Table) -> Table:
+    """Five aircraft, from the one predicted to be least often late to the most."""
+    _, number = _numbered(first)
+    before = _share(first["late"].to_numpy().astype(bool), number)
+    table = Table("aircraft", box=None, pad_edge=False)
+    for name in (f"late in first {FIRST}", "late later: predicted", "90% interval", "observed"):
+        table.add_column(name, justify="right")
+    order = np.argsort(shares.mean)
+    for i in order[np.linspace(0, len(order) - 1, 5).astype(int)]:
+        interval = f"{shares.low[i]:.0%} to {shares.high[i]:.0%}"
+        middle = f"{before[i]:.0%}", f"{shares.mean[i]:.0%}", interval
+        table.add_row(names[i], *middle, f"{shares.observed[i]:.0%}")
+    return table

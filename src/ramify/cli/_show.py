@@ -1,0 +1,90 @@
+"""What the commands print: results to stdout, notes about the work to stderr."""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+_VERDICTS = {"trust": "green", "check": "yellow", "do not trust": "red"}
+_WIDTH = 120  # of tables that go to a file or a pipe
+
+
+def screen() -> Console:
+    """Stdout; wide enough for a whole table where it is not a terminal."""
+    return Console(width=None if sys.stdout.isatty() else _WIDTH, highlight=False)
+
+
+def note(text: str) -> None:
+    """A sentence about the work, on stderr so that it never mixes with results."""
+    Console(stderr=True, highlight=False, soft_wrap=True).print(text, markup=False)
+
+
+def sizes(groups: Any) -> None:
+    """How many groups there are, and of what sizes."""
+    import numpy as np
+
+    low, middle, high = np.quantile(groups.sizes, [0, 0.5, 1]).astype(int)
+    note(f"{len(groups):,} groups by {groups.by}, of {low:,} to {high:,} rows (median {middle:,}).")
+
+
+def posterior(fitted: Any, summary: Any = None) -> None:
+    """What was fitted and how it went, then the table of a summary."""
+    console = screen()
+    console.print(str(fitted), markup=False, soft_wrap=True)
+    summary = fitted.summary() if summary is None else summary
+    console.print(_table(["", *summary.columns], _cells(summary)))
+
+
+def diagnosis(found: Any) -> None:
+    """The verdict, why, and the worst groups."""
+    console = screen()
+    console.print(f"Verdict: [bold {_VERDICTS[found.verdict]}]{found.verdict}")
+    for reason in found.reasons:
+        console.print(f"  - {reason}", markup=False, soft_wrap=True)
+    worst = found.worst(10)
+    if len(found.labels):
+        columns = [map(_plain, column.tolist()) for column in worst.values()]
+        console.print(_table(list(worst), list(zip(*columns, strict=True)), "Worst groups"))
+
+
+def csv(table: Any) -> None:
+    """A table as CSV, to stdout."""
+    from pyarrow import csv
+
+    csv.write_csv(as_arrow(table), sys.stdout.buffer)
+
+
+def summary_table(summary: Any) -> Any:
+    """A summary as an Arrow table, a row for each parameter."""
+    return as_arrow({"parameter": summary.names, **summary.columns})
+
+
+def as_arrow(table: Any) -> Any:
+    """A table of any kind that the library returns, as an Arrow table."""
+    import pyarrow as pa
+
+    return table if isinstance(table, pa.Table) else pa.table(table)
+
+
+def _cells(summary: Any) -> list[list[str]]:
+    """The cells of a summary as its own text shows them: it knows how many digits to give."""
+    lines = [line.rsplit(None, len(summary.columns)) for line in str(summary).splitlines()[1:]]
+    return [[name.strip(), *numbers] for name, *numbers in lines]
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+def _table(names: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> Table:
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for place, name in enumerate(names):
+        table.add_column(name, justify="left" if place == 0 else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*map(Text, row))  # Text: a name may have brackets in it
+    return table
