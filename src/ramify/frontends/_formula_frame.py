@@ -1,0 +1,122 @@
+"""Columns of a user's table as the coding library wants them: numbers, or categories in order."""
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Shaped
+
+from ramify._data._raw import Raw, columns_of, made_by
+
+_SHOWN = 5  # rows named in a message
+
+
+def kind_of_table(table: Any) -> str:
+    """Who made a table: results come back as the same kind."""
+    maker = made_by(table)
+    return maker if maker in ("pandas", "polars", "pyarrow") else "dict"
+
+
+def as_table(kind: str, columns: dict[str, Any]) -> Any:
+    """Columns as a table of that kind."""
+    if kind == "pandas":
+        import pandas as pd
+
+        return pd.DataFrame(columns)
+    if kind == "polars":
+        import polars as pl
+
+        return pl.DataFrame(columns)
+    if kind == "pyarrow":
+        import pyarrow as pa
+
+        return pa.table({n: c.tolist() if c.dtype.kind in "OU" else c for n, c in columns.items()})
+    return columns
+
+
+def read_frame(table: Any, names: list[str], what: str = "table") -> Any:
+    """The named columns as a pandas DataFrame: numbers, booleans and ordered categories."""
+    import pandas as pd
+
+    raw = columns_of(table, names, what)
+    columns = {name: _column(name, column, what) for name, column in raw.items()}
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        shown = ", ".join(f'"{name}" {size:,}' for name, size in lengths.items())
+        raise ValueError(f"the columns of {what} differ in length: {shown}; expected one.")
+    return pd.DataFrame(columns)
+
+
+def rows_in_words(bad: Bool[np.ndarray, " n"]) -> str:
+    """Which rows: `row 3`, `rows 1, 4 and 17`, `1,204 rows (1, 4, 17, 20, 21, ...)`."""
+    where = np.flatnonzero(bad)
+    if len(where) == 1:
+        return f"row {where[0]}"
+    if len(where) <= _SHOWN:
+        return f"rows {', '.join(map(str, where[:-1]))} and {where[-1]}"
+    return f"{len(where):,} rows ({', '.join(map(str, where[:_SHOWN]))}, ...)"
+
+
+def _column(name: str, raw: Raw, what: str) -> Any:
+    import pandas as pd
+
+    series, declared = _as_series(name, raw)
+    missing = np.asarray(series.isna())
+    if missing.any():
+        raise ValueError(
+            f'column "{name}" of {what} has no value in {rows_in_words(missing)}: drop or impute '
+            "them before the fit."
+        )
+    if isinstance(series.dtype, pd.CategoricalDtype):
+        return _categories(series, declared)
+    if series.dtype.kind in "biuf":
+        return _numbers(name, np.asarray(series), what)
+    if series.dtype.kind in "mM" or not isinstance(series.iloc[0] if len(series) else "", str):
+        first = series.iloc[0] if len(series) else None
+        raise TypeError(
+            f'column "{name}" of {what} holds {type(first).__name__} values; expected numbers, text '
+            "or categories: convert it, for example dates to days since some day."
+        )
+    return _categories(series.astype("category"), False)
+
+
+def _as_series(name: str, raw: Raw) -> tuple[Any, bool]:
+    """The column as a pandas Series, and whether the order of its categories was declared."""
+    import pandas as pd
+
+    maker = made_by(raw)
+    if maker == "polars":
+        return raw.to_pandas(), type(raw.dtype).__name__ == "Enum"
+    if maker == "pyarrow":
+        series = raw.to_pandas()
+        return series if isinstance(series, pd.Series) else pd.Series(series), False
+    if maker == "pandas":
+        return pd.Series(raw).reset_index(drop=True), True
+    values = raw if np.ma.isMA(raw) else np.asarray(raw)
+    if values.ndim != 1:
+        raise ValueError(
+            f'column "{name}" has values of shape {list(values.shape[1:])}; a formula takes one '
+            "value per row: give each its own column."
+        )
+    if np.ma.isMA(values):
+        values = np.where(np.ma.getmaskarray(values), np.nan, values.astype(float))
+    return pd.Series(values), False
+
+
+def _numbers(name: str, values: Shaped[np.ndarray, " n"], what: str) -> np.ndarray:
+    bad = ~np.isfinite(values) if values.dtype.kind == "f" else np.zeros(len(values), bool)
+    if bad.any():
+        raise ValueError(
+            f'column "{name}" of {what} is infinite in {rows_in_words(bad)}; expected finite '
+            "numbers: drop or replace them."
+        )
+    return values
+
+
+def _categories(series: Any, declared: bool) -> Any:
+    """Ordered, since that is how the coding library is told the order; unused ones dropped."""
+    import pandas as pd
+
+    series = series.cat.remove_unused_categories()
+    levels = series.cat.categories
+    ordered = list(levels) if declared else sorted(levels.tolist())
+    return pd.Series(series.cat.set_categories(ordered, ordered=True))

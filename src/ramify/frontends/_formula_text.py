@@ -1,0 +1,232 @@
+"""The text of a formula: what is left of the tilde, the common part, and the one grouping term.
+
+The grouping term is taken out here, so that the library which codes the predictors never sees the
+grouping column: it would make a dense rows x groups array of it.
+"""
+
+import re
+from typing import NamedTuple
+
+# Longest first, so that "||" is one operator. A name may have dots in it: np.log is one.
+_TOKEN = re.compile(
+    r"\s*(?:(?P<name>[^\W\d]\w*(?:\.\w+)*|`[^`]*`)|(?P<number>\d+(?:\.\d*)?|\.\d+)"
+    r"|(?P<string>'[^']*'|\"[^\"]*\")|(?P<operator>\|\||\*\*|//|[=!<>]=|[-+*/:|~(),=<>%{}\[\]]))"
+)
+_OPENING, _CLOSING = {"(": ")", "[": "]", "{": "}"}, {")", "]", "}"}
+ADDITIONS = ("trials", "weights")
+PROPORTIONS = ("p", "prop", "proportion")
+
+
+class FormulaError(ValueError):
+    """A formula that can't be read; the message shows the place."""
+
+
+class Token(NamedTuple):
+    """A piece of the text and where it begins."""
+
+    text: str
+    kind: str
+    at: int
+
+
+class FormulaText(NamedTuple):
+    """A formula in parts.
+
+    Attributes:
+        text: the whole, as it was written.
+        response: left of the tilde, without what follows a bar.
+        trials: the column (or number) of binomial trials, if any.
+        weights: the column of weights, if any.
+        common: the common part: right of the tilde, without the grouping term.
+        group: the effects that vary by group, left of the bar in the grouping term.
+        by: the grouping column.
+        independent: whether the bar is double, so that effects have no correlations.
+    """
+
+    text: str
+    response: str
+    trials: str | None
+    weights: str | None
+    common: str
+    group: str
+    by: str
+    independent: bool
+
+
+def parse(text: str) -> FormulaText:
+    """Takes a formula apart.
+
+    Example:
+        >>> parts = parse("y | trials(n) ~ 1 + x + (1 + x || user)")
+        >>> parts.response, parts.trials, parts.common, parts.group, parts.by, parts.independent
+        ('y', 'n', '1 + x', '1 + x', 'user', True)
+    """
+    if not isinstance(text, str):
+        raise TypeError(
+            f"formula is a {type(text).__name__}; expected text such as 'y ~ 1 + (1 | g)'."
+        )
+    tokens = _scan(text)
+    _check_brackets(text, tokens)
+    _check_operands(text, tokens)
+    tildes = [t for t in tokens if t.text == "~"]
+    if len(tildes) != 1:
+        where = tildes[1].at if tildes else len(text)
+        raise error(
+            text, where, f"expected one ~ between response and predictors, got {len(tildes)}"
+        )
+    response, trials, weights = _left(text, [t for t in tokens if t.at < tildes[0].at], tildes[0])
+    right = [t for t in tokens if t.at > tildes[0].at]
+    common, group, by, independent = _right(text, right, tildes[0])
+    return FormulaText(text, response, trials, weights, common, group, by, independent)
+
+
+def error(text: str, at: int, what: str) -> FormulaError:
+    """The error with the formula and a caret under the place."""
+    line = " ".join(text.splitlines()) if "\n" in text else text
+    return FormulaError(f"formula: {what}.\n  {line}\n  {' ' * at}^")
+
+
+def unquoted(name: str) -> str:
+    """A name without its backquotes."""
+    return name[1:-1] if name.startswith("`") else name
+
+
+def place_of(text: str, name: str) -> int:
+    """Where a name stands in the formula, as a whole word."""
+    found = [t.at for t in _scan(text) if unquoted(t.text) == name]
+    return found[0] if found else 0
+
+
+def _scan(text: str) -> list[Token]:
+    tokens, at = [], 0
+    while text[at:].strip():
+        match = _TOKEN.match(text, at)
+        if match is None or match.lastgroup is None:
+            at += len(text[at:]) - len(text[at:].lstrip())
+            raise error(text, at, f"can't read {text[at]!r}")
+        tokens.append(Token(match[match.lastgroup], match.lastgroup, match.start(match.lastgroup)))
+        at = match.end()
+    return tokens
+
+
+def _check_brackets(text: str, tokens: list[Token]) -> None:
+    opened: list[Token] = []
+    for token in tokens:
+        if token.text in _OPENING:
+            opened.append(token)
+        elif token.text in _CLOSING:
+            if not opened or _OPENING[opened[-1].text] != token.text:
+                raise error(text, token.at, f"{token.text!r} closes nothing that was opened")
+            opened.pop()
+    if opened:
+        raise error(text, opened[-1].at, f"{opened[-1].text!r} is never closed")
+
+
+def _check_operands(text: str, tokens: list[Token]) -> None:
+    """Raises where two operators or two operands meet, or something is missing at the end."""
+    operand, before = False, Token("", "start", 0)
+    for token in tokens:
+        opens = token.kind != "operator" or token.text in "({"
+        if opens and operand and token.text != "(":
+            raise error(text, token.at, f"expected an operator such as + before {token.text!r}")
+        if opens:
+            operand = token.kind != "operator"
+        elif token.text in _CLOSING:
+            if not operand and before.text != "(":
+                raise error(text, token.at, f"something is missing before {token.text!r}")
+            operand = True
+        else:
+            unary = token.text in "+-" and before.text in ("", "~", "(", ",", "=", "+", "|", "||")
+            unary = unary and not (token.text == "+" and before.text == "+")
+            first = token.text == "~" and before.kind == "start"
+            if not operand and not unary and not first:
+                raise error(text, token.at, f"something is missing before {token.text!r}")
+            operand = False
+        before = token
+    if tokens and not operand:
+        raise error(text, len(text.rstrip()), f"something is missing after {before.text!r}")
+
+
+def _left(text: str, tokens: list[Token], tilde: Token) -> tuple[str, str | None, str | None]:
+    """Response, trials and weights."""
+    if not tokens:
+        raise error(text, tilde.at, "there is no response before ~")
+    bars = [t for t in tokens if t.text in ("|", "||")]
+    end = bars[0].at if bars else tilde.at
+    response = text[tokens[0].at : end].strip()
+    found: dict[str, str] = {}
+    for call in re.finditer(
+        r"\s*(\w+)\s*\(([^()]*)\)\s*(\+|$)", text[end + 1 : tilde.at] if bars else ""
+    ):
+        found[call[1]] = call[2].strip()
+    known = sum(len(t.text) > 0 and t.text in ADDITIONS for t in tokens)
+    if bars and (not found or set(found) - set(ADDITIONS) or known != len(found)):
+        raise error(text, end, "after | a response takes trials(column) and weights(column)")
+    proportion = re.fullmatch(r"(\w+)\s*\(([^,()]+),([^,()]+)\)", response)
+    if proportion and proportion[1] in PROPORTIONS:
+        response, found["trials"] = proportion[2].strip(), proportion[3].strip()
+    column = lambda name: unquoted(found[name]) if name in found else None
+    return response, column("trials"), column("weights")
+
+
+def _right(text: str, tokens: list[Token], tilde: Token) -> tuple[str, str, str, bool]:
+    """Common part, group-level effects, grouping column, and whether they are independent."""
+    terms = _grouping_terms(text, tokens)
+    if not terms:
+        raise error(
+            text, len(text.rstrip()), "there is no grouping term such as (1 | user); add one"
+        )
+    if len(terms) > 1:
+        raise error(
+            text,
+            terms[1][0].at,
+            "only one grouping term is supported: crossed and nested factors are not",
+        )
+    opening, bar, closing = terms[0]
+    group, by = text[opening.at + 1 : bar.at].strip(), text[bar.at + len(bar.text) : closing.at]
+    _check_factor(text, tokens, bar, closing)
+    if not group:
+        raise error(text, bar.at, "there are no effects before |; write (1 | g) for an intercept")
+    before = text[tilde.at + 1 : opening.at].rstrip()
+    after = text[closing.at + 1 :].strip()
+    if before and before[-1] != "+":
+        raise error(text, opening.at, "a grouping term is added with +")
+    if after and after[0] not in "+-":
+        raise error(text, closing.at + 1, "expected + after a grouping term")
+    before = before.removesuffix("+").strip()
+    common = f"{before} {after}" if before else after.removeprefix("+")
+    return common.strip() or "1", group, unquoted(by.strip()), bar.text == "||"
+
+
+def _grouping_terms(text: str, tokens: list[Token]) -> list[tuple[Token, Token, Token]]:
+    """The opening, the bar and the closing of every grouping term."""
+    terms, opened = [], []
+    for token in tokens:
+        if token.text in _OPENING:
+            opened.append((token, []))
+        elif token.text in ("|", "||"):
+            if not opened:
+                raise error(text, token.at, "put a grouping term in parentheses: (1 + x | user)")
+            if opened[-1][1]:
+                raise error(text, token.at, "a grouping term has one bar")
+            opened[-1][1].append(token)
+        elif token.text in _CLOSING:
+            opening, bars = opened.pop()
+            if bars and opened:
+                raise error(text, opening.at, "a grouping term can't be inside another bracket")
+            if bars:
+                terms.append((opening, bars[0], token))
+    return terms
+
+
+def _check_factor(text: str, tokens: list[Token], bar: Token, closing: Token) -> None:
+    factor = [t for t in tokens if bar.at < t.at < closing.at]
+    if len(factor) == 1 and factor[0].kind == "name":
+        return
+    where = factor[1] if len(factor) > 1 else factor[0]
+    cure = "make one column of them" if where.text in (":", "/", "*", "+") else "name a column"
+    raise error(
+        text,
+        where.at,
+        f"expected one grouping column after |; crossed and nested factors are not supported: {cure}",
+    )
