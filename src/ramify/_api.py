@@ -21,4 +21,5 @@ from ramify._model import unit as unit
 from ramify._posterior import Posterior as Posterior
 from ramify._saving import load as load
 from ramify._schedule import paper_schedule as paper_schedule
+from ramify.frontends.formula import from_formula as from_formula
 from ramify.frontends.numpyro import from_numpyro as from_numpyro
