@@ -1,6 +1,8 @@
 """The public names, and where each is defined: what `import ramify` offers."""
 
 from ramify._data import Groups as Groups
+from ramify._diagnostics import Diagnosis as Diagnosis
+from ramify._diagnostics import diagnose as diagnose
 from ramify._family import amortized as amortized
 from ramify._family import branch as branch
 from ramify._family import joint as joint

@@ -1,0 +1,171 @@
+"""Diagnoses of fits whose quality is known: exact ones, and the same spoiled."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import oracle
+from exact_fits import exact_fit, gaussian, read
+from ramify import _diagnostics
+from ramify._diagnostics import diagnose, effective_draws, k_hat
+from ramify._posterior import Posterior
+
+pytestmark = pytest.mark.usefixtures("rank_promotion")
+
+SIZES = np.array([4, 0, 3, 6, 1, 5, 2, 3])
+N, DIM = len(SIZES), 2
+
+
+@pytest.fixture(scope="module")
+def table():
+    return oracle.simulate(3, N, SIZES, DIM)[0]
+
+
+@pytest.fixture(scope="module")
+def exact(table):
+    return exact_fit("branch", table, N)
+
+
+def spoiled(fit: Posterior, table, shift: float, factor: float) -> Posterior:
+    """The exact fit with q(theta) moved by some sds in every coordinate, its sds multiplied."""
+    post = oracle.exact(table, N)
+    sd = np.sqrt(np.diag(post.theta_cov))
+    q = gaussian(post.theta_mean + shift * sd, factor**2 * post.theta_cov)
+    family = eqx.tree_at(lambda f: f.theta, fit.family, q)
+    return Posterior(fit.model, family, fit.groups, local_draws=fit.local_draws)
+
+
+@pytest.mark.parametrize("shape", [-0.3, 0.1, 0.5, 0.9])
+def test_k_hat_is_that_of_arviz(shape):
+    array_stats = pytest.importorskip("arviz_stats.base").array_stats
+    rng = np.random.default_rng(1)
+    weights = ((1 - rng.uniform(size=(5, 800))) ** -shape - 1) / shape + 1e-3
+    found = k_hat(np.log(weights).T)
+    assert found.shape == (5,)
+    for own, column in zip(found, np.log(weights), strict=True):
+        _, theirs = array_stats.psislw(-column)  # it takes what the weights divide by
+        assert own == pytest.approx(float(theirs), abs=1e-6)
+        assert k_hat(column) == own
+
+
+def test_k_hat_at_the_edges():
+    assert k_hat(np.full(100, -700.0)) == 0.0
+    assert k_hat(np.append(np.zeros(99), 2000.0)) == np.inf
+    assert k_hat(np.append(np.zeros(99), np.nan)) == np.inf
+    assert k_hat(np.append(np.random.default_rng(0).normal(size=99), -np.inf)) < 1
+    with pytest.raises(ValueError, match="at least 25 weights"):
+        k_hat(np.zeros(8))
+
+
+def test_effective_draws():
+    assert effective_draws(np.log([1.0, 1.0, 2.0])) == pytest.approx(16 / 6)
+    assert effective_draws(np.stack([np.zeros(4), [0, 0, -np.inf, -np.inf]], 1)).tolist() == [4, 2]
+    assert effective_draws(np.array([0.0, np.nan])) == 0
+
+
+def test_an_exact_fit_is_trusted(exact):
+    found = diagnose(exact, draws=200)
+    assert found.verdict == "trust"
+    assert found.k_hat < 0.3 and found.effective_draws > 195
+    assert max(map(abs, found.shift.values())) < 0.02
+    assert list(found.shift) == ["mu[0]", "mu[1]"]
+    assert np.all(found.group_k_hat == 0) and np.all(found.group_effective > 0.999)
+    np.testing.assert_allclose(found.gap, 0, atol=1e-3)
+    assert found.labels.tolist() == list(range(N)) and found.sizes.tolist() == SIZES.tolist()
+
+
+def test_a_spoiled_theta_is_not_trusted(exact, table):
+    found = diagnose(spoiled(exact, table, shift=3, factor=0.5), draws=200)
+    assert found.verdict == "do not trust"
+    assert found.k_hat > 0.7 and found.effective_draws < 20
+    assert "local_draws=" in found.reasons[0]
+    assert min(found.shift.values()) < -1  # back to where it belongs
+
+
+def test_a_mean_that_is_off_is_worth_a_look(exact, table):
+    """Wide enough for even weights, but centred elsewhere."""
+    found = diagnose(spoiled(exact, table, shift=0.8, factor=1.5), draws=400)
+    assert found.verdict == "check" and found.k_hat < 0.5
+    assert "would move the mean of mu[" in found.reasons[0]
+
+
+def test_weights_of_theta_are_exact(exact, table):
+    """With exact locals, weights are the density of the posterior over q's, known in closed form."""
+    fit = spoiled(exact, table, shift=0.5, factor=1.2)
+    theta = _diagnostics.draw_theta(jax.random.key(0), fit.family, fit.model, 50)
+    found = _diagnostics._theta_log_weights(fit.family, fit.model, fit.groups, theta, 512)
+    post = oracle.exact(table, N)
+    truth = np.array(
+        [
+            oracle.gaussian_log_density(t, post.theta_mean, post.theta_cov)
+            for t in np.asarray(theta.theta, np.float64)
+        ]
+    ) - np.asarray(theta.log_q, np.float64)
+    # The points are shared by all draws, so their noise is common to all but for a slope.
+    np.testing.assert_allclose(found - found.mean(), truth - truth.mean(), atol=0.05)
+    assert np.std(truth) > 0.3
+
+
+def test_a_group_that_is_wrong_is_found(exact):
+    """One group's Gaussian four times too narrow: its gap is the KL, and it comes first."""
+    w = exact.family.local.w.at[3, -3:-1].add(-jnp.log(4.0))
+    family = eqx.tree_at(lambda f: f.local.w, exact.family, w)
+    found = diagnose(Posterior(exact.model, family, exact.groups), draws=100, seed=1)
+    assert found.worst(1)["group"].tolist() == [3]
+    assert found.group_k_hat[3] > 0.5 and np.delete(found.group_k_hat, 3).max() == 0
+    assert found.verdict != "trust" and "3" in str(found)
+    # Most of KL(q, p); where the weights are that uneven, the tight bound is not tight either.
+    assert 0.3 < found.gap[3] < 0.5 * DIM * (1 / 16 - 1 + np.log(16)) + 0.2
+
+
+def test_tight_fits_are_judged_by_their_proposals(table):
+    fit = exact_fit("solved", table, N)
+    fit = Posterior(fit.model, fit.family, fit.groups, local_draws=32)
+    found = diagnose(fit, draws=100)
+    assert found.verdict == "trust"
+    assert np.all(found.group_k_hat < 0.5) and np.all(found.group_effective > 0.6)
+    np.testing.assert_allclose(found.gap, 0, atol=0.1)
+    assert found.converged.all()
+
+
+def test_joint_families_are_judged_as_a_whole(table):
+    found = diagnose(exact_fit("joint", table, N), draws=100)
+    assert found.verdict == "trust" and len(found.labels) == 0
+    assert "everything together" in str(found)
+
+
+def test_what_the_fit_noted_counts(exact):
+    notes = {"converged": False, "bias_sds": 0.05}
+    found = diagnose(Posterior(exact.model, exact.family, exact.groups, notes=notes), draws=100)
+    assert found.verdict == "check"
+    assert any("had not converged" in reason for reason in found.reasons)
+    biased = Posterior(exact.model, exact.family, exact.groups, notes={"bias_sds": 0.8})
+    assert diagnose(biased, draws=100).verdict == "do not trust"
+    lost = Posterior(exact.model, exact.family, exact.groups, notes={"unconverged": 2})
+    assert diagnose(lost, draws=100).verdict == "do not trust"  # two of eight groups
+
+
+def test_only_some_of_very_many_groups_are_judged(exact, monkeypatch):
+    monkeypatch.setattr(_diagnostics, "WORK", 256 * 14)
+    found = diagnose(exact, draws=100)
+    assert 1 <= len(found.labels) < N and "taken at random" in str(found)
+
+
+def test_bad_input(exact):
+    with pytest.raises(ValueError, match="at least 25 draws"):
+        diagnose(exact, draws=10)
+    loaded = Posterior(exact.model, exact.family, None, source=exact._source)
+    with pytest.raises(ValueError, match="pass groups="):
+        diagnose(loaded)
+    assert diagnose(loaded, read(oracle.simulate(3, N, SIZES, DIM)[0], N), draws=100).k_hat < 0.3
+
+
+def test_groups_match_by_label(exact):
+    """A part of the groups in another order: the same weights for each of them."""
+    whole = diagnose(exact, draws=100)
+    part = exact.groups.subset(labels=[6, 2])
+    found = diagnose(exact, part, draws=100)
+    assert found.labels.tolist() == [6, 2]
+    np.testing.assert_allclose(found.gap, whole.gap[[6, 2]], atol=1e-4)
