@@ -186,7 +186,8 @@ def _population(
     """
     if not mine.any():
         return None
-    at = _with_group_columns(source, _some(at, mine), {})
+    at = _some(at, mine)
+    at = _with_group_columns(source, at, model.unknown_columns(len(at)))
     given = without_rows(source, at)
     if isinstance(family, Branched) and isinstance(family.local, Amortizer):
         if model.z.size <= MAX_DIM:

@@ -7,6 +7,7 @@ z [B, M]. This file is where the two meet, and the only place that adds Jacobian
 
 import math
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -205,6 +206,44 @@ class Model:
         """Named constrained z of each place, [B, ...]; a front end may add what follows from it."""
         del theta, batch
         return jax.vmap(self.z.values)(z)
+
+    def read(self, table: Any, what: str, *, outcomes: bool) -> Any:
+        """A user's table as this model's groups; None where its columns are the model's own.
+
+        `what` is the table's name in messages; `outcomes` says whether rows are to be conditioned
+        on, or are places to predict.
+        """
+        del table, what, outcomes
+        return None
+
+    def unknown_columns(self, count: int) -> dict[str, np.ndarray]:
+        """Group columns, [count, ...], of groups of which nothing is known; by default none."""
+        del count
+        return {}
+
+    def summarised(self, values: Named) -> Named | None:
+        """Draws of the globals, [S, ...] each, as the rows of a summary: None for every entry."""
+        del values
+        return None
+
+    def expected(
+        self, kind: str, theta: Float[Array, " D"], z_rows: Float[Array, "R M"], batch: Batch
+    ) -> Float[Array, " R"]:
+        """The mean outcome of each row (kind "mean"), or its linear predictor ("link")."""
+        del theta, z_rows, batch
+        raise ValueError(
+            f'kind="{kind}" is for models made from formulas; this one can make new outcomes only: '
+            'kind="response".'
+        )
+
+    def group_effects(self, sampled: Any, sizes: Any, totals: bool, quantiles: Any) -> Any:
+        """A table of what varies by group; `sampled` yields (labels, draws by name) in blocks."""
+        del sampled, sizes, totals, quantiles
+        raise ValueError("group_effects is for models made from formulas; use posterior.sample.")
+
+    def save(self, folder: Path, groups: Any) -> None:
+        """Writes to a saved fit what is needed to do without the model; by default nothing."""
+        del folder, groups
 
     def observed(self, batch: Batch) -> Named:
         """The outcomes of the rows by name, [R, ...], as far as the model knows which they are."""

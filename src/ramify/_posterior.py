@@ -1,7 +1,7 @@
 """What a fit returns: draws, predictions, a summary, the paper's metrics, a file."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,23 +11,11 @@ from jaxtyping import Shaped
 
 from ramify import _metrics, _predict
 from ramify._blas import one_blas_thread
-from ramify._conditioning import (
-    Part,
-    Source,
-    check_columns,
-    check_together,
-    matched,
-    numbered,
-    parts,
-    source_of,
-    unloaded,
-    without_rows,
-)
+from ramify._conditioning import check_columns, matched
 from ramify._data import Groups
-from ramify._draws import covariance_of, draw_theta, is_fixed, method_of, sample_block, theta_values
-from ramify._family import Family
+from ramify._draws import covariance_of, draw_theta, method_of, sample_block, theta_values
+from ramify._fitted import Fitted
 from ramify._metrics import Estimate, EvidenceForm, PredictiveForm
-from ramify._model import Model
 from ramify._streaming import blocks, check_memory
 from ramify._summary import Summary, summarise_theta, words
 
@@ -35,12 +23,11 @@ if TYPE_CHECKING:
     from ramify._refine import Gaps
 
 _NUMBERS = 2**26  # most numbers of z sampled at once: 256 MB
-_RESAMPLED = 16  # of how many local draws one is chosen, unless asked otherwise
 
 Named = dict[str, Shaped[np.ndarray, "..."]]
 
 
-class Posterior:
+class Posterior(Fitted):
     """An approximation of p(theta, z_1 .. z_N | y): a fitted family, its model and its data.
 
     Data passed to a method are matched to those of the fit by label. A draw of group i depends on
@@ -58,39 +45,6 @@ class Posterior:
         history: the trace: arrays by name, such as "step", "elbo", "seconds".
         notes: how the fit went.
     """
-
-    def __init__(
-        self,
-        model: Model,
-        family: Family,
-        groups: Groups | None,
-        *,
-        local_draws: int = 1,
-        history: Mapping[str, np.ndarray] | None = None,
-        notes: Mapping[str, Any] | None = None,
-        source: Source | None = None,
-    ):
-        """Checks that all belong together; `source` stands in for the groups of a loaded fit."""
-        if groups is not None:
-            source = source_of(groups)
-        if source is None:
-            raise ValueError("Posterior needs the groups of the fit, or what was saved of them.")
-        check_together(model, family, len(source.labels))
-        self.model, self.family, self.groups, self._source = model, family, groups, source
-        self.local_draws = local_draws
-        self._outcomes: dict[Any, Any] = {}  # what simulate makes of each kind of table
-        self.history = dict(history or {})
-        self.notes = dict(notes or {})
-
-    @property
-    def labels(self) -> Shaped[np.ndarray, " N"]:
-        """Labels of the groups of the fit."""
-        return self._source.labels
-
-    @property
-    def by(self) -> str:
-        """Name of the column with the labels."""
-        return self._source.by
 
     def __repr__(self) -> str:
         """What was fitted and how, and whatever should worry the reader, in words."""
@@ -184,6 +138,7 @@ class Posterior:
         draws: int = 1000,
         seed: int = 0,
         *,
+        kind: _predict.Kind = "response",
         summary: bool = True,
         quantiles: Sequence[float] = (0.05, 0.5, 0.95),
         local_draws: int | None = None,
@@ -196,10 +151,13 @@ class Posterior:
 
         Args:
             at: where to predict: a dict of arrays, pandas, polars or Arrow table with the fit's
-                label column and the columns `simulate` reads (not the outcome), or Groups.
+                label column and the columns `simulate` reads (not the outcome), or Groups. For a
+                model from a formula, the columns that the formula names.
             given: rows to condition the groups on, in any of these forms.
             draws: S.
             seed: predictions are a function of it.
+            kind: "response" for new outcomes; of a model from a formula also "mean", the mean of
+                the outcome, and "link", the linear predictor.
             summary: False returns the draws themselves.
             quantiles: of the outcome.
             local_draws: as in `sample`.
@@ -212,18 +170,17 @@ class Posterior:
         names = ["mean", "sd", *_predict.quantile_names(quantiles)]
         if summary:
             _predict.check_no_clash(at, names)
-        where = _predict.read(self._source, at, "at")
+        where = _predict.read(self._source, self.model, at, "at")
         given = None if given is None else self._given(given)
         K = self._local_draws(local_draws)
         found = self._parts(where, given, K)
-        outcome = _predict.outcome_of(self.model, self._source, found[0], self._outcomes)
-        task = _predict.Task(self.model, self.family, found, where.n_rows, outcome, draws, K, seed)
+        outcome = _predict.outcome_of(self.model, self._source, found[0], kind, self._outcomes)
+        n = where.n_rows
+        task = _predict.Task(self.model, self.family, found, n, outcome, kind, draws, K, seed)
         if summary:
             return _predict.appended(at, _predict.summaries(task, quantiles))
-        wanted = draws * where.n_rows * int(np.prod(outcome.shape)) * outcome.dtype.itemsize
-        check_memory(
-            wanted, None, f"{draws:,} draws of {where.n_rows:,} rows", "Predict fewer rows"
-        )
+        wanted = draws * n * int(np.prod(outcome.shape)) * outcome.dtype.itemsize
+        check_memory(wanted, None, f"{draws:,} draws of {n:,} rows", "Predict fewer rows")
         return _predict.draws(task)
 
     @one_blas_thread
@@ -235,6 +192,35 @@ class Posterior:
         Those of real parameters are exact, from the Gaussian q(theta); the others come from draws.
         """
         return summarise_theta(self.family, self.model, quantiles, draws, seed)
+
+    @one_blas_thread
+    def group_effects(
+        self,
+        groups: Any = None,
+        totals: bool = False,
+        draws: int = 500,
+        seed: int = 0,
+        *,
+        quantiles: Sequence[float] = (0.05, 0.5, 0.95),
+    ) -> Any:
+        """What varies by group in a model from a formula, a row for each group.
+
+        Args:
+            groups: the groups, Groups or a table whose rows to condition them on; the fit's by
+                default.
+            totals: False for deviations from the population (lme4's `ranef`), True for the
+                coefficients of each group, population included (`coef`).
+            draws: S.
+            seed: the table is a function of it.
+            quantiles: of each effect.
+
+        Returns:
+            A table of the kind that the formula was given: the label column, `n`, the rows of the
+            group, and `<effect>_mean`, `<effect>_sd`, `<effect>_q5`, ... of each effect.
+        """
+        data = self._default(groups)
+        sampled = self.sample_blocks(draws, data, seed)
+        return self.model.group_effects(sampled, data.sizes, totals, quantiles)
 
     @one_blas_thread
     def elbo(
@@ -312,7 +298,7 @@ class Posterior:
             local_draws: as in `sample`.
         """
         train = None if train is None else self._given(train)
-        rows = _predict.read(self._source, test, "test")
+        rows = _predict.read(self._source, self.model, test, "test", outcomes=True)
         check_columns(self._source.rows, rows.rows, "row column of test")
         K = self._local_draws(local_draws)
         found = self._parts(rows, train, K)
@@ -347,7 +333,7 @@ class Posterior:
         data = self.groups if groups is None else groups
         found = []
         if rows and data is not None and data.n_rows:
-            where = _predict.read(self._source, data, "groups")
+            where = _predict.read(self._source, self.model, data, "groups")
             found = self._parts(where, data, self._local_draws(None))
         return data_tree(self, self.sample(draws, groups, seed), data, found, seed)
 
@@ -372,56 +358,3 @@ class Posterior:
         from ramify._saving import save
 
         save(self, self._source, Path(path))
-
-    def _local_draws(self, asked: int | None) -> int:
-        if asked is None:
-            return min(self.local_draws, _RESAMPLED)
-        if asked < 1 or (asked > 1 and method_of(self.family) == "joint"):
-            raise ValueError(
-                f"local_draws={asked}: expected at least 1, and for joint(), which has no "
-                "q(z_i | theta), no more."
-            )
-        return asked
-
-    def _for_locals(self, groups: Groups | None, K: int) -> Groups:
-        """Groups whose z to draw: with their rows, unless the family has no use for them."""
-        needs_rows = K > 1 or not is_fixed(self.family)
-        if groups is None and self.groups is None and not needs_rows:
-            return unloaded(self._source)
-        groups = self._default(groups)
-        if needs_rows:
-            return matched(self._source, self.family, groups)
-        return without_rows(
-            self._source, numbered(self._source, self.family, groups), columns=False
-        )
-
-    def _for_metrics(self, groups: Groups | None) -> Groups:
-        groups = matched(self._source, self.family, self._default(groups))
-        if method_of(self.family) == "joint" and len(groups) != len(self.labels):
-            raise ValueError(
-                f"joint() covers all {len(self.labels):,} groups of its fit at once; got "
-                f"{len(groups):,} of them. Pass all, or fit a branch() family."
-            )
-        return groups
-
-    def _default(self, groups: Groups | None) -> Groups:
-        """The groups asked for, or the fit's."""
-        if groups is None and self.groups is None:
-            raise ValueError("This fit was loaded from a file, which holds no data: pass groups=.")
-        return groups if groups is not None else self.groups  # pyright: ignore[reportReturnType]
-
-    def _given(self, given: Any) -> Groups:
-        groups = _predict.read(self._source, given, "given")
-        check_columns(self._source.rows, groups.rows, "row column of given")
-        return groups
-
-    def _parts(self, at: Groups, given: Groups | None, K: int) -> list[Part]:
-        return parts(self._source, self.model, self.family, self.groups, at, given, K)
-
-    def _check_bytes(self, draws: int, N: int, max_bytes: int | float | None) -> None:
-        sizes = lambda space: sum(int(np.prod(p.shape)) for p in space.parameters.values())
-        count = draws * (sizes(self.model.theta) + N * sizes(self.model.z))
-        wanted = count * self.family.theta.mean.dtype.itemsize
-        what = f"{draws:,} draws of {N:,} groups"
-        cure = "Ask for fewer draws or groups, or iterate over posterior.sample_blocks(...)"
-        check_memory(wanted, max_bytes, what, cure)

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -18,17 +19,20 @@ from ramify._model import Model
 from ramify._streaming import blocks
 from ramify._types import Batch
 
+Kind = Literal["response", "mean", "link"]
+
 _NUMBERS = 2**25  # most outcomes held at once while a summary is made: 128 MB
 
 
-def read(source: Source, table: Any, what: str) -> Groups:
+def read(source: Source, model: Model, table: Any, what: str, *, outcomes: bool = False) -> Groups:
     """A table as groups, with those of the fit's columns that it has.
 
-    `row_order` says where in the table a row is; for Groups, where it is stored.
+    `row_order` says where in the table a row is; for Groups, where it is stored. `outcomes`: whether
+    rows are to be conditioned on, which some models read in another way.
     """
     if isinstance(table, Groups):
         groups = replace(table, row_order=np.arange(table.n_rows))
-    else:
+    elif (groups := model.read(table, what, outcomes=outcomes)) is None:
         names = column_names(table)
         present = lambda columns: [name for name in columns if name in names]
         groups = Groups.from_table(
@@ -38,22 +42,31 @@ def read(source: Source, table: Any, what: str) -> Groups:
     return groups
 
 
-def outcome_of(model: Model, source: Source, part: Part, seen: dict[Any, Any]) -> Any:
+def outcome_of(model: Model, source: Source, part: Part, kind: Kind, seen: dict[Any, Any]) -> Any:
     """Shape and type of one outcome, traced once for each kind of table and then kept in `seen`."""
     columns = part.at.rows | part.at.group
-    kind = tuple((name, c.shape[1:], c.dtype.str) for name, c in columns.items())
-    if kind not in seen:
-        seen[kind] = _traced(model, source, part)
-    return seen[kind]
+    known = kind, *((name, c.shape[1:], c.dtype.str) for name, c in columns.items())
+    if known not in seen:
+        seen[known] = _traced(model, source, part, kind)
+    return seen[known]
 
 
-def _traced(model: Model, source: Source, part: Part) -> Any:
+def _outcome(
+    kind: Kind, model: Model, key: PRNGKeyArray, theta: Array, z_rows: Array, batch: Batch
+) -> Array:
+    """A new outcome of each row, its mean or its linear predictor, [R, ...]."""
+    if kind == "response":
+        return model.simulate(key, theta, z_rows, batch)
+    return model.expected(kind, theta, z_rows, batch)
+
+
+def _traced(model: Model, source: Source, part: Part, kind: Kind) -> Any:
     """Shape and type of one outcome; raises if `simulate` asks for a column that is not there."""
     batch, key = example(part.at), jax.random.key(0)
     theta = jax.ShapeDtypeStruct((model.theta.size,), part.family.theta.mean.dtype)
     z = jax.ShapeDtypeStruct((2, model.z.size), theta.dtype)
     try:
-        out = jax.eval_shape(model.simulate, key, theta, z, batch)
+        out = jax.eval_shape(partial(_outcome, kind, model), key, theta, z, batch)
     except KeyError as error:
         name = error.args[0]
         known = name in source.rows or name in source.group
@@ -72,6 +85,7 @@ class Task(NamedTuple):
     parts: list[Part]
     n_rows: int
     outcome: Any
+    kind: Kind
     draws: int
     local_draws: int
     seed: int
@@ -105,7 +119,7 @@ def outcomes(task: Task) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     for part in task.parts:
         for block in blocks(part.given, part.at, rows=rows, places=places, coarse=True):
             given, at = block.batches
-            out = _simulate(part.family, task.model, given, at, theta, task.local_draws)
+            out = _simulate(part.family, task.model, given, at, theta, task.local_draws, task.kind)
             first = int(part.at.starts[block.start])
             count = int(part.at.sizes[block.start : block.stop].sum())
             yield part.at.row_order[first : first + count], np.asarray(out)[:, :count]
@@ -119,6 +133,7 @@ def _simulate(
     at: Batch,
     draws: Draws,
     local_draws: int,
+    kind: Kind,
 ) -> Array:
     """An outcome for each row of `at` and each draw, [S, R, ...]."""
     sample = local_sampler(family, model, given, local_draws)
@@ -127,7 +142,7 @@ def _simulate(
 
     def one(key: PRNGKeyArray, theta: Array) -> Array:
         z, _ = sample(key, theta)
-        return model.simulate(jax.random.fold_in(key, rows), theta, z[at.segment], at)
+        return _outcome(kind, model, jax.random.fold_in(key, rows), theta, z[at.segment], at)
 
     size = per_draw(family, model, given, local_draws) + per_draw(family, model, at, 1)
     return map_draws(one, draws, size)

@@ -30,6 +30,7 @@ from ramify._version import __version__
 FORMAT = "ramify-fit"
 FORMAT_VERSION = 1
 _FILES = ("arrays.safetensors", "labels.arrow", "fit.json")
+_OF_FORMULAS = ("config.json", "rows.safetensors")
 
 
 def save(posterior: Posterior, source: Source, path: Path) -> None:
@@ -50,14 +51,18 @@ def save(posterior: Posterior, source: Source, path: Path) -> None:
         raise
 
 
-def load(path: str | os.PathLike[str], model: Model, encoder: Any = None) -> Posterior:
+def load(
+    path: str | os.PathLike[str], model: Model | None = None, encoder: Any = None
+) -> Posterior:
     """Reads a fit that `Posterior.save` wrote.
 
-    The data are not part of it: pass `groups=` or `given=` to the methods that need them.
+    A fit of a formula is complete: `load(path)`. Of others the data are not part: pass `groups=` or
+    `given=` to the methods that need them.
 
     Args:
         path: the folder.
-        model: the model of the fit: with the same parameters, in the same order.
+        model: the model of the fit: with the same parameters, in the same order; not for one from
+            a formula, which is read from the folder.
         encoder: a module like the one given to `amortized`, if one was; its weights are read from
             the file.
 
@@ -66,6 +71,7 @@ def load(path: str | os.PathLike[str], model: Model, encoder: Any = None) -> Pos
     """
     folder = Path(path)
     fit = _read_json(folder)
+    model = _formula_model(folder) if model is None else model
     _check_model(fit, model, folder)
     arrays = _read_arrays(folder)
     skeleton = eqx.filter_eval_shape(lambda: _skeleton(fit["family"], encoder))
@@ -81,12 +87,27 @@ def load(path: str | os.PathLike[str], model: Model, encoder: Any = None) -> Pos
     return Posterior(
         model,
         family,
-        None,
+        _formula_rows(folder, source),
         local_draws=fit["local_draws"],
         history=history,
         notes=fit["notes"],
         source=source,
     )
+
+
+def _formula_model(folder: Path) -> Model:
+    from ramify.frontends._formula_saving import load
+
+    return load(folder)
+
+
+def _formula_rows(folder: Path, source: Source) -> Any:
+    """The data of a fit from a formula; other fits have none."""
+    if not (folder / _OF_FORMULAS[1]).is_file():
+        return None
+    from ramify.frontends._formula_saving import load_rows
+
+    return load_rows(folder, source.by, source.labels)
 
 
 def _write(posterior: Posterior, source: Source, folder: Path) -> None:
@@ -112,6 +133,7 @@ def _write(posterior: Posterior, source: Source, folder: Path) -> None:
         "notes": posterior.notes,
     }
     _write_labels(source.labels, folder)
+    posterior.model.save(folder, posterior.groups)
     (folder / _FILES[2]).write_text(json.dumps(fit, indent=1, default=_plain))
 
 
@@ -354,7 +376,7 @@ def _replace(new: Path, path: Path) -> None:
     path.rename(old)
     new.rename(path)
     for other in old.iterdir():
-        if other.name not in _FILES:
+        if other.name not in _FILES + _OF_FORMULAS:
             other.rename(path / other.name)
     shutil.rmtree(old)
 

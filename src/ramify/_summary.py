@@ -78,6 +78,9 @@ def summarise_theta(
     mean = np.asarray(family.theta.mean, np.float64)
     sd = np.sqrt(np.diagonal(np.asarray(family.theta.covariance, np.float64)))
     values, start = theta_values(model, theta), 0
+    named = model.summarised(values)
+    if named is not None:
+        return _of_draws(named, quantiles)
     names: list[str] = []
     rows: list[np.ndarray] = []
     for name, parameter in model.theta.parameters.items():
@@ -92,6 +95,14 @@ def summarise_theta(
             rows.append(_from_draws(np.asarray(values[name], np.float64), quantiles))
     columns = ["mean", "sd", *quantile_names(quantiles)]
     return Summary(names, dict(zip(columns, np.concatenate(rows, 1), strict=True)))
+
+
+def _of_draws(named: Mapping[str, Any], quantiles: Sequence[float]) -> Summary:
+    """The summary of draws [S] by name."""
+    draws = np.stack([np.asarray(values, np.float64) for values in named.values()], 1)
+    table = _from_draws(draws, quantiles)
+    columns = ["mean", "sd", *quantile_names(quantiles)]
+    return Summary(list(named), dict(zip(columns, table, strict=True)))
 
 
 def _exact(mean: np.ndarray, sd: np.ndarray, quantiles: Sequence[float]) -> np.ndarray:

@@ -35,7 +35,7 @@ class Layout:
         shared: (place in X, place in W) of the columns that are in both.
         grouped: places in X of the columns that are constant within groups.
         rest: places in X of the others.
-        shift: what is added to the linear predictor inside, times `scale`.
+        shift: what is added to the linear predictor inside, times `scale`; the offset apart.
         scale: the unit of the linear predictor.
         offset_centre: what is taken off the offset.
     """
@@ -52,6 +52,11 @@ class Layout:
     shift: float
     scale: float
     offset_centre: float
+
+    @property
+    def base(self) -> float:
+        """Where the linear predictor of a row is zero inside: shift and offset together."""
+        return self.shift + self.offset_centre
 
     @property
     def group_intercept(self) -> int | None:
