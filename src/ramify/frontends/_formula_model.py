@@ -167,7 +167,9 @@ class FormulaModel(Model):
         layout, levels = self.formula.layout, self.formula.levels
         if self.formula.link == "identity":
             return layout.base + layout.scale * y
-        return y if levels is None or not are_numbers(levels) else jnp.asarray(levels)[y]
+        if levels is None or self.formula.family.support != "levels" or not are_numbers(levels):
+            return y
+        return jnp.asarray(levels)[y]
 
     def expected(
         self, kind: str, theta: Float[Array, " D"], z_rows: Float[Array, "R M"], batch: Batch

@@ -4,12 +4,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 
 from ramify._data import Groups
-from ramify._data._raw import columns_of
 from ramify.frontends import _formula_priors as priors_of
-from ramify.frontends._formula_design import Coding, code
+from ramify.frontends._formula_checks import (
+    check_columns,
+    check_design,
+    check_response,
+    warn_of_separation,
+)
+from ramify.frontends._formula_design import code
 from ramify.frontends._formula_frame import kind_of_table, read_frame
 from ramify.frontends._formula_layout import lay_out
 from ramify.frontends._formula_likelihoods import LIKELIHOODS, Likelihood, start
@@ -21,7 +25,7 @@ from ramify.frontends._formula_model import (
     with_labels,
 )
 from ramify.frontends._formula_response import read_response, response_columns
-from ramify.frontends._formula_text import FormulaText, error, parse, place_of
+from ramify.frontends._formula_text import parse
 
 
 def from_formula(
@@ -68,8 +72,10 @@ def from_formula(
     parts = parse(formula)
     parts = parts._replace(trials=trials or parts.trials, weights=weights or parts.weights)
     family, link = _likelihood(likelihood, link)
-    _check_columns(parts, table)
+    extra = [c for c in (parts.trials, parts.weights) if c and not c.isdigit()]
+    check_columns(parts, table, [*response_columns(parts), *predictors(parts), *extra])
     response = read_response(parts, table, family.support, likelihood, None, "table")
+    check_response(parts.response, response.y)
     frame = read_frame(table, predictors(parts), "table")
     common, X = code(
         parts.common, formula, frame if len(frame.columns) else no_predictors(response.y)
@@ -77,7 +83,9 @@ def from_formula(
     group, W = code(
         parts.group, formula, frame if len(frame.columns) else no_predictors(response.y)
     )
-    _check_design(parts, common, X, group, W, family)
+    check_design(parts, common, X, group, W, family)
+    if family.support == "binary":
+        warn_of_separation(common.names, X, response.y)
     offset = common.offset(frame)
     begin = start(family, link, response.y, response.trials)
     raw = {"y": response.y, "X": X, "W": W}
@@ -105,46 +113,3 @@ def _likelihood(name: str, link: str | None) -> tuple[Likelihood, str]:
             f"link={link!r} does not go with likelihood={name!r}; it takes {', '.join(links)}."
         )
     return LIKELIHOODS[name], link or links[0]
-
-
-def _check_columns(parts: FormulaText, table: Any) -> None:
-    """Raises where the formula names a column that the table has not, pointing at the name."""
-    extra = [c for c in (parts.trials, parts.weights) if c and not c.isdigit()]
-    used = [*response_columns(parts), *predictors(parts), *extra]
-    for name in [*used, parts.by]:
-        try:
-            columns_of(table, [name])
-        except ValueError as problem:
-            raise error(parts.text, place_of(parts.text, name), str(problem).rstrip(".")) from None
-    if parts.by in used:
-        raise error(
-            parts.text,
-            place_of(parts.text, parts.by),
-            f"the grouping column {parts.by!r} can't be a predictor or the response as well",
-        )
-
-
-def _check_design(
-    parts: FormulaText,
-    common: Coding,
-    X: Float[np.ndarray, "n P"],
-    group: Coding,
-    W: Float[np.ndarray, "n M"],
-    family: Likelihood,
-) -> None:
-    """Raises where the columns can't belong to a model."""
-    if not group.names:
-        raise error(parts.text, place_of(parts.text, parts.by), "nothing varies by group")
-    if family.support == "levels" and "Intercept" not in common.names:
-        raise error(
-            parts.text,
-            parts.text.find(parts.common),
-            "likelihood='ordered' has cutpoints in place of an intercept: leave the 0 out",
-        )
-    for coding, matrix in ((common, X), (group, W)):
-        for k, name in enumerate(coding.names):
-            if name != "Intercept" and "Intercept" in coding.names and np.ptp(matrix[:, k]) == 0:
-                raise ValueError(
-                    f'"{name}" is constant ({matrix[0, k]:g} in every row), so its effect can\'t be '
-                    "told from the intercept: leave it out of the formula."
-                )

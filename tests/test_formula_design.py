@@ -1,0 +1,113 @@
+"""Design matrices: coded as the grammar says, and coded the same again from what was saved."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from ramify.frontends._formula_design import check_levels, code, from_plain, to_plain
+from ramify.frontends._formula_frame import read_frame
+
+N = 60
+
+
+@pytest.fixture(scope="module")
+def table():
+    rng = np.random.default_rng(1)
+    return {
+        "x": rng.normal(2, 3, N),
+        "w": rng.uniform(0, 5, N),
+        "n": rng.integers(1, 9, N),
+        "kind": rng.choice(["b", "c", "a"], N),
+        "size": pd.Series(
+            pd.Categorical(rng.choice(["small", "large"], N), categories=["small", "large"])
+        ),
+        "flag": rng.random(N) < 0.5,
+    }
+
+
+def coded(part, table):
+    frame = read_frame(table, list(table))
+    coding, matrix = code(part, f"y ~ {part} + (1 | g)", frame)
+    return coding, matrix, frame
+
+
+def test_categories_interactions_and_their_names(table):
+    coding, matrix, _ = coded("x*kind + size + flag", table)
+    kind = table["kind"]
+    expected = {
+        "Intercept": np.ones(N),
+        "x": table["x"],
+        "kind[b]": kind == "b",
+        "kind[c]": kind == "c",
+        "x:kind[b]": table["x"] * (kind == "b"),
+        "x:kind[c]": table["x"] * (kind == "c"),
+        "size[large]": table["size"] == "large",  # declared order: small is the reference
+        "flag": table["flag"],
+    }
+    assert set(coding.names) == set(expected)
+    for name, column in zip(coding.names, matrix.T, strict=True):
+        np.testing.assert_array_equal(column, np.asarray(expected[name], float), err_msg=name)
+
+
+def test_no_intercept_codes_every_level(table):
+    coding, _, _ = coded("0 + kind", table)
+    assert coding.names == ["kind[a]", "kind[b]", "kind[c]"]
+
+
+PARTS = [
+    "1",
+    "0 + x",
+    "x*kind + size:flag",
+    "scale(x) + center(w) + I(x**2) + {x / w}",
+    "poly(x, 3) + poly(w, 2)",
+    "bs(w, df=5)",
+    "bs(w, df=4, degree=2)",
+    "cr(w, df=5) + kind",
+    "cc(w, df=5)",
+    "tp(w, df=5)",
+    "C(n) + T(kind, ref='c') + S(size)",
+    "log(w + 1) + np.exp(scale(x)) + sqrt(w):kind",
+    "x + offset(log(n)) + offset(w)",
+    "scale(log(w + 1)):kind",
+]
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_saved_codings_code_the_same(part, table):
+    coding, matrix, frame = coded(part, table)
+    np.testing.assert_allclose(coding.matrix(frame), matrix, rtol=1e-12, atol=1e-12)
+    again = from_plain(json.loads(json.dumps(to_plain(coding), allow_nan=False)))
+    assert again.names == coding.names
+    few = frame.iloc[[7, 3, 50]].reset_index(drop=True)
+    np.testing.assert_array_equal(again.matrix(few), coding.matrix(few))
+    np.testing.assert_allclose(again.matrix(few), matrix[[7, 3, 50]], rtol=1e-9, atol=1e-9)
+    offset = coding.offset(few)
+    if "offset" in part:
+        np.testing.assert_allclose(offset, (np.log(table["n"]) + table["w"])[[7, 3, 50]])
+        np.testing.assert_array_equal(again.offset(few), offset)
+    else:
+        assert offset is None and again.offset(few) is None
+
+
+def test_unseen_categories_and_other_kinds(table):
+    coding, _, _ = coded("x + kind", table)
+    row = lambda **columns: read_frame(
+        {"x": [1.0, 2.0], "kind": ["a", "b"], **columns}, ["x", "kind"]
+    )
+    check_levels(coding, row(), "at")
+    with pytest.raises(
+        ValueError, match="\"kind\" of at is 'd' in row 1, a category that the fit has"
+    ):
+        check_levels(coding, row(kind=["a", "d"]), "at")
+    with pytest.raises(
+        TypeError, match='column "x" of at holds categories; in the fit it held numbers'
+    ):
+        check_levels(coding, row(x=["1", "2"]), "at")
+
+
+def test_a_saved_coding_calls_only_what_a_formula_may():
+    plain = {"text": "np.fromfile(x)", "names": [], "owners": [], "kinds": {}, "terms": []}
+    with pytest.raises(ValueError, match="unknown function 'np.fromfile'"):
+        from_plain(plain)

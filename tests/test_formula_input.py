@@ -1,0 +1,194 @@
+"""What users get wrong with formulas, and the one sentence that they get for it."""
+
+import numpy as np
+import numpyro.distributions as dist
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from ramify.frontends.formula import from_formula
+
+N = 40
+
+
+def table(**columns):
+    rng = np.random.default_rng(0)
+    own = {
+        "user": np.repeat([f"u{i}" for i in range(8)], 5),
+        "x": rng.normal(size=N),
+        "kind": np.tile(["a", "b", "c", "b"], 10),
+        "y": rng.normal(size=N),
+        "count": rng.poisson(3, N),
+        "yes": rng.integers(0, 2, N),
+        "n": np.full(N, 5),
+    }
+    return {**own, **columns}
+
+
+def fails(error, message, formula="y ~ x + (1 | user)", data=None, **arguments):
+    with pytest.raises(error, match=message) as found:
+        from_formula(formula, table() if data is None else data, **arguments)
+    return str(found.value)
+
+
+def test_unknown_columns_suggest_near_names():
+    text = fails(ValueError, 'no column "knd".*Did you mean "kind"', "y ~ knd + (1 | user)")
+    assert text.splitlines()[1:] == ["  y ~ knd + (1 | user)", "      ^"]
+    fails(ValueError, 'no column "usr".*Did you mean "user"', "y ~ x + (1 | usr)")
+    fails(ValueError, 'no column "Y"', "Y ~ x + (1 | user)")
+    fails(ValueError, 'no column "m"', "count | trials(m) ~ x + (1 | user)", likelihood="binomial")
+
+
+def test_unknown_functions_suggest_near_names():
+    fails(ValueError, "unknown function 'sclae': did you mean scale", "y ~ sclae(x) + (1 | user)")
+    fails(ValueError, "unknown function 'np.fromfile'", "y ~ np.fromfile(x) + (1 | user)")
+
+
+def test_missing_values_name_the_rows():
+    x = table()["x"].copy()
+    x[[3, 7]] = np.nan
+    fails(
+        ValueError,
+        'column "x" of table has no value in rows 3 and 7: drop or impute',
+        data=table(x=x),
+    )
+    frame = pd.DataFrame(table())
+    frame.loc[5, "kind"] = None
+    fails(ValueError, '"kind" of table has no value in row 5', "y ~ kind + (1 | user)", frame)
+    y = pl.Series([None] * 7 + [1.0] * 33)
+    many = r"7 rows \(0, 1, 2, 3, 4, ...\)"
+    fails(ValueError, f'column "y" of table has no value in {many}', data=pl.DataFrame(table(y=y)))
+    user = table()["user"].astype(object)
+    user[2] = None
+    fails(ValueError, "null in 1 of 40 rows .rows 2.: drop", data=pd.DataFrame(table(user=user)))
+
+
+def test_infinite_and_strange_columns():
+    x = table()["x"].copy()
+    x[4] = np.inf
+    fails(ValueError, 'column "x" of table is infinite in row 4', data=table(x=x))
+    days = np.datetime64("2024-01-01") + np.arange(N)
+    fails(
+        TypeError,
+        'column "x" of table holds Timestamp values; expected numbers',
+        data=table(x=days),
+    )
+    fails(ValueError, r"values of shape \[2\]", data=table(x=np.zeros((N, 2))))
+
+
+def test_a_column_that_the_formula_does_not_name_is_not_read():
+    model, groups = from_formula("y ~ x + (1 | user)", table(other=[object()] * N))
+    assert groups.n_rows == N and len(groups) == 8
+
+
+def test_responses_outside_the_support_name_the_rows():
+    bad = table()["count"].copy()
+    bad[[1, 6]] = -2
+    counts = "count ~ x + (1 | user)"
+    says = "response count is -2 in rows 1 and 6; likelihood='poisson' takes whole numbers"
+    fails(ValueError, says, counts, table(count=bad), likelihood="poisson")
+    fails(ValueError, "negative_binomial", counts, table(count=bad), likelihood="negative_binomial")
+    halves = table()["count"] + 0.5
+    fails(ValueError, "whole numbers", counts, table(count=halves), likelihood="poisson")
+    fails(ValueError, "response count is .* takes 0 or 1", counts, likelihood="bernoulli")
+    over = table()["n"].copy()
+    over[9] = 6
+    says = "response n is 6 in row 9; likelihood='binomial' takes whole numbers between zero and"
+    fails(ValueError, says, "n | trials(5) ~ (1 | user)", table(n=over), likelihood="binomial")
+    fails(TypeError, "response kind holds text", "kind ~ x + (1 | user)")
+    fails(ValueError, "kind has 3 levels", "kind ~ x + (1 | user)", likelihood="bernoulli")
+    fails(ValueError, "yes has 2 levels", "yes ~ x + (1 | user)", likelihood="ordered")
+
+
+def test_too_many_levels():
+    rows = {"g": np.repeat(np.arange(40), 5), "y": np.arange(200)}
+    fails(ValueError, "200 different values", "y ~ (1 | g)", rows, likelihood="ordered")
+
+
+def test_trials_and_weights():
+    fails(ValueError, "needs the number of trials", "count ~ (1 | user)", likelihood="binomial")
+    fails(ValueError, "trials are for likelihood='binomial'", "count | trials(n) ~ (1 | user)")
+    w = np.ones(N)
+    w[8] = -1
+    fails(ValueError, '"w", the weights, is -1 in row 8', "y | weights(w) ~ (1 | user)", table(w=w))
+
+
+def test_a_constant_column():
+    fails(ValueError, r'"x" is constant \(2 in every row\)', data=table(x=np.full(N, 2.0)))
+    one = np.full(N, "a")
+    fails(ValueError, "kind", "y ~ kind + (1 | user)", table(kind=one))
+    fails(ValueError, "response y is the same, 1, in every row", data=table(y=np.ones(N)))
+
+
+def test_a_group_column_of_floats():
+    user = np.repeat(np.arange(8.0), 5)
+    fails(TypeError, 'column "user".*float', data=table(user=user))
+
+
+def test_the_grouping_column_is_no_predictor():
+    fails(ValueError, "'user' can't be a predictor", "y ~ user + (1 | user)")
+
+
+def test_perfect_separation_warns():
+    x = np.linspace(-1, 1, N)
+    with pytest.warns(UserWarning, match='"x" separates the response'):
+        from_formula("yes ~ x + (1 | user)", table(x=x, yes=x > 0), likelihood="bernoulli")
+    kind = table()["kind"]
+    with pytest.warns(UserWarning, match=r'"kind\[b\]" separates'):
+        yes = np.where(kind == "b", 1, table()["yes"])
+        from_formula("yes ~ kind + (1 | user)", table(yes=yes), likelihood="bernoulli")
+
+
+def test_unknown_likelihoods_and_links():
+    fails(ValueError, "likelihood='normal' is unknown; there are gaussian", likelihood="normal")
+    fails(
+        ValueError,
+        "link='log' does not go with likelihood='bernoulli'",
+        "yes ~ (1 | user)",
+        likelihood="bernoulli",
+        link="log",
+    )
+
+
+def test_ordered_has_no_place_for_a_missing_intercept():
+    fails(
+        ValueError,
+        "cutpoints in place of an intercept",
+        "count ~ 0 + x + (1 | user)",
+        likelihood="ordered",
+    )
+
+
+@pytest.mark.parametrize(
+    "priors, error, says",
+    [
+        ({"z": dist.Normal(0, 1)}, ValueError, "priors names 'z'"),
+        ({"sd(Intercpt | user)": dist.HalfNormal(1)}, ValueError, "Did you mean sd\\(Intercept"),
+        ({"x": 2.0}, TypeError, "expected a NumPyro distribution"),
+        ({"x": dist.Normal(np.zeros(2), 1)}, ValueError, "has shape \\[2\\]"),
+        ({"sd": dist.Normal(0, 1)}, ValueError, "allows negative numbers"),
+        ({"sigma": dist.Cauchy(0, 1)}, ValueError, "sigma is positive"),
+    ],
+)  # fmt: skip
+def test_priors_that_can_not_be(priors, error, says):
+    fails(error, says, priors=priors)
+
+
+@pytest.mark.parametrize(
+    "name, kind",
+    [("dict", dict), ("pandas", pd.DataFrame), ("polars", pl.DataFrame), ("pyarrow", pa.table)],
+)
+def test_every_kind_of_table_gives_the_same_columns(name, kind):
+    formula = "y ~ x + kind + (x | user)"
+    expected = from_formula(formula, table())[1]
+    model, found = from_formula(formula, kind(table()))
+    assert (
+        model.formula.table
+        == {"dict": "dict", "DataFrame": kind.__module__.split(".")[0], "table": "pyarrow"}[
+            kind.__name__
+        ]
+    )
+    assert found.labels.tolist() == expected.labels.tolist()
+    for column, values in expected.rows.items():
+        np.testing.assert_allclose(found.rows[column], values, rtol=1e-6)

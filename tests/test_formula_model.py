@@ -1,0 +1,211 @@
+"""The densities of formulas, on the user's scale, against SciPy and matrices made by hand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from scipy import stats
+from scipy.special import expit
+
+from ramify._data import whole
+from ramify._family import example
+from ramify._solver import uses_theta
+from ramify.frontends.formula import from_formula
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+N, ROWS = 6, 5
+
+
+@pytest.fixture(scope="module")
+def table():
+    rng = np.random.default_rng(2)
+    n = N * ROWS
+    group = np.repeat(np.arange(N), ROWS)
+    return {
+        "g": group,
+        "x": rng.normal(3, 2, n),
+        "age": rng.normal(40, 9, N)[group],
+        "kind": np.tile(["a", "b", "c"], 10),
+        "o": rng.normal(1, 0.1, n),
+        "y": rng.normal(10, 4, n),
+        "count": rng.poisson(4, n),
+        "yes": rng.integers(0, 2, n),
+        "trials": rng.integers(5, 9, n),
+        "rating": rng.integers(1, 5, n),
+        "w": rng.uniform(0.5, 2, n),
+    }
+
+
+def random_values(model, seed=0):
+    rng = np.random.default_rng(seed)
+    theta = jnp.asarray(rng.normal(0, 0.5, model.theta.size))
+    return theta, jnp.asarray(rng.normal(0, 1, (N, model.z.size)))
+
+
+def predictor(table, values, effects):
+    """X b + W u + offset, by hand, for y ~ x + kind + age + offset(o) + (x | g)."""
+    own = effects[table["g"]]
+    eta = table["o"] + values["x"] * table["x"] + values["age"] * table["age"]
+    eta += values["kind[b]"] * (table["kind"] == "b") + values["kind[c]"] * (table["kind"] == "c")
+    return eta + values.get("Intercept", 0.0) + own[:, 0] + own[:, 1] * table["x"]
+
+
+def cumulative(eta, cut, level):
+    ends = np.concatenate([[-np.inf], cut, [np.inf]])
+    return np.log(expit(ends[level + 1] - eta) - expit(ends[level] - eta))
+
+
+def links(eta):
+    return {"logit": expit(eta), "probit": stats.norm.cdf(eta), "cloglog": -np.expm1(-np.exp(eta))}
+
+
+# name and link -> the response in the formula, and its log density by SciPy
+DENSITIES = {
+    ("gaussian", "identity"): ("y", lambda t, v, e: stats.norm(e, v["sigma"]).logpdf(t["y"])),
+    ("gaussian", "log"): ("y", lambda t, v, e: stats.norm(np.exp(e), v["sigma"]).logpdf(t["y"])),
+    ("student_t", "identity"): (
+        "y",
+        lambda t, v, e: stats.t(v["nu"], e, v["sigma"]).logpdf(t["y"]),
+    ),
+    **{
+        ("bernoulli", link): (
+            "yes",
+            lambda t, v, e, link=link: stats.bernoulli(links(e)[link]).logpmf(t["yes"]),
+        )
+        for link in ("logit", "probit", "cloglog")
+    },
+    ("binomial", "logit"): (
+        "count | trials(trials)",
+        lambda t, v, e: stats.binom(t["trials"], expit(e)).logpmf(t["count"]),
+    ),
+    ("poisson", "log"): ("count", lambda t, v, e: stats.poisson(np.exp(e)).logpmf(t["count"])),
+    ("negative_binomial", "log"): (
+        "count",
+        lambda t, v, e: stats.nbinom(v["shape"], v["shape"] / (v["shape"] + np.exp(e))).logpmf(
+            t["count"]
+        ),
+    ),
+    ("ordered", "logit"): (
+        "rating",
+        lambda t, v, e: cumulative(e, v["cutpoints"], t["rating"] - 1),
+    ),
+}
+
+
+@pytest.mark.parametrize("likelihood, link", DENSITIES)
+def test_row_densities_are_those_of_the_users_scale(likelihood, link, table):
+    response, density = DENSITIES[likelihood, link]
+    small = {**table, "count": np.minimum(table["count"], table["trials"])}
+    formula = f"{response} ~ x + kind + age + offset(o) + (x | g)"
+    model, groups = from_formula(formula, small, likelihood=likelihood, link=link)
+    assert model.formula.layout.shared == ((0, 1),) and model.formula.layout.grouped == (3,)
+    batch = whole(groups)
+    theta, z = random_values(model)
+    values = jax.tree.map(np.asarray, model.global_values(theta))
+    effects = np.asarray(model.local_values(theta, z, batch)["effects"])
+    eta = predictor(small, values, effects)
+    expected = density(small, values, eta)[groups.row_order]
+    found = np.asarray(model.log_lik(theta, z[batch.segment], batch))[: groups.n_rows]
+    np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-8)
+
+    at = model.read(small, "at", outcomes=False)
+    places = whole(at)._replace(group=batch.group)
+    for rows in (batch, places):  # as data of the fit, and as places to predict
+        link_scale = model.expected("link", theta, z[rows.segment], rows)[: groups.n_rows]
+        np.testing.assert_allclose(link_scale, eta[groups.row_order], rtol=1e-9)
+
+
+def test_weights_multiply_and_offsets_add(table):
+    plain, groups = from_formula("y ~ x + (1 | g)", table)
+    weighted, heavy = from_formula("y | weights(w) ~ x + (1 | g)", table)
+    theta, z = random_values(plain)
+    terms = lambda m, g: np.asarray(m.log_lik(theta, z[whole(g).segment], whole(g)))
+    found = terms(weighted, heavy) / terms(plain, groups)
+    np.testing.assert_allclose(found, heavy.rows["weights"], rtol=1e-9)
+
+
+@pytest.mark.parametrize("bar", ["|", "||"])
+def test_group_densities_are_multivariate_normal(bar, table):
+    model, groups = from_formula(f"y ~ x + age + (1 + x {bar} g)", table)
+    batch = whole(groups)
+    theta, z = random_values(model)
+    values = jax.tree.map(np.asarray, model.global_values(theta))
+    effects = np.asarray(model.local_values(theta, z, batch)["effects"])
+    correlation = values.get("cor", np.eye(2))
+    assert ("cor" in values) == (bar == "|")
+    covariance = correlation * np.outer(values["sd"], values["sd"])
+    layout = model.formula.layout
+    constant = np.sum(np.log(layout.scale / np.asarray(layout.group_unit)))
+    expected = stats.multivariate_normal(np.zeros(2), covariance).logpdf(effects) + constant
+    np.testing.assert_allclose(model.log_local(theta, z, batch), expected, rtol=1e-9)
+
+
+def test_priors_are_those_of_the_users_scale(table):
+    given = {
+        "x": dist.StudentT(3, 1, 2),
+        "kind": dist.Laplace(0, 2),
+        "sd": dist.Gamma(2, 1),
+        "sd(x | g)": dist.HalfNormal(3),
+        "cor": dist.LKJ(2, 4.0),
+        "sigma": dist.LogNormal(0, 1),
+    }
+    model, _ = from_formula("y ~ x + kind + (x | g)", table, priors=given)
+    assert repr(model.priors["kind[c]"]) == repr(model.priors["kind[b]"])
+
+    def expected(theta):
+        values = jax.tree.map(np.asarray, model.global_values(theta))
+        _, log_det = model.theta.constrain(theta)
+        means = {"x": table["x"].mean()} | {
+            f"kind[{k}]": (table["kind"] == k).mean() for k in ("b", "c")
+        }
+        centred = values["Intercept"] + sum(m * values[name] for name, m in means.items())
+        inside = model.theta.values(theta)
+        total = stats.norm(np.mean(table["y"]), 2.5 * np.std(table["y"])).logpdf(centred)
+        total += stats.t(3, 1, 2).logpdf(values["x"])
+        total += sum(stats.laplace(0, 2).logpdf(values[f"kind[{k}]"]) for k in ("b", "c"))
+        total += stats.gamma(2).logpdf(values["sd"][0]) + stats.halfnorm(0, 3).logpdf(
+            values["sd"][1]
+        )
+        total += dist.LKJCholesky(2, 4.0).log_prob(inside["cor"])
+        return total + stats.lognorm(1).logpdf(values["sigma"]) + log_det
+
+    first, second = (random_values(model, seed)[0] for seed in (0, 1))
+    constants = [float(model.log_prior(t) - expected(t)) for t in (first, second)]
+    layout = model.formula.layout
+    units = np.concatenate([layout.unit, layout.group_unit, [1.0, 1.0]])
+    np.testing.assert_allclose(constants, np.sum(np.log(layout.scale / units)), rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "formula, likelihood, uses",
+    [
+        ("yes ~ x + (x | g)", "bernoulli", False),
+        ("yes ~ x + age + (x | g)", "bernoulli", False),
+        ("count ~ age + offset(o) + (1 | g)", "poisson", False),
+        ("yes ~ x + (1 | g)", "bernoulli", True),
+        ("yes ~ 1 + (0 + x | g)", "bernoulli", True),
+        ("y ~ x + (x | g)", "gaussian", True),
+    ],
+)
+def test_likelihoods_use_theta_only_where_they_must(formula, likelihood, uses, table):
+    model, groups = from_formula(formula, table, likelihood=likelihood)
+    assert uses_theta(model, example(groups)) == uses
+
+
+@pytest.mark.parametrize(
+    "formula", ["y ~ 0 + x + (1 | g)", "y ~ 1 + (0 + x | g)", "y ~ x + (0 + x | g)"]
+)
+def test_without_one_of_the_intercepts(formula, table):
+    model, groups = from_formula(formula, table)
+    batch = whole(groups)
+    theta, z = random_values(model)
+    values = jax.tree.map(np.asarray, model.global_values(theta))
+    effects = np.asarray(model.local_values(theta, z, batch)["effects"])[:, 0][table["g"]]
+    column = 1.0 if "(1" in formula else table["x"]
+    mean = values.get("Intercept", 0.0) + values.get("x", 0.0) * table["x"] + effects * column
+    expected = stats.norm(mean, values["sigma"]).logpdf(table["y"])[groups.row_order]
+    found = np.asarray(model.log_lik(theta, z[batch.segment], batch))
+    # Without an intercept y is still standardised inside: what is taken off it is no parameter.
+    np.testing.assert_allclose(found, expected, rtol=1e-8)
