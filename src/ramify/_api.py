@@ -25,3 +25,4 @@ from ramify._saving import load as load
 from ramify._schedule import paper_schedule as paper_schedule
 from ramify.frontends.formula import from_formula as from_formula
 from ramify.frontends.numpyro import from_numpyro as from_numpyro
+from ramify.report import write_report as write_report

@@ -16,24 +16,25 @@ from jaxtyping import Array, Bool, Float, Float64, Int64, PRNGKeyArray, Shaped
 from ramify._blas import one_blas_thread
 from ramify._data import Groups
 from ramify._draws import Draws, draw_theta, map_draws, per_draw
-from ramify._family import Branched, Family, group_noise, group_points
+from ramify._family import Branched, Family, example, group_noise, group_points
 from ramify._local import Local
+from ramify._marginal import bound
 from ramify._metrics import _sums, _theta_terms
 from ramify._model import Model, group_log_lik
 from ramify._pareto import effective_draws as effective_draws
 from ramify._pareto import k_hat as k_hat
 from ramify._posterior import Posterior
-from ramify._solver import Solver, recombine
+from ramify._solver import Solver, recombine, uses_theta
 from ramify._streaming import blocks, precise_sum
 from ramify._summary import worries
-from ramify._theta import bound
 from ramify._types import Batch
 
 Verdict = Literal["trust", "check", "do not trust"]
 
 GOOD, BAD = 0.5, 0.7  # k-hat: weights with a variance; the most that averages can stand
-WORK = 2**31  # most evaluations of a row's likelihood, within reason: seconds on two cores
-MOVED = 0.5  # sds by which weights may move a mean before that is worth a look
+WORK = 2**29  # most evaluations of a row's likelihood, within reason: seconds on two cores
+MANY = 1000  # groups: theta is then known well enough for one proposal to serve all its draws
+MOVED, FAR = 0.5, 1.0  # sds by which weights move a mean: worth a look; too far
 THETAS = 4  # draws of theta at which each group is judged
 FEWEST, MOST = 64, 256  # draws of z at each
 
@@ -169,27 +170,38 @@ def _theta_log_weights(
     total = _theta_terms(model, theta)
     if not isinstance(family, Branched):
         return total + _sums(family, model, groups, theta, "joint")
+    fixed = len(groups) >= MANY and not uses_theta(model, example(groups))
     for block in blocks(groups):
-        high, low = _marginal_block(family, model, block.batches[0], theta, K)
+        high, low = _marginal_block(family, model, block.batches[0], theta, K, fixed)
         total += np.asarray(high, np.float64) + np.asarray(low, np.float64)
     return total
 
 
 @eqx.filter_jit
 def _marginal_block(
-    family: Branched, model: Model, batch: Batch, theta: Draws, K: int
+    family: Branched, model: Model, batch: Batch, theta: Draws, K: int, fixed: bool
 ) -> tuple[Float[Array, " S"], Float[Array, " S"]]:
     """Sum over the block's groups of log p^(y_i | theta), freed of its 1/K bias, in two parts.
 
-    All draws of theta share the groups' points, so that what is left of noise shifts them alike.
+    All draws of theta share the groups' points, so that what is left of noise shifts them alike. With
+    `fixed` they also share the proposal, and with it the likelihood of a model whose rows do not
+    involve theta: only p(z | theta) is left to evaluate at each.
     """
-    conditional = family.conditional(model, batch)
+    conditional, centre = family.conditional(model, batch), family.theta.mean
     points = group_points(theta.keys[0], batch.index, K, model.z.size)
+    z, log_q = jax.vmap(conditional(centre).propose)(points)
+    known = lambda z: group_log_lik(model, centre, z, batch)
+    shared = jax.lax.map(known, z, batch_size=8) - log_q if fixed else None
 
-    def one(_: PRNGKeyArray, value: Float[Array, " D"]) -> tuple[Array, Array]:
+    def weights(value: Float[Array, " D"]) -> Float[Array, "K B"]:
+        if shared is not None:
+            return shared + jax.vmap(lambda z: model.log_local(value, z, batch))(z)
         local = conditional(value)
         weigh = lambda noise: _log_weight(model, batch, value, *local.propose(noise))
-        each, _ = bound(jax.lax.map(weigh, points, batch_size=8))
+        return jax.lax.map(weigh, points, batch_size=8)
+
+    def one(_: PRNGKeyArray, value: Float[Array, " D"]) -> tuple[Array, Array]:
+        each, _ = bound(weights(value))
         return precise_sum(jnp.where(batch.group_mask, each, 0))
 
     return map_draws(one, theta, per_draw(family, model, batch, K))
@@ -214,11 +226,11 @@ def _judge_groups(
         none = np.zeros(0)
         return groups._take(np.zeros(0, np.int64)), _Locals(none, none, none, none > 0)
     order = np.random.default_rng(0).permutation(len(groups))
-    within = np.cumsum(groups.sizes[order] + 1) <= WORK // (THETAS * FEWEST)
+    within = np.cumsum(groups.sizes[order] + 1) <= 2 * WORK // (THETAS * FEWEST)
     within[0] = True
     judged = groups if within.all() else groups.subset(positions=np.sort(order[within]))
     theta, tight = draw_theta(key, family, model, THETAS), posterior.local_draws > 1
-    K = int(np.clip(WORK // (THETAS * (judged.n_rows + len(judged))), FEWEST, MOST))
+    K = int(np.clip(WORK // (2 * THETAS * (judged.n_rows + len(judged))), FEWEST, MOST))
     found = []
     for block in blocks(judged):
         out = _local_block(family, model, block.batches[0], theta, K, tight)
@@ -302,7 +314,6 @@ def _shift(
 def _about_theta(posterior: Posterior, found: _Theta) -> tuple[int, str]:
     """Level and sentence of what the weights of theta say."""
     what = "theta" if isinstance(posterior.family, Branched) else "everything together"
-    threshold = min(1 - 1 / np.log10(found.draws), BAD)
     said = (
         f"k-hat of {what} is {found.k_hat:.2f}: its {found.draws:,} draws are worth "
         f"{found.effective:,.0f} by importance weight"
@@ -310,9 +321,9 @@ def _about_theta(posterior: Posterior, found: _Theta) -> tuple[int, str]:
     name = max(found.shift, key=lambda n: abs(found.shift[n]))
     most = abs(found.shift[name])
     moved = f"would move the mean of {name} by {most:.2g} sds"
-    if found.k_hat > threshold:
+    if found.k_hat > BAD or most > FAR:
         cure = _cure(posterior)
-        return 2, f"{said}, too few for q(theta) to be near the posterior; they {moved}. {cure}."
+        return 2, f"{said}: q(theta) is not near the posterior. They {moved}. {cure}."
     if found.k_hat > GOOD or most > MOVED:
         return 1, f"{said}, and they {moved}. {_cure(posterior)}."
     return 0, f"{said}, and they move no mean by more than {most:.2g} sds."

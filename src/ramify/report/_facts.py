@@ -1,0 +1,188 @@
+"""What a report says about groups and predictions, as arrays: no figures and no text here.
+
+Everything is bounded: past some rows a random part of the groups stands for all, and says so.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Float64, Int64, Shaped
+
+from ramify._conditioning import matched
+from ramify._data import Groups
+from ramify._draws import is_fixed
+from ramify._family import example
+from ramify._posterior import Posterior
+
+WORK = 2**29  # draws x rows of the groups whose effects are drawn: seconds to a minute on two cores
+SHOWN = 6  # most effects of a group that have a picture
+SHRUNK = 150  # groups in the picture of shrinkage
+JUDGED = 20_000  # most rows of the check of calibration
+
+
+class Effects(NamedTuple):
+    """Mean and 90% interval of what varies by group, [N, E], of the groups that were drawn."""
+
+    names: list[str]
+    labels: Shaped[np.ndarray, " N"]
+    sizes: Int64[np.ndarray, " N"]
+    mean: Float64[np.ndarray, "N E"]
+    low: Float64[np.ndarray, "N E"]
+    high: Float64[np.ndarray, "N E"]
+
+
+class Shrinkage(NamedTuple):
+    """Of some groups, the mean of their own rows and that of the posterior for the same rows."""
+
+    labels: Shaped[np.ndarray, " G"]
+    sizes: Int64[np.ndarray, " G"]
+    raw: Float64[np.ndarray, " G"]
+    posterior: Float64[np.ndarray, " G"]
+    everyone: float
+
+
+class Calibration(NamedTuple):
+    """Rows with their predicted draws: `held_out` where each group saw its other rows only."""
+
+    observed: Float64[np.ndarray, " n"]
+    draws: Float64[np.ndarray, "S n"]
+    held_out: bool
+
+    @property
+    def binary(self) -> bool:
+        """Whether outcomes are yes or no."""
+        return bool(np.isin(self.observed, (0, 1)).all() and np.isin(self.draws[:8], (0, 1)).all())
+
+
+def effects_of(posterior: Posterior, groups: Groups, draws: int, seed: int) -> Effects:
+    """Draws every group's effects, block by block, and keeps three numbers of each."""
+    K = min(posterior.local_draws, 16)
+    groups = some_groups(groups, WORK // (draws * K), seed)
+    names: list[str] = []
+    found, labels = [], []
+    theta = set(posterior.sample_theta(1, seed))
+    for own, block in posterior.sample_blocks(draws, groups, seed):
+        names, values = _flat(posterior, {n: v for n, v in block.items() if n not in theta})
+        low, high = np.quantile(values, [0.05, 0.95], axis=0)
+        found.append((values.mean(0), low, high))
+        labels.append(own)
+    columns = [np.concatenate(x).astype(np.float64) for x in zip(*found, strict=True)]
+    return Effects(names, np.concatenate(labels), groups.sizes, *columns)
+
+
+def some_groups(groups: Groups, rows: int, seed: int) -> Groups:
+    """All groups, or a random part of them with about that many rows, in their order."""
+    if groups.n_rows + len(groups) <= rows:
+        return groups
+    order = np.random.default_rng(seed).permutation(len(groups))
+    taken = np.cumsum(groups.sizes[order] + 1) <= rows
+    taken[0] = True
+    return groups.subset(positions=np.sort(order[taken]))
+
+
+def _flat(posterior: Posterior, z: dict[str, np.ndarray]) -> tuple[list[str], np.ndarray]:
+    """Names and draws [S, B, E] of the first entries of z; a formula names its effects itself."""
+    formula = getattr(posterior.model, "formula", None)
+    if formula is not None:
+        return list(formula.layout.group)[:SHOWN], z["effects"][:, :, :SHOWN]
+    names, columns = [], []
+    for name, value in z.items():
+        for place in np.ndindex(*value.shape[2:]):
+            names.append(f"{name}[{','.join(map(str, place))}]" if place else name)
+            columns.append(value[(slice(None), slice(None), *place)])
+            if len(names) == SHOWN:
+                return names, np.stack(columns, 2)
+    return names, np.stack(columns, 2)
+
+
+def outcome_of(posterior: Posterior, groups: Groups) -> Float64[np.ndarray, " n_rows"] | None:
+    """The observed outcomes in the order of the groups' rows, as `predict` would draw them.
+
+    None where the model can't simulate, where an outcome is not one number, or where it can't be told
+    which column it is: the one that the likelihood asks for and `simulate` does not.
+    """
+    model = posterior.model
+    if not model.can_simulate or not groups.n_rows:
+        return None
+    formula = getattr(model, "formula", None)
+    if formula is not None:
+        return _their_scale(groups.rows["y"], formula.levels)
+    name = model.outcome if model.outcome in groups.rows else _told(posterior, groups)
+    if name is None or groups.rows[name].ndim != 1:
+        return None
+    return groups.rows[name].astype(np.float64)
+
+
+def _their_scale(y: np.ndarray, levels: list[Any] | None) -> Float64[np.ndarray, " n"]:
+    numbers = levels is not None and all(isinstance(x, int | float) for x in levels)
+    return np.asarray(levels, np.float64)[y.astype(int)] if numbers else y.astype(np.float64)
+
+
+def _told(posterior: Posterior, groups: Groups) -> str | None:
+    """The one column that the likelihood needs and simulate does not, found by tracing them."""
+    model, batch, key = posterior.model, example(groups), jax.random.key(0)
+    theta = jax.ShapeDtypeStruct((model.theta.size,), posterior.family.theta.mean.dtype)
+    z = jax.ShapeDtypeStruct((2, model.z.size), theta.dtype)
+
+    def needs(function: Any, name: str) -> bool:
+        rows = {n: c for n, c in batch.rows.items() if n != name}
+        try:
+            jax.eval_shape(function, batch._replace(rows=rows))
+        except KeyError:
+            return True
+        return False
+
+    # `theta` and `z` are shapes, so they are arguments of the trace and not values in it.
+    likelihood = lambda b: jax.eval_shape(lambda t, z: model.log_lik(t, z, b), theta, z)
+    simulate = lambda b: jax.eval_shape(lambda t, z: model.simulate(key, t, z, b), theta, z)
+    found = [n for n in batch.rows if needs(likelihood, n) and not needs(simulate, n)]
+    return found[0] if len(found) == 1 else None
+
+
+def shrinkage_of(
+    posterior: Posterior, groups: Groups, observed: np.ndarray, draws: int, seed: int
+) -> Shrinkage:
+    """Raw means of groups of all sizes, beside the mean of the posterior's outcomes for their rows."""
+    order = np.argsort(groups.sizes, kind="stable")
+    order = order[groups.sizes[order] > 0]
+    chosen = np.unique(np.linspace(0, len(order) - 1, SHRUNK).round().astype(int))
+    some = groups.subset(positions=np.sort(order[chosen]))
+    given = _given(posterior, some)
+    table = posterior.predict(some, draws=draws, seed=seed, quantiles=(), **given)
+    predicted = np.asarray(table["mean"], np.float64)
+    owner = np.repeat(np.arange(len(some)), some.sizes)
+    mean = lambda values: np.bincount(owner, values, len(some)) / some.sizes
+    raw = mean(_rows_of(groups, some, observed))
+    return Shrinkage(some.labels, some.sizes, raw, mean(predicted), float(observed.mean()))
+
+
+def calibration_of(
+    posterior: Posterior, groups: Groups, observed: np.ndarray, draws: int, seed: int
+) -> Calibration:
+    """Half of each group's rows predicted from the other half, where the family can do that."""
+    some = some_groups(groups, JUDGED, seed)
+    own, held_out = _rows_of(groups, some, observed), False
+    at, given = some, _given(posterior, some)
+    if given and (some.sizes > 1).any():
+        half, at = some.split(0.5, seed)
+        own, given, held_out = own[np.isin(some.row_order, at.row_order)], {"given": half}, True
+    drawn = posterior.predict(at, draws=draws, seed=seed, summary=False, **given)
+    return Calibration(own, np.asarray(drawn, np.float64), held_out)
+
+
+def _given(posterior: Posterior, groups: Groups) -> dict[str, Groups]:
+    """What to condition on, for families that can be told."""
+    return {} if is_fixed(posterior.family) else {"given": groups}
+
+
+def _rows_of(groups: Groups, some: Groups, values: np.ndarray) -> Float64[np.ndarray, " n"]:
+    """The entries of values [n_rows] that belong to some of the groups, in their order."""
+    where = np.empty(int(groups.row_order.max()) + 1, np.int64)
+    where[groups.row_order] = np.arange(groups.n_rows)
+    return values[where[some.row_order]]
+
+
+def check(posterior: Posterior, groups: Any) -> Groups:
+    """The groups to report on: those given (a table for a formula), or the fit's."""
+    return matched(posterior._source, posterior.family, posterior._default(groups))
