@@ -15,7 +15,7 @@ from ramify._elbo import elbo
 from ramify._family import example, group_points, orthogonal
 from ramify._gaussian import log_density, log_density_t
 from ramify._solver import newton, recombine, safe_scale, uses_theta
-from ramify._theta import bound, definite
+from ramify._marginal import bound, definite
 
 
 def conjugate(dim: int) -> rf.Model:

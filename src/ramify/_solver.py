@@ -108,7 +108,7 @@ class Solver(eqx.Module):
         zero = jnp.zeros((batch.index.shape[0], model.z.size))
         prior = expand_local(model, batch, centre, zero)
         scale, definite = safe_scale(prior.curvature)
-        mode = zero + _solve(scale, prior.slope)
+        mode = zero + times_covariance(scale, prior.slope)
         better = model.log_local(centre, mode, batch) >= prior.value
         begin = jnp.where((better & definite)[:, None], mode, zero)
         if self.start is None:
@@ -241,7 +241,7 @@ def _damped_step(
     """(P + damping) ^-1 g and the squared Newton decrement; no step where P is not definite."""
     size = jnp.mean(jnp.abs(jnp.diagonal(here.curvature, axis1=-2, axis2=-1)), -1) + 1e-6
     eye = jnp.eye(here.slope.shape[-1], dtype=here.slope.dtype)
-    move = _solve(
+    move = times_covariance(
         inverse_factor(here.curvature + (damping * size)[:, None, None] * eye[None]), here.slope
     )
     decrement = jnp.sum(here.slope * move, -1)
@@ -306,7 +306,7 @@ def _combine(
     fixed = jnp.eye(precision.shape[-1], dtype=precision.dtype)
     scale = inverse_factor(jnp.where(definite[:, None, None], precision, fixed[None]))
     scale = jnp.where(definite[:, None, None], scale, site.scale)
-    return site.anchor + _solve(scale, likelihood.slope + prior.slope), scale
+    return site.anchor + times_covariance(scale, likelihood.slope + prior.slope), scale
 
 
 def inverse_factor(precision: Float[Array, "B M M"]) -> Float[Array, "B M M"]:
@@ -367,7 +367,7 @@ def _bound(
     return jnp.mean(jax.lax.map(at, points), 0) + entropy
 
 
-def _solve(scale: Float[Array, "B M M"], x: Float[Array, "B M"]) -> Float[Array, "B M"]:
+def times_covariance(scale: Float[Array, "B M M"], x: Float[Array, "B M"]) -> Float[Array, "B M"]:
     """P^-1 x for P^-1 = L L'."""
     return jnp.einsum("bij,bkj,bk->bi", scale, scale, x)
 

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from ramify._local import Local
 from ramify._model import Model
-from ramify._solver import Quadratic, Solver, expand_likelihood, expand_local, safe_scale
+from ramify._solver import Quadratic, expand_likelihood, expand_local, safe_scale, times_covariance
 from ramify._types import Batch
 
 POINTS = 64
@@ -35,10 +35,15 @@ class Opinions(eqx.Module):
 
 
 @eqx.filter_jit
-def opinions(model: Model, solver: Solver, batch: Batch, theta: Float[Array, " D"]) -> Opinions:
-    """Each group's expected slope and curvature under p(z | theta), as a Gaussian around its mode."""
-    mode = solver.begin(model, batch, theta)
-    local = Local(mode, safe_scale(expand_local(model, batch, theta, mode).curvature)[0])
+def opinions(model: Model, batch: Batch, theta: Float[Array, " D"]) -> Opinions:
+    """Each group's expected slope and curvature under p(z | theta), taken for a Gaussian.
+
+    Its mode is one Newton step from zero: exact where it is one.
+    """
+    zero = jnp.zeros((batch.index.shape[0], model.z.size))
+    prior = expand_local(model, batch, theta, zero)
+    scale = safe_scale(prior.curvature)[0]
+    local = Local(zero + times_covariance(scale, prior.slope), scale)
     half = jax.random.normal(jax.random.key(0), (2, POINTS // 4, *local.mean.shape))
     noise = jnp.concatenate([half, -half], 1)
 
@@ -58,11 +63,9 @@ def opinions(model: Model, solver: Solver, batch: Batch, theta: Float[Array, " D
     )
 
 
-def missing_curvature(
-    model: Model, solver: Solver, batch: Batch, theta: Float[Array, " D"]
-) -> str | None:
+def missing_curvature(model: Model, batch: Batch, theta: Float[Array, " D"]) -> str | None:
     """Why the derivatives can't be trusted, in words; None if they can."""
-    said = opinions(model, solver, batch, theta)
+    said = opinions(model, batch, theta)
     real = np.asarray(batch.group_mask)
     own, stein = (np.asarray(x, np.float64)[real] for x in (said.curvature, said.curvature_stein))
     steps, gaps = (np.asarray(x, np.float64)[:, real] for x in (said.slope_stein, said.slope_gap))
