@@ -29,8 +29,8 @@ demo: $(STAMP) ## Is a flight late, by aircraft: fit it, predict for new aircraf
 test: lint ## Lint, types, tests and docstring examples (all but the slow ones)
 	$(PY) -m pytest $(PYTEST_FLAGS)
 
-test-slow: $(STAMP) ## The tests marked slow
-	$(PY) -m pytest $(PYTEST_FLAGS) -m slow
+test-slow: $(STAMP) ## The tests marked slow, which compute more than they compile
+	XLA_FLAGS="$(XLA_FLAGS) --xla_backend_optimization_level=3" $(PY) -m pytest $(PYTEST_FLAGS) -m slow
 
 lint: $(STAMP) ## Style, formatting and types
 	$(PY) -m ruff check .

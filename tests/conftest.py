@@ -2,12 +2,17 @@
 
 import os
 
-# Two simulated CPU devices, so that sharding is tested everywhere. XLA reads this once, before
-# its first computation; a run on an accelerator has its own devices.
+# Two simulated CPU devices, so that sharding is tested everywhere, and a compiler that hurries:
+# tests compile much and compute little. XLA reads this once, before its first computation; a run on
+# an accelerator has its own devices.
 if not {"cuda", "gpu", "rocm", "tpu"} & set(os.environ.get("JAX_PLATFORMS", "").split(",")):
-    flags = os.environ.get("XLA_FLAGS", "")
-    if "xla_force_host_platform_device_count" not in flags:
-        os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count=2".strip()
+    for flag, value in (
+        ("--xla_force_host_platform_device_count", 2),
+        ("--xla_backend_optimization_level", 0),
+    ):
+        flags = os.environ.get("XLA_FLAGS", "")
+        if flag not in flags:
+            os.environ["XLA_FLAGS"] = f"{flags} {flag}={value}".strip()
 
 # The library keeps BLAS to one thread while it computes (see `ramify._blas`); tests that call its
 # parts directly need the same, or small triangular solves wait for each other's threads.
