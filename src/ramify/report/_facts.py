@@ -148,8 +148,8 @@ def shrinkage_of(
     order = order[groups.sizes[order] > 0]
     chosen = np.unique(np.linspace(0, len(order) - 1, SHRUNK).round().astype(int))
     some = groups.subset(positions=np.sort(order[chosen]))
-    given = _given(posterior, some)
-    table = posterior.predict(some, draws=draws, seed=seed, quantiles=(), **given)
+    given = None if is_fixed(posterior.family) else some
+    table = posterior.predict(some, given, draws, seed, quantiles=())
     predicted = np.asarray(table["mean"], np.float64)
     owner = np.repeat(np.arange(len(some)), some.sizes)
     mean = lambda values: np.bincount(owner, values, len(some)) / some.sizes
@@ -163,17 +163,12 @@ def calibration_of(
     """Half of each group's rows predicted from the other half, where the family can do that."""
     some = some_groups(groups, JUDGED, seed)
     own, held_out = _rows_of(groups, some, observed), False
-    at, given = some, _given(posterior, some)
-    if given and (some.sizes > 1).any():
-        half, at = some.split(0.5, seed)
-        own, given, held_out = own[np.isin(some.row_order, at.row_order)], {"given": half}, True
-    drawn = posterior.predict(at, draws=draws, seed=seed, summary=False, **given)
+    at, given = some, None if is_fixed(posterior.family) else some
+    if given is not None and (some.sizes > 1).any():
+        given, at = some.split(0.5, seed)
+        own, held_out = own[np.isin(some.row_order, at.row_order)], True
+    drawn = posterior.predict(at, given, draws, seed, summary=False)
     return Calibration(own, np.asarray(drawn, np.float64), held_out)
-
-
-def _given(posterior: Posterior, groups: Groups) -> dict[str, Groups]:
-    """What to condition on, for families that can be told."""
-    return {} if is_fixed(posterior.family) else {"given": groups}
 
 
 def _rows_of(groups: Groups, some: Groups, values: np.ndarray) -> Float64[np.ndarray, " n"]:

@@ -71,7 +71,7 @@ def fitted_of(posterior: Posterior) -> list[tuple[str, str]]:
     spent = [f"{notes[unit]:,} {unit}" for unit in ("steps", "sweeps") if unit in notes]
     spent += [seconds(notes["seconds"])] if "seconds" in notes else []
     if spent:
-        done = {True: "converged", False: "not converged"}.get(notes.get("converged"), "ran")
+        done = "not converged" if notes.get("converged") is False else "ended"
         found.append(("Fit", f"{done} after {', '.join(spent)}"))
     return found
 
@@ -277,7 +277,7 @@ def contents_of(figures: Iterable[str], has_groups: bool, has_worst: bool) -> li
     return [*sections, ("again", "Load again")]
 
 
-def seconds(value: float) -> str:
+def seconds(value: int | float) -> str:
     """A duration for people.
 
     Example:
