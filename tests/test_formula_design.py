@@ -65,7 +65,7 @@ PARTS = [
     "bs(w, df=5)",
     "bs(w, df=4, degree=2)",
     "cr(w, df=5) + kind",
-    "cc(w, df=5)",
+    "cc(w, 6, df=5)",
     "tp(w, df=5)",
     "C(n) + T(kind, ref='c') + S(size)",
     "log(w + 1) + np.exp(scale(x)) + sqrt(w):kind",

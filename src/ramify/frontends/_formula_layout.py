@@ -126,6 +126,7 @@ def lay_out(
 ) -> Layout:
     """The layout for these columns; `groups` has X and W, its rows sorted by group."""
     intercept = "Intercept" in names[0]
+    free = intercept and not cutpoints  # else no parameter takes up what is taken off
     common = [i for i, name in enumerate(names[0]) if name != "Intercept"]
     labels = [names[0][i] for i in common]
     x = X[:, common]
@@ -146,16 +147,16 @@ def lay_out(
     return Layout(
         common=tuple(labels),
         group=tuple(names[1]),
-        intercept=intercept and not cutpoints,
+        intercept=free,
         centre=tuple(map(float, centre)),
         unit=tuple(map(float, unit)),
         group_unit=tuple(map(float, group_unit)),
         shared=tuple(pairs),
         grouped=tuple(k for k in left if k in flat),
         rest=tuple(k for k in left if k not in flat),
-        shift=start[0] - offset_centre,
+        shift=start[0] - offset_centre if free else 0.0,
         scale=start[1],
-        offset_centre=offset_centre,
+        offset_centre=offset_centre if free else 0.0,
     )
 
 

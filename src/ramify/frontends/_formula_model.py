@@ -92,6 +92,17 @@ class FormulaModel(Model):
             self._outcome,
         )
         self.formula, self.priors = formula, priors
+        saved = [(name, priors_of.same(prior)) for name, prior in priors.items()]
+        own = formula.text, formula.likelihood, formula.link, layout, str(formula.levels)
+        self._contents = *own, *saved
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the densities are the same: what was compiled for one then serves the other."""
+        return isinstance(other, FormulaModel) and self._contents == other._contents
+
+    def __hash__(self) -> int:
+        """Of what `__eq__` compares."""
+        return hash(self._contents)
 
     def __repr__(self) -> str:
         """The formula and what is made of it."""
@@ -124,6 +135,11 @@ class FormulaModel(Model):
             unit = self._unit(name)
             density += jnp.sum(priors[name].log_prob(unit * theta[name]) + np.log(unit))
         return density
+
+    @property
+    def _cut(self) -> bool:
+        """Whether cutpoints stand in for the intercept."""
+        return self.formula.family.support == "levels"
 
     def _unit(self, name: str) -> float:
         """What a family parameter is in units of, inside."""
@@ -167,7 +183,7 @@ class FormulaModel(Model):
         layout, levels = self.formula.layout, self.formula.levels
         if self.formula.link == "identity":
             return layout.base + layout.scale * y
-        if levels is None or self.formula.family.support != "levels" or not are_numbers(levels):
+        if levels is None or not self._cut or not are_numbers(levels):
             return y
         return jnp.asarray(levels)[y]
 
@@ -185,8 +201,10 @@ class FormulaModel(Model):
         if spec.link == "identity":
             return spec.layout.base + spec.layout.scale * eta
         if kind == "link":
-            return eta
-        if spec.levels is not None and spec.family.support == "levels":
+            return eta + (
+                spec.layout.intercept_shift(theta["b"]) if self._cut and "b" in theta else 0
+            )
+        if spec.levels is not None and self._cut:
             probability = spec.family.distribution(spec.link, eta, theta, row).probs
             numbers = spec.levels if are_numbers(spec.levels) else range(len(spec.levels))
             return probability @ jnp.asarray(list(numbers), eta.dtype)

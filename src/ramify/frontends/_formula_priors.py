@@ -48,10 +48,27 @@ class Priors(dict[str, Any]):
 
 def in_words(prior: Any) -> str:
     """A distribution as one would write it."""
-    if hasattr(prior, "base_dist"):
+    if _wraps(prior):
         inner, bounds = in_words(prior.base_dist), [f"{n}={_number(v)}" for n, v in _own(prior)]
         return f"{type(prior).__name__}({', '.join([inner, *bounds])})"
     return f"{type(prior).__name__}({', '.join(_number(value) for _, value in _own(prior))})"
+
+
+def _wraps(prior: Any) -> bool:
+    """Whether it is another distribution, truncated."""
+    return hasattr(truncated, type(prior).__name__) and hasattr(prior, "base_dist")
+
+
+def _plain(prior: Any) -> bool:
+    """Whether its name and its parameters say all of it."""
+    kind = type(prior)
+    known = getattr(dist, kind.__name__, None) is kind and bool(kind.arg_constraints)
+    return known and not _wraps(prior)
+
+
+def same(prior: Any) -> Any:
+    """Something that is equal for equal distributions."""
+    return str(to_plain(prior)) if _plain(prior) or _wraps(prior) else id(prior)
 
 
 def _own(prior: Any) -> list[tuple[str, Any]]:
@@ -67,7 +84,9 @@ def sd_name(effect: str, by: str) -> str:
     return f"sd({effect} | {by})"
 
 
-def defaults(layout: Layout, by: str, link: str, family: list[str], sd_y: float) -> Priors:
+def defaults(
+    layout: Layout, by: str, link: str, family: list[str], sd_y: float, correlated: bool
+) -> Priors:
     """The default prior of every parameter, by the name that results have for it."""
     spread = 2.5 * layout.scale
     priors = Priors()
@@ -78,7 +97,7 @@ def defaults(layout: Layout, by: str, link: str, family: list[str], sd_y: float)
         priors[name] = dist.Normal(0.0, spread / unit)
     for name, unit in zip(layout.group, layout.group_unit, strict=True):
         priors[sd_name(name, by)] = dist.HalfNormal(spread / unit)
-    if len(layout.group) > 1:
+    if correlated and len(layout.group) > 1:
         priors["cor"] = dist.LKJCholesky(len(layout.group), 1.0)
     own = {
         "sigma": dist.Exponential(1.0 / sd_y),
@@ -145,7 +164,7 @@ def log_density(priors: list[Any], values: Float[Array, " n"]) -> Float[Array, "
     total = jnp.zeros((), values.dtype)
     kinds: dict[type, list[int]] = {}
     for i, prior in enumerate(priors):
-        if hasattr(prior, "base_dist"):
+        if not _plain(prior):
             total += prior.log_prob(values[i])
         else:
             kinds.setdefault(type(prior), []).append(i)
@@ -159,12 +178,13 @@ def log_density(priors: list[Any], values: Float[Array, " n"]) -> Float[Array, "
 def to_plain(prior: Any) -> dict[str, Any]:
     """A distribution as its name and parameters, for JSON."""
     kind = type(prior)
-    if getattr(dist, kind.__name__, None) is not kind and not hasattr(prior, "base_dist"):
+    if not _plain(prior) and not _wraps(prior):
         raise TypeError(
-            f"a prior of type {kind.__name__} can't be saved; use one of numpyro.distributions."
+            f"a prior of type {kind.__name__} can't be saved; use one of NumPyro's distributions "
+            "that has parameters of its own."
         )
     plain: dict[str, Any] = {n: np.asarray(v).tolist() for n, v in _own(prior)}
-    if hasattr(prior, "base_dist"):
+    if _wraps(prior):
         plain["base_dist"] = to_plain(prior.base_dist)
     if isinstance(prior, dist.LKJCholesky):
         plain["dimension"] = prior.dimension

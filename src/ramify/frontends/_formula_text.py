@@ -154,19 +154,21 @@ def _left(text: str, tokens: list[Token], tilde: Token) -> tuple[str, str | None
     bars = [t for t in tokens if t.text in ("|", "||")]
     end = bars[0].at if bars else tilde.at
     response = text[tokens[0].at : end].strip()
-    found: dict[str, str] = {}
-    for call in re.finditer(
-        r"\s*(\w+)\s*\(([^()]*)\)\s*(\+|$)", text[end + 1 : tilde.at] if bars else ""
-    ):
-        found[call[1]] = call[2].strip()
-    known = sum(len(t.text) > 0 and t.text in ADDITIONS for t in tokens)
-    if bars and (not found or set(found) - set(ADDITIONS) or known != len(found)):
+    found = _additions(text[end + 1 : tilde.at]) if bars else {}
+    if found is None:
         raise error(text, end, "after | a response takes trials(column) and weights(column)")
     proportion = re.fullmatch(r"(\w+)\s*\(([^,()]+),([^,()]+)\)", response)
     if proportion and proportion[1] in PROPORTIONS:
         response, found["trials"] = proportion[2].strip(), proportion[3].strip()
     column = lambda name: unquoted(found[name]) if name in found else None
     return response, column("trials"), column("weights")
+
+
+def _additions(text: str) -> dict[str, str] | None:
+    """What `trials(n) + weights(w)` says; None where it is something else."""
+    calls = [re.fullmatch(r"\s*(\w+)\s*\(([^()]*)\)\s*", part) for part in text.split("+")]
+    found = {call[1]: call[2].strip() for call in calls if call and call[1] in ADDITIONS}
+    return found if len(found) == len(calls) else None
 
 
 def _right(text: str, tokens: list[Token], tilde: Token) -> tuple[str, str, str, bool]:

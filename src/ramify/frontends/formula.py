@@ -97,7 +97,8 @@ def from_formula(
         parts, likelihood, link, common, group, layout, response.levels, kind_of_table(table)
     )
     sd_y = float(np.std(response.y)) or 1.0
-    own = priors_of.defaults(layout, parts.by, link, list(family.parameters), sd_y)
+    correlated = not parts.independent
+    own = priors_of.defaults(layout, parts.by, link, list(family.parameters), sd_y, correlated)
     owners = dict(zip(common.names, common.owners, strict=True))
     chosen = priors_of.replaced(own, priors or {}, layout, parts.by, owners)
     model = FormulaModel(spec, chosen)

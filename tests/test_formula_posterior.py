@@ -1,0 +1,194 @@
+"""Results of a formula fit: names, tables of groups, predictions from raw columns, files."""
+
+import json
+
+import numpy as np
+import numpyro.distributions as dist
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import ramify as rf
+
+pytestmark = pytest.mark.usefixtures("rank_promotion")
+
+S = 50  # draws, always as many: another number would be compiled again
+FORMULA = "sold ~ scale(x) + poly(w, 2) + kind*size + age + (x | shop)"
+PRIORS = {"age": dist.Normal(0, 0.5), "cor": dist.LKJ(2, 2.0), "sd": dist.HalfNormal(2)}
+NAMES = [
+    *["Intercept", "scale(x)", "poly(w, 2)[0]", "poly(w, 2)[1]", "kind[b]", "size[small]"],
+    *["kind[b]:size[small]", "age", "sd(Intercept | shop)", "sd(x | shop)", "cor(Intercept, x | shop)"],
+]  # fmt: skip
+
+
+def data(N=30, seed=0):
+    rng = np.random.default_rng(seed)
+    shop = np.repeat(np.arange(N), rng.integers(3, 9, N))
+    n = len(shop)
+    table = {
+        "shop": np.array([f"s{i}" for i in shop]),
+        "x": rng.normal(2, 1, n),
+        "w": rng.uniform(0, 3, n),
+        "kind": rng.choice(["a", "b"], n),
+        "size": rng.choice(["small", "large"], n),
+        "age": rng.normal(0, 1, N).round(2)[shop],
+    }
+    own = rng.normal(0, [0.7, 0.3], (N, 2))[shop]
+    rate = 0.5 + 0.3 * table["x"] + 0.4 * table["age"] + own[:, 0] + own[:, 1] * table["x"]
+    table["sold"] = rng.poisson(np.exp(rate + 0.3 * (table["kind"] == "b")))
+    return pd.DataFrame(table)
+
+
+@pytest.fixture(scope="module")
+def table():
+    return data()
+
+
+@pytest.fixture(scope="module")
+def posterior(table):
+    model, groups = rf.from_formula(FORMULA, table, likelihood="poisson", priors=PRIORS)
+    return rf.fit(model, groups, seed=0)
+
+
+@pytest.fixture(scope="module")
+def at(table):
+    """Rows of two known shops and of a new one, without the outcome."""
+    rows = table.drop(columns="sold").iloc[[0, 20, 40, 0]].reset_index(drop=True)
+    return rows.assign(shop=[rows.shop[0], rows.shop[1], "new", rows.shop[0]])
+
+
+def test_summary_has_a_statisticians_names(posterior):
+    summary = posterior.summary(draws=2000)
+    assert summary.names == NAMES
+    assert {"mean", "sd", "q5", "q50", "q95"} <= set(summary.columns)
+    assert 0.1 < summary["age"]["mean"] < 0.7
+    assert np.all(summary["q5"] < summary["q95"])
+    draws = posterior.sample_theta(2000)
+    np.testing.assert_allclose(draws["age"].mean(), summary["age"]["mean"], atol=0.02)
+
+
+@pytest.fixture(scope="module")
+def link(posterior, at):
+    return posterior.predict(at, draws=S, kind="link", summary=False)
+
+
+def test_group_effects_are_deviations_or_totals(posterior, table):
+    deviations = posterior.group_effects(draws=S)
+    totals = posterior.group_effects(totals=True, draws=S)
+    assert isinstance(deviations, pd.DataFrame) and len(deviations) == 30
+    assert deviations.shop.tolist() == sorted(set(table.shop))
+    sizes = table.shop.value_counts()
+    assert deviations.n.tolist() == [sizes[label] for label in deviations.shop]
+    effect = posterior.sample_theta(S)
+    np.testing.assert_allclose(
+        totals.Intercept_mean - deviations.Intercept_mean, effect["Intercept"].mean(), rtol=1e-4
+    )
+    # x varies by shop and scale(x) is the common column: x itself has no common effect
+    np.testing.assert_allclose(totals.x_q5, deviations.x_q5, rtol=1e-5)
+    draws = posterior.sample(S)["effects"]
+    np.testing.assert_allclose(draws[:, :, 1].std(0), deviations.x_sd, rtol=1e-5)
+
+
+def test_predictions_come_back_as_the_table_that_went_in(posterior, at, link):
+    found = posterior.predict(at, draws=S, kind="link")
+    assert list(found.columns) == [*at.columns, "mean", "sd", "q5", "q50", "q95"]
+    pd.testing.assert_frame_equal(found[at.columns], at)
+    np.testing.assert_allclose(found["mean"], link.mean(0), rtol=1e-5)  # from the seed alone
+    assert not np.allclose(
+        found["mean"], posterior.predict(at, draws=S, seed=1, kind="link")["mean"]
+    )
+    for kind in (pl.from_pandas, pa.Table.from_pandas):
+        other = posterior.predict(kind(at), draws=S, kind="link")
+        assert type(other) is type(kind(at))
+        np.testing.assert_array_equal(np.asarray(other["mean"]), found["mean"])
+
+
+def test_known_groups_use_their_rows_and_new_ones_none(link):
+    spread = link.std(0)
+    assert spread[2] > 2 * spread[:2].max()
+    np.testing.assert_array_equal(link[:, 0], link[:, 3])  # the same shop and row
+
+
+def test_a_known_group_may_be_asked_about_another_value_of_its_covariate(posterior, at, link):
+    older = posterior.predict(at.assign(age=at.age + 1), draws=S, kind="link", summary=False)
+    effect = posterior.sample_theta(S)["age"]
+    np.testing.assert_allclose(older - link, np.repeat(effect[:, None], 4, 1), atol=1e-4)
+
+
+@pytest.mark.slow
+def test_kinds_of_prediction(posterior, at, link):
+    mean = posterior.predict(at, draws=S, kind="mean", summary=False)
+    np.testing.assert_allclose(mean, np.exp(link), rtol=1e-4)
+    outcome = posterior.predict(at, draws=S, summary=False)
+    assert outcome.dtype.kind == "i" and outcome.min() >= 0
+    np.testing.assert_allclose(outcome.mean(0), mean.mean(0), rtol=0.5)
+
+
+@pytest.mark.slow
+def test_new_groups_are_conditioned_on_what_is_given(posterior, table, at):
+    given = table[table.shop == at.shop[0]].assign(shop="new")
+    twin = at.iloc[[0, 0]].assign(shop=[at.shop[0], "new"])
+    known = posterior.predict(twin, given, draws=400, kind="link")
+    np.testing.assert_allclose(known["mean"].iloc[0], known["mean"].iloc[1], atol=0.15)
+    np.testing.assert_allclose(known["sd"].iloc[0], known["sd"].iloc[1], rtol=0.3)
+    few = posterior.group_effects(table[table.shop.isin(["s1", "s7"])], draws=400)
+    assert few.shop.tolist() == ["s1", "s7"]
+
+
+def test_predictions_refuse_bad_rows(posterior, table, at):
+    with pytest.raises(ValueError, match="\"kind\" of at is 'z' in row 2, a category that the fit"):
+        posterior.predict(at.assign(kind=["a", "a", "z", "b"]))
+    with pytest.raises(ValueError, match='column "w" of at has no value in row 1'):
+        posterior.predict(at.assign(w=[1.0, None, 2.0, 1.0]))
+    with pytest.raises(ValueError, match='at has no column "w"'):
+        posterior.predict(at.drop(columns="w"))
+    with pytest.raises(ValueError, match='no column "sold"'):
+        posterior.predict(at, given=at)
+    given = table.iloc[:6].assign(shop="new")
+    with pytest.raises(ValueError, match='"age" varies within group new of given'):
+        posterior.predict(at, given=given.assign(age=np.arange(6.0)))
+
+
+def test_a_saved_fit_predicts_the_same_without_a_model(posterior, at, link, tmp_path):
+    posterior.save(tmp_path / "fit")
+    again = rf.load(tmp_path / "fit")
+    assert again.model == posterior.model and repr(again.model) == repr(posterior.model)
+    assert repr(again.model.priors) == repr(posterior.model.priors)
+    np.testing.assert_array_equal(again.predict(at, draws=S, kind="link", summary=False), link)
+    pd.testing.assert_frame_equal(again.group_effects(draws=S), posterior.group_effects(draws=S))
+    assert repr(again.summary(draws=2000)) == repr(posterior.summary(draws=2000))
+    config = json.loads((tmp_path / "fit/config.json").read_text())
+    assert config["formula"] == FORMULA and config["likelihood"] == "poisson"
+    assert config["priors"]["age"] == {
+        "distribution": "Normal",
+        "parameters": {"loc": 0.0, "scale": 0.5},
+    }
+    again.save(tmp_path / "again")  # and what was loaded can be saved
+    assert repr(rf.load(tmp_path / "again")) == repr(posterior)
+
+
+def test_damaged_formula_fits_are_refused(posterior, tmp_path):
+    posterior.save(tmp_path / "fit")
+    config = tmp_path / "fit/config.json"
+    text = config.read_text()
+    config.write_text(text[:500])
+    with pytest.raises(ValueError, match="config.json is damaged"):
+        rf.load(tmp_path / "fit")
+    config.write_text(text.replace("poly(w, 2)", "np.save(w, 2)"))
+    with pytest.raises(ValueError, match="unknown function"):
+        rf.load(tmp_path / "fit")
+    config.unlink()
+    with pytest.raises(ValueError, match="was not made from a formula: bring its model"):
+        rf.load(tmp_path / "fit")
+
+
+@pytest.mark.slow
+def test_metrics_and_arviz_take_a_formula_fit(posterior, table):
+    held = posterior.log_predictive(None, table.iloc[:20], draws=50, form="per_row")
+    assert np.isfinite(held)
+    tree = posterior.to_arviz(draws=5)
+    np.testing.assert_allclose(
+        np.sort(tree["observed_data"]["y"].values), np.sort(table.sold.to_numpy())
+    )
+    assert tree["posterior"]["effects"].shape == (1, 5, 30, 2)
