@@ -35,7 +35,7 @@ def reduced(flights: pa.Table) -> pa.Table:
     return pa.table(
         {
             "tailnum": text("tailnum"),
-            "date": _date(flights),
+            "day": _day_of_year(flights),
             "carrier": text("carrier"),
             "origin": text("origin"),
             "hour": flights["hour"].cast(pa.int8()),
@@ -45,10 +45,11 @@ def reduced(flights: pa.Table) -> pa.Table:
     )
 
 
-def _date(flights: pa.Table) -> pa.ChunkedArray:
-    days = [flights[name].to_numpy() for name in ("year", "month", "day")]
-    texts = [f"{y:04}-{m:02}-{d:02}" for y, m, d in zip(*days)]
-    return pa.chunked_array([pa.array(texts).cast(pa.date32())])
+def _day_of_year(flights: pa.Table) -> pa.ChunkedArray:
+    """1 to 365."""
+    parts = [flights[name].cast(pa.string()) for name in ("year", "month", "day")]
+    texts = pc.binary_join_element_wise(*(pc.utf8_lpad(part, 2, "0") for part in parts), "-")
+    return pc.day_of_year(texts.cast(pa.date32())).cast(pa.int16())
 
 
 def main(folder: str) -> None:

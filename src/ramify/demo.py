@@ -19,11 +19,14 @@ from rich.table import Table
 
 import ramify as rf
 
-FORMULA = "late ~ 1 + scale(hour) + scale(distance) + (1 + scale(hour) + scale(distance) | tailnum)"
+FORMULA = "late ~ 1 + scale(hour) + scale(day) + (1 + scale(hour) + scale(day) | tailnum)"
 HELD_OUT = 0.1  # of the aircraft
 FIRST = 20  # flights by which a new aircraft is known
 LATER = 20  # further flights that it must have to be scored
 DRAWS = 400
+# An aircraft says little about its own slopes, so the draws of its effects are noisy evidence about
+# the sds of slopes: more of them than a fit takes by itself.
+LOCAL_DRAWS = 128
 
 
 class Split(NamedTuple):
@@ -115,10 +118,16 @@ def _share(
     return np.bincount(number, late) / np.bincount(number)
 
 
-def run(out: Path, seed: int = 0) -> None:
-    """Fits, predicts for new aircraft, writes the report, and says where it is."""
+def run(out: Path, seed: int = 0, table: pa.Table | None = None) -> None:
+    """Fits, predicts for new aircraft, writes the report, and says where it is.
+
+    Args:
+        out: folder for the fit and the report.
+        seed: of all randomness.
+        table: other flights than all that ship with the package.
+    """
     console, started = Console(highlight=False, soft_wrap=True), time.perf_counter()
-    table = flights()
+    table = flights() if table is None else table
     data = split(table, seed)
     console.print("[bold]Is a flight late? 2013, New York's airports, by aircraft")
     console.print(
@@ -127,7 +136,7 @@ def run(out: Path, seed: int = 0) -> None:
     )
     model, groups = rf.from_formula(FORMULA, data.fitted, likelihood="bernoulli")
     console.print(f"Fitting {groups.n_rows:,} flights of {len(groups):,} aircraft ...")
-    posterior = rf.fit(model, groups, seed=seed)
+    posterior = rf.fit(model, groups, local_draws=LOCAL_DRAWS, seed=seed)
     console.print(str(posterior), markup=False)
     console.print(str(posterior.summary()) + "\n", markup=False)
     _new_aircraft(console, posterior, data, seed)

@@ -9,7 +9,7 @@ import typer
 import typer.core
 
 # What the library and the readers raise for input they can't use. Anything else is a bug.
-BAD_INPUT = (ValueError, TypeError, OSError, ArithmeticError, MemoryError, ImportError)
+BAD_INPUT = (ValueError, TypeError, OSError, ArithmeticError, MemoryError)
 
 
 class OneLineErrors(typer.core.TyperGroup):

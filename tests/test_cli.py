@@ -1,0 +1,280 @@
+"""The `ramify` command, mostly inside this process: each process of its own costs seconds of imports."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import csv
+from typer.testing import CliRunner
+
+from ramify._version import __version__
+from ramify.cli._commands import app
+from ramify.cli._files import formula_columns, read_table, write_table
+
+COMMANDS = ["fit", "predict", "summary", "diagnose", "report", "demo"]
+FORMULA = "y ~ 1 + x + (1 | shop)"
+
+
+def ramify(*words):
+    """Runs the command in this process."""
+    return CliRunner().invoke(app, [str(word) for word in words], prog_name="ramify")
+
+
+def line(result, code=1):
+    """The one line of an error."""
+    assert result.exit_code == code, result.output
+    *notes, error = result.stderr.splitlines()
+    assert error.startswith("error: ")
+    assert not any("error" in note or "Traceback" in note for note in notes)
+    return error
+
+
+def shops(seed=0, N=12, rows=6):
+    rng = np.random.default_rng(seed)
+    shop = np.repeat(np.arange(N), rows)
+    x = rng.normal(size=shop.size)
+    y = 2 + rng.normal(size=N)[shop] + 0.7 * x + 0.3 * rng.normal(size=shop.size)
+    names = [f"s{i}" for i in shop]
+    return pa.table({"shop": names, "x": x, "y": y, "unused": np.zeros(shop.size)})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with data as CSV and Parquet, and a fit of them."""
+    path = tmp_path_factory.mktemp("cli")
+    write_table(shops(), path / "shops.csv")
+    write_table(shops(), path / "shops.parquet")
+    done = ramify("fit", path / "shops.csv", FORMULA, "--out", path / "fit", "--seed", 3)
+    assert done.exit_code == 0, done.output
+    (path / "said").write_text(done.stdout)
+    (path / "noted").write_text(done.stderr)
+    return path
+
+
+def test_fit_says_what_it_read_and_found(folder):
+    noted, said = (folder / "noted").read_text(), (folder / "said").read_text()
+    assert "72 rows and 3 columns" in noted  # and not the unused one
+    assert "12 groups by shop" in noted
+    assert f"The fit is in {folder / 'fit'}" in noted
+    effect = next(row for row in said.splitlines() if row.startswith("x "))
+    mean, sd = (float(word) for word in effect.split()[1:3])
+    assert abs(mean - 0.7) < 5 * sd < 0.5
+    assert "sd(Intercept | shop)" in said
+
+
+def test_summary_shows_the_fit_again(folder):
+    done = ramify("summary", folder / "fit", "--out", folder / "summary.csv")
+    assert done.exit_code == 0, done.output
+    assert done.stdout == (folder / "said").read_text()
+    table = csv.read_csv(folder / "summary.csv").to_pydict()
+    assert table["parameter"][:2] == ["Intercept", "x"]
+    assert {"mean", "sd", "q5", "q50", "q95"} <= set(table)
+
+
+def test_summary_writes_effects_of_groups(folder):
+    done = ramify("summary", folder / "fit", "--groups", folder / "groups.parquet")
+    assert done.exit_code == 0, done.output
+    effects = pq.read_table(folder / "groups.parquet")
+    assert (
+        effects["shop"].to_pylist() == read_table(folder / "shops.csv")["shop"].unique().to_pylist()
+    )
+
+
+def test_predict_keeps_the_rows_and_adds_columns(folder):
+    out = folder / "predicted.parquet"
+    words = ["predict", folder / "fit", folder / "shops.parquet", "--draws", 50, "--interval", 0.5]
+    done = ramify(*words, "--kind", "mean", "--out", out)
+    assert done.exit_code == 0, done.output
+    predicted, rows = pq.read_table(out), shops()
+    assert predicted.column_names == [*rows.column_names, "mean", "sd", "q25", "q50", "q75"]
+    assert predicted.select(rows.column_names).equals(rows)
+    # Known shops: their own levels are in the prediction, which follows y closely.
+    assert np.corrcoef(predicted["mean"], rows["y"])[0, 1] > 0.9
+
+
+def test_predict_conditions_new_groups_on_given_rows(folder):
+    first = shops(seed=1, N=2).set_column(0, "shop", pa.array(["new"] * 6 + ["other"] * 6))
+    high = first.set_column(2, "y", pa.array(np.asarray(first["x"]) * 0.7 + 9))
+    write_table(high, folder / "given.csv")
+    write_table(pa.table({"shop": ["new", "never seen"], "x": [0.0, 0.0]}), folder / "new.csv")
+    words = ["predict", folder / "fit", folder / "new.csv", "--draws", 50, "--kind", "mean"]
+    done = ramify(*words, "--given", folder / "given.csv")
+    assert done.exit_code == 0, done.output
+    new, unknown = csv.read_csv(pa.BufferReader(done.stdout.encode()))["mean"].to_pylist()
+    assert abs(new - 9) < 1.5
+    assert abs(unknown - 2) < 1.5
+
+
+def test_diagnose_gives_a_verdict(folder):
+    done = ramify("diagnose", folder / "fit")
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith("Verdict: trust")
+    assert "Worst groups" in done.stdout
+
+
+@pytest.mark.slow
+def test_report_is_a_page(folder):
+    done = ramify("report", folder / "fit", folder / "shops.csv", "--out", folder / "page.html")
+    assert done.exit_code == 0, done.output
+    assert str(folder / "page.html") in done.stderr
+    assert "<html" in (folder / "page.html").read_text()[:500]
+
+
+def test_errors_are_one_line(folder, tmp_path):
+    data, fit = folder / "shops.csv", folder / "fit"
+    (tmp_path / "notes.txt").write_text("nothing")
+    (tmp_path / "bad.parquet").write_text("nothing")
+    (tmp_path / "empty").mkdir()
+    out = ["--out", tmp_path / "fit"]
+    near = line(ramify("fit", data, "y ~ 1 + xx + (1 | shop)", *out))
+    assert 'no column "xx"' in near and "Did you mean x?" in near
+    assert "Did you mean" in line(ramify("fit", folder / "shop.csv", FORMULA, *out))
+    assert ".csv or .parquet" in line(ramify("fit", tmp_path / "notes.txt", FORMULA, *out))
+    assert "as Parquet" in line(ramify("fit", tmp_path / "bad.parquet", FORMULA, *out))
+    assert "no Parquet file" in line(ramify("fit", tmp_path / "empty", FORMULA, *out))
+    assert "is unknown" in line(ramify("fit", data, FORMULA, "--likelihood", "normal", *out))
+    assert "--overwrite" in line(ramify("fit", data, FORMULA, "--out", fit))
+    assert "is not a fit" in line(ramify("fit", data, FORMULA, "--out", folder))
+    assert "is not a saved fit" in line(ramify("summary", tmp_path))
+    assert "there is no folder" in line(ramify("summary", tmp_path / "nothing"))
+    assert ".csv or .parquet" in line(ramify("predict", fit, data, "--out", tmp_path / "p.txt"))
+    assert ".html" in line(ramify("report", fit, "--out", tmp_path / "page.pdf"))
+    assert not (tmp_path / "fit").exists()
+
+
+def test_formula_errors_point_at_the_place(folder):
+    done = ramify("fit", folder / "shops.csv", "y ~ 1 + x + (1 | shop", "--out", folder / "no")
+    assert done.exit_code == 1
+    assert done.stderr.splitlines()[-2:] == ["  y ~ 1 + x + (1 | shop", " " * 14 + "^"]
+
+
+def test_debug_shows_the_traceback_wherever_it_stands(tmp_path):
+    for words in (["--debug", "summary", tmp_path], ["summary", tmp_path, "--debug"]):
+        done = ramify(*words)
+        assert isinstance(done.exception, ValueError)
+    assert isinstance(ramify("summary", tmp_path).exception, SystemExit)
+
+
+def test_usage_errors_exit_with_two(tmp_path):
+    assert ramify("fit").exit_code == 2
+    assert ramify("fit", "a.csv", FORMULA, "--method", "guess").exit_code == 2
+    assert ramify("predict", tmp_path, "a.csv", "--interval", 2).exit_code == 2
+    assert ramify("nothing").exit_code == 2
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_examples(command):
+    done = ramify(command, "--help")
+    assert done.exit_code == 0
+    assert "Examples" in done.stdout
+    assert f"ramify {command}" in done.stdout.split("Examples")[1]
+
+
+def test_help_lists_every_likelihood():
+    from ramify.frontends._formula_likelihoods import LIKELIHOODS
+
+    words = set(ramify("fit", "--help").stdout.replace(",", " ").replace(".", " ").split())
+    assert set(LIKELIHOODS) <= words
+
+
+def test_version():
+    assert ramify("--version").stdout == f"ramify {__version__}\n"
+
+
+def test_gpu_that_is_not_there_is_an_error(folder):
+    import jax
+
+    if jax.default_backend() != "cpu":
+        pytest.skip("there is a GPU")
+    assert "--device cpu" in line(ramify("summary", folder / "fit", "--device", "gpu"))
+
+
+@pytest.mark.parametrize(
+    "formula, names",
+    [
+        ("y ~ 1 + x + (1 + x | user)", ["y", "x", "user"]),
+        ("`a b` ~ np.log(x) * w + (1 | g)", ["a b", "x", "w", "g"]),
+        ("y ~ bs(t, df=4, degree=3) + C(k, 'low') + (0 + t || g)", ["y", "t", "k", "g"]),
+        ("s | trials(n) + weights(w) ~ offset(e) + (1 | g)", ["s", "n", "w", "e", "g"]),
+    ],
+)
+def test_columns_of_a_formula(formula, names):
+    assert formula_columns(formula) == names
+
+
+def test_tables_go_through_files_unchanged(tmp_path):
+    table = shops()
+    for name in ("a.csv", "a.parquet", "deep/b.pq"):
+        write_table(table, tmp_path / name)
+        assert read_table(tmp_path / name).equals(table)
+        assert read_table(tmp_path / name, ["y", "shop"]).column_names == ["y", "shop"]
+
+
+def test_folder_of_parquet_is_one_table(tmp_path):
+    table = shops()
+    write_table(table.slice(0, 30), tmp_path / "data/a.parquet")
+    write_table(table.slice(30), tmp_path / "data/b.parquet")
+    assert read_table(tmp_path / "data").equals(table)
+
+
+def test_csv_field_that_is_empty_is_missing(tmp_path):
+    (tmp_path / "a.csv").write_text('g,x\na,1\n,2\n"",3\n"NA",\n')
+    table = read_table(tmp_path / "a.csv")
+    assert table["g"].to_pylist() == ["a", None, "", "NA"]
+    assert table["x"].to_pylist() == [1, 2, 3, None]
+
+
+def process(*words, **options):
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "COLUMNS": "100"}
+    command = [sys.executable, "-m", "ramify", *map(str, words)]
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        **options,
+    )
+
+
+def test_interrupt_exits_with_130(folder):
+    """A fit that would go on for long is stopped by Ctrl-C, without a traceback."""
+    words = ["fit", folder / "shops.csv", FORMULA, "--out", folder / "stopped", "--device", "cpu"]
+    running = process(*words, "--method", "branch", "--steps", 10**8)
+    assert running.stderr is not None
+    assert "72 rows" in running.stderr.readline()  # it is at work
+    assert "12 groups" in running.stderr.readline()
+    time.sleep(0.5)
+    running.send_signal(signal.SIGINT)
+    _, errors = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert errors.splitlines()[-1] == "interrupted"
+    assert "Traceback" not in errors
+    assert not (folder / "stopped").exists()
+
+
+def test_help_is_quick():
+    """Nothing that computes is loaded to show the help: JAX alone takes a second."""
+    program = (
+        "import sys, json; from ramify.cli import main; sys.argv = ['ramify', '--help']\n"
+        "try: main()\nexcept SystemExit: pass\n"
+        "print(json.dumps(sorted(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    loaded = json.loads(done.stdout.splitlines()[-1])
+    assert "ramify.cli._commands" in loaded
+    assert {"jax", "numpy", "pyarrow"} & set(loaded) == set()
+
+
+def test_wheel_would_hold_the_data():
+    data = Path(sys.modules["ramify"].__file__ or "").parent / "data"
+    assert (data / "flights.parquet").stat().st_size < 3e6
+    assert "CC0" in (data / "README.md").read_text()
