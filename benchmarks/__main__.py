@@ -1,4 +1,4 @@
-"""`python -m benchmarks [cost | cpu | gpu | million | numpyro_cost] [options]`; `cost` if none is named."""
+"""`python -m benchmarks [cost | cpu | gpu | million | numpyro_cost] [options]`; by default `cost`."""
 
 import sys
 from importlib import import_module

@@ -33,10 +33,11 @@ def _examples(*lines: str) -> str:
     return "\n\n".join(["[bold]Examples[/bold]", *(f"  {line}" for line in lines)])
 
 
-def _version(asked: bool) -> None:
+def _version(asked: bool) -> bool:
     if asked:
         typer.echo(f"ramify {__version__}")
         raise typer.Exit
+    return asked
 
 
 @app.callback(
@@ -157,8 +158,9 @@ def predict(
 ) -> None:
     """Predict outcomes for known groups and for groups the fit never saw.
 
-    A group is conditioned on its rows in --given, else on its rows in the fit; a group in neither is
-    drawn from the population. The rows come back in their order with columns `mean`, `sd` and quantiles.
+    A group is conditioned on its rows in --given, else on its rows in the fit;
+    a group in neither is drawn from the population. The rows come back in
+    their order with columns mean, sd and quantiles appended.
     """
     from ramify.cli import _show
 
@@ -255,7 +257,8 @@ def demo(
 ) -> None:
     """Fit real data that ships with the package: is a flight late, by aircraft?
 
-    327,346 flights of 4,037 aircraft: fits them, predicts for aircraft held out, and writes the report.
+    327,346 flights of 4,037 aircraft: fits most of them, predicts for the
+    aircraft held out, and writes the report.
     """
     use_device(device)
     from ramify import demo
