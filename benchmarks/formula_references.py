@@ -12,6 +12,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -67,14 +68,15 @@ def verbagg(data: Path) -> Problem:
     return Problem(formula, "bernoulli", [*columns], varying, "id", X, W, y, _codes(table.id))
 
 
-def radon(data: Path) -> Problem:
+def radon(data: Path, varying: int = 1) -> Problem:
     """Radon in 919 houses of 85 counties, with the county's uranium."""
     table = pd.read_csv(data / "radon/radon.csv")
     X = np.column_stack([np.ones(len(table)), table.floor, np.log(table.Uppm)])
-    formula = "log_radon ~ floor + log(Uppm) + (1 + floor | county)"
-    names, y = ["Intercept", "floor", "log(Uppm)"], table.log_radon.to_numpy()
-    group = _codes(table.county)
-    return Problem(formula, "gaussian", names, names[:2], "county", X, X[:, :2], y, group)
+    group = "1" if varying == 1 else "1 + floor"
+    formula = f"log_radon ~ floor + log(Uppm) + ({group} | county)"
+    names, y, W = ["Intercept", "floor", "log(Uppm)"], table.log_radon.to_numpy(), X[:, :varying]
+    own = names, names[:varying], "county", X, W, y, _codes(table.county)
+    return Problem(formula, "gaussian", *own)
 
 
 def insteval(data: Path) -> Problem:
@@ -89,6 +91,7 @@ def insteval(data: Path) -> Problem:
 PROBLEMS: dict[str, Callable[[Path], Problem]] = {
     "sleepstudy": sleepstudy,
     "radon": radon,
+    "radon_slopes": partial(radon, varying=2),
     "verbagg": verbagg,
     "insteval": insteval,
 }

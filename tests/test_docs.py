@@ -31,6 +31,11 @@ def test_guide_examples():
     run("docs/guide.md")
 
 
+@pytest.mark.slow
+def test_formulas_examples():
+    run("docs/formulas.md")
+
+
 def test_math_names_functions_that_exist():
     named = re.findall(r"`(_[a-z]+)\.([A-Za-z_.]+)`", (ROOT / "docs/math.md").read_text())
     assert len(named) > 50

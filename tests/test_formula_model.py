@@ -13,6 +13,7 @@ from scipy.special import expit
 from ramify._data import whole
 from ramify._family import example
 from ramify._solver import uses_theta
+from ramify.frontends._formula_model import SD
 from ramify.frontends._formula_priors import from_plain, in_words, to_plain
 from ramify.frontends.formula import from_formula
 
@@ -183,7 +184,7 @@ def test_priors_are_those_of_the_users_scale(table):
     first, second = (random_values(model, seed)[0] for seed in (0, 1))
     constants = [float(model.log_prior(t) - expected(t)) for t in (first, second)]
     layout = model.formula.layout
-    units = np.concatenate([layout.unit, layout.group_unit, [1.0, 1.0]])
+    units = np.concatenate([layout.unit, np.divide(layout.group_unit, SD), [1.0, 1.0]])
     np.testing.assert_allclose(constants, np.sum(np.log(layout.scale / units)), rtol=1e-9)
 
 

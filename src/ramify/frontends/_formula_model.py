@@ -24,6 +24,8 @@ from ramify.frontends._formula_priors import Priors, sd_name
 from ramify.frontends._formula_response import read_extra, read_response
 from ramify.frontends._formula_text import FormulaText
 
+SD = 0.3  # the unit of group sds inside: a fit begins at one, and they are smaller than the response's
+
 
 @dataclass(frozen=True)
 class Formula:
@@ -127,8 +129,8 @@ class FormulaModel(Model):
             density += priors_of.log_density(own, layout.coefficients(theta["b"]))
             density += float(np.sum(np.log(layout.scale / np.asarray(layout.unit))))
         own = [priors[sd_name(name, self.formula.by)] for name in layout.group]
-        density += priors_of.log_density(own, layout.deviations(theta["sd"]))
-        density += float(np.sum(np.log(layout.scale / np.asarray(layout.group_unit))))
+        density += priors_of.log_density(own, layout.deviations(SD * theta["sd"]))
+        density += float(np.sum(np.log(SD * layout.scale / np.asarray(layout.group_unit))))
         if "cor" in theta:
             density += priors["cor"].log_prob(theta["cor"])
         for name in self.formula.family.parameters:
@@ -148,8 +150,9 @@ class FormulaModel(Model):
     def _group_density(self, theta: Named, z: Named, group: Named) -> Float[Array, ""]:
         """Log N(z; mean, diag(sd) C diag(sd)) of one group."""
         layout = self.formula.layout
-        apart = (z["effects"] - layout.mean(theta, group)) / theta["sd"]
-        log_det = jnp.sum(jnp.log(theta["sd"]))
+        sd = SD * theta["sd"]
+        apart = (z["effects"] - layout.mean(theta, group)) / sd
+        log_det = jnp.sum(jnp.log(sd))
         if "cor" in theta:
             M = len(layout.group)
             apart = solve_triangular(theta["cor"], jnp.eye(M), lower=True) @ apart
@@ -220,7 +223,7 @@ class FormulaModel(Model):
             values["Intercept"] = layout.shift + layout.scale * (inside["intercept"] - shift)
         effects = layout.coefficients(b)
         values |= {name: effects[k] for k, name in enumerate(layout.common)}
-        values["sd"] = layout.deviations(inside["sd"])
+        values["sd"] = layout.deviations(SD * inside["sd"])
         if "cor" in inside:
             values["cor"] = inside["cor"] @ inside["cor"].T
         values |= {name: self._unit(name) * inside[name] for name in spec.family.parameters}
