@@ -9,6 +9,7 @@ import pytest
 import oracle
 from exact_fits import exact_fit, gaussian, read
 from ramify import _diagnostics
+from ramify._cloud import Cloud
 from ramify._diagnostics import diagnose, effective_draws, k_hat
 from ramify._posterior import Posterior
 
@@ -35,6 +36,11 @@ def spoiled(fit: Posterior, table, shift: float, factor: float) -> Posterior:
     q = gaussian(post.theta_mean + shift * sd, factor**2 * post.theta_cov)
     family = eqx.tree_at(lambda f: f.theta, fit.family, q)
     return Posterior(fit.model, family, fit.groups, local_draws=fit.local_draws)
+
+
+def with_cloud(fit: Posterior, cloud: Cloud) -> Posterior:
+    family = eqx.tree_at(lambda f: f.cloud, fit.family, cloud, is_leaf=lambda x: x is None)
+    return Posterior(fit.model, family, fit.groups)
 
 
 @pytest.mark.parametrize("shape", [-0.3, 0.1, 0.5, 0.9])
@@ -151,7 +157,7 @@ def test_what_the_fit_noted_counts(exact):
 
 
 def test_only_some_of_very_many_groups_are_judged(exact, monkeypatch):
-    monkeypatch.setattr(_diagnostics, "WORK", 128 * 14)
+    monkeypatch.setattr(_diagnostics, "WORK", 64 * 14)
     found = diagnose(exact, draws=100)
     assert 1 <= len(found.labels) < N and "taken at random" in str(found)
 
@@ -172,3 +178,15 @@ def test_groups_match_by_label(exact):
     found = diagnose(exact, part, draws=100)
     assert found.labels.tolist() == [6, 2]
     np.testing.assert_allclose(found.gap, whole.gap[[6, 2]], atol=1e-4)
+
+
+def test_weighted_draws_of_theta_are_judged_in_place_of_q(exact, table):
+    """q(theta) spoiled, but weighted draws that make up for it: no reason to distrust."""
+    post, rng = oracle.exact(table, N), np.random.default_rng(0)
+    points = rng.multivariate_normal(post.theta_mean, post.theta_cov, 1000)
+    bad = spoiled(exact, table, shift=0.0, factor=3.0)  # wide, but where its conditionals expect it
+    even = Cloud(jnp.asarray(points), jnp.full(1000, -np.log(1000)))
+    found = diagnose(with_cloud(bad, even), draws=400)
+    assert found.verdict == "trust" and found.effective_draws > 300
+    moved = Cloud(jnp.asarray(points + 3 * np.sqrt(np.diag(post.theta_cov))), even.log_weight)
+    assert diagnose(with_cloud(bad, moved), draws=400).verdict == "do not trust"

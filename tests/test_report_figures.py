@@ -143,6 +143,7 @@ def test_labels_are_escaped_and_numbers_short():
         np.array(["<b>", "x"]),
         np.array([3, 4]),
         *(np.array([[v], [v + 1.0]]) for v in (1 / 3, 0.0, 0.5)),
+        True,
     )
     text = json.dumps(_figures.caterpillar(effects, 0, "<i>", 0.0), allow_nan=False)
     assert "<b>" not in text.replace("<b>%{text}</b>", "") and "&lt;b&gt;" in text

@@ -5,7 +5,7 @@ k-hat, which says how even, and Yao et al., "Yes, but did it work?" (2018), for 
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, final
+from typing import Any, final
 
 import equinox as eqx
 import jax
@@ -17,6 +17,7 @@ from ramify._blas import one_blas_thread
 from ramify._data import Groups
 from ramify._draws import Draws, draw_theta, map_draws, per_draw
 from ramify._family import Branched, Family, example, group_noise, group_points
+from ramify._gaussian import FREEDOM
 from ramify._local import Local
 from ramify._marginal import bound
 from ramify._metrics import _sums, _theta_terms
@@ -26,15 +27,11 @@ from ramify._pareto import k_hat as k_hat
 from ramify._posterior import Posterior
 from ramify._solver import Solver, recombine, uses_theta
 from ramify._streaming import blocks, precise_sum
-from ramify._summary import worries
 from ramify._types import Batch
+from ramify._verdict import Locals, Theta, Verdict, judge
 
-Verdict = Literal["trust", "check", "do not trust"]
-
-GOOD, BAD = 0.5, 0.7  # k-hat: weights with a variance; the most that averages can stand
-WORK = 2**29  # most evaluations of a row's likelihood, within reason: seconds on two cores
+WORK = 2**28  # most evaluations of a row's likelihood, within reason: seconds on two cores
 MANY = 1000  # groups: theta is then known well enough for one proposal to serve all its draws
-MOVED, FAR = 0.5, 1.0  # sds by which weights move a mean: worth a look; too far
 THETAS = 4  # draws of theta at which each group is judged
 FEWEST, MOST = 64, 256  # draws of z at each
 
@@ -116,38 +113,15 @@ def diagnose(
     # Not the draws of the fit itself: its own Monte Carlo error is to be seen.
     key = jax.random.fold_in(jax.random.key(seed), 2**31 - 1)
     S, K = _affordable(posterior, groups, draws)
-    theta = draw_theta(key, posterior.family, posterior.model, S)
+    theta, sd = _proposal(posterior, key, S)
     log_weights = _theta_log_weights(posterior.family, posterior.model, groups, theta, K)
     judged, locals_ = _judge_groups(posterior, groups, jax.random.fold_in(key, 1))
-    found = _Theta(
-        k_hat(log_weights), effective_draws(log_weights), S, _shift(posterior, theta, log_weights)
+    moved = dict(
+        zip(posterior.model.theta.coordinates(), _shift(theta, sd, log_weights), strict=True)
     )
-    findings = [_about_theta(posterior, found), *_about_groups(posterior, judged, locals_, groups)]
-    findings += _about_notes(posterior.notes, len(groups))
-    level = max(level for level, _ in findings)
-    verdicts: list[Verdict] = ["trust", "check", "do not trust"]
-    reasons = [sentence for _, sentence in sorted(findings, key=lambda f: -f[0])]
-    return Diagnosis(
-        verdicts[level], reasons, *found, posterior.by, judged.labels, judged.sizes, *locals_
-    )
-
-
-class _Theta(NamedTuple):
-    """What is known of theta's weights."""
-
-    k_hat: float
-    effective: float
-    draws: int
-    shift: dict[str, float]
-
-
-class _Locals(NamedTuple):
-    """What is known of each group's weights."""
-
-    k_hat: Float64[np.ndarray, " N"]
-    effective: Float64[np.ndarray, " N"]
-    gap: Float64[np.ndarray, " N"]
-    converged: Bool[np.ndarray, " N"]
+    found = Theta(k_hat(log_weights), effective_draws(log_weights), S, moved)
+    verdict, reasons = judge(posterior, found, judged, locals_, groups)
+    return Diagnosis(verdict, reasons, *found, posterior.by, judged.labels, judged.sizes, *locals_)
 
 
 def _affordable(posterior: Posterior, groups: Groups, draws: int | None) -> tuple[int, int]:
@@ -156,11 +130,16 @@ def _affordable(posterior: Posterior, groups: Groups, draws: int | None) -> tupl
     Never fewer local draws than eight a dimension, nor than the fit needed for its own bias.
     """
     least = max(16, 8 * posterior.model.z.size, min(posterior.local_draws, 512))
-    rows = groups.n_rows + len(groups)
+    rows = len(groups) + (0 if _shares_proposal(posterior.model, groups) else groups.n_rows)
     S = draws or int(np.clip(WORK // (rows * least), 100, 1000))
     if S < 25:
         raise ValueError(f"diagnose expected at least 25 draws, to see the weights' tail; got {S}.")
     return S, int(np.clip(WORK // (rows * S), least, max(64, least)))
+
+
+def _shares_proposal(model: Model, groups: Groups) -> bool:
+    """Whether one proposal serves all draws of theta: see `_marginal_block`."""
+    return len(groups) >= MANY and not uses_theta(model, example(groups))
 
 
 def _theta_log_weights(
@@ -170,7 +149,7 @@ def _theta_log_weights(
     total = _theta_terms(model, theta)
     if not isinstance(family, Branched):
         return total + _sums(family, model, groups, theta, "joint")
-    fixed = len(groups) >= MANY and not uses_theta(model, example(groups))
+    fixed = _shares_proposal(model, groups)
     for block in blocks(groups):
         high, low = _marginal_block(family, model, block.batches[0], theta, K, fixed)
         total += np.asarray(high, np.float64) + np.asarray(low, np.float64)
@@ -217,20 +196,18 @@ def _log_weight(
     return model.log_local(theta, z, batch) + group_log_lik(model, theta, z, batch) - log_q
 
 
-def _judge_groups(
-    posterior: Posterior, groups: Groups, key: PRNGKeyArray
-) -> tuple[Groups, _Locals]:
+def _judge_groups(posterior: Posterior, groups: Groups, key: PRNGKeyArray) -> tuple[Groups, Locals]:
     """Weighs each group's local draws; a random part of the groups where all would be too many."""
     family, model = posterior.family, posterior.model
     if not isinstance(family, Branched):
         none = np.zeros(0)
-        return groups._take(np.zeros(0, np.int64)), _Locals(none, none, none, none > 0)
+        return groups._take(np.zeros(0, np.int64)), Locals(none, none, none, none > 0)
     order = np.random.default_rng(0).permutation(len(groups))
-    within = np.cumsum(groups.sizes[order] + 1) <= 2 * WORK // (THETAS * FEWEST)
+    within = np.cumsum(groups.sizes[order] + 1) <= 4 * WORK // (THETAS * FEWEST)
     within[0] = True
     judged = groups if within.all() else groups.subset(positions=np.sort(order[within]))
     theta, tight = draw_theta(key, family, model, THETAS), posterior.local_draws > 1
-    K = int(np.clip(WORK // (2 * THETAS * (judged.n_rows + len(judged))), FEWEST, MOST))
+    K = int(np.clip(WORK // (THETAS * (judged.n_rows + len(judged))), FEWEST, MOST))
     found = []
     for block in blocks(judged):
         out = _local_block(family, model, block.batches[0], theta, K, tight)
@@ -238,8 +215,8 @@ def _judge_groups(
         weights, gap, converged = (np.asarray(x)[..., real] for x in out)
         own = np.asarray(weights, np.float64)
         share = effective_draws(own) / len(own)
-        found.append(_Locals(k_hat(own), share, gap.astype(np.float64), converged))
-    return judged, _Locals(*(np.concatenate(column) for column in zip(*found, strict=True)))
+        found.append(Locals(k_hat(own), share, gap.astype(np.float64), converged))
+    return judged, Locals(*(np.concatenate(column) for column in zip(*found, strict=True)))
 
 
 @eqx.filter_jit
@@ -298,76 +275,37 @@ def _gap(
     return bound(joint - log_q)[0] - plain
 
 
+def _proposal(
+    posterior: Posterior, key: PRNGKeyArray, S: int
+) -> tuple[Draws, Float64[np.ndarray, " D"]]:
+    """Draws of theta to weigh, and theta's sds.
+
+    From q(theta); or, where the fit has weighted draws in its place, from a Student t like theirs, since
+    what is to be seen then is whether new weights agree with those of the fit.
+    """
+    drawn = draw_theta(key, posterior.family, posterior.model, S)
+    cloud = getattr(posterior.family, "cloud", None)
+    if cloud is None:
+        covariance = np.asarray(posterior.family.theta.covariance, np.float64)
+        return drawn, np.sqrt(np.diagonal(covariance))
+    D, rng = len(cloud.mean), np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    factor = np.linalg.cholesky(cloud.covariance * (FREEDOM - 2) / FREEDOM)
+    points = rng.normal(size=(S, D)) / np.sqrt(rng.chisquare(FREEDOM, (S, 1)) / FREEDOM)
+    log_q = -0.5 * (FREEDOM + D) * np.log1p(np.sum(points**2, 1) / FREEDOM)  # less a constant
+    new = Draws(jnp.asarray(cloud.mean + points @ factor.T), jnp.asarray(log_q), drawn.keys)
+    kind = drawn.theta.dtype
+    new = new._replace(theta=new.theta.astype(kind), log_q=new.log_q.astype(kind))
+    return new, np.sqrt(np.diagonal(cloud.covariance))
+
+
 def _shift(
-    posterior: Posterior, theta: Draws, log_weights: Float64[np.ndarray, " S"]
-) -> dict[str, float]:
-    """How far the weights move the mean of each coordinate, in its sds under q."""
-    q, drawn = posterior.family.theta, np.asarray(theta.theta, np.float64)
+    theta: Draws, sd: Float64[np.ndarray, " D"], log_weights: Float64[np.ndarray, " S"]
+) -> list[float]:
+    """How far the weights move the mean of each coordinate, in its sds."""
+    drawn = np.asarray(theta.theta, np.float64)
     weight = np.exp(np.nan_to_num(log_weights - log_weights.max(), nan=-np.inf))
-    sd = np.sqrt(np.diagonal(np.asarray(q.covariance, np.float64)))
     # Less the draws' own mean: what is left is what the weights do.
-    moved = (weight @ drawn / max(weight.sum(), 1e-300) - drawn.mean(0)) / sd
-    names = posterior.model.theta.coordinates()
-    return dict(zip(names, moved.tolist(), strict=True))
-
-
-def _about_theta(posterior: Posterior, found: _Theta) -> tuple[int, str]:
-    """Level and sentence of what the weights of theta say."""
-    what = "theta" if isinstance(posterior.family, Branched) else "everything together"
-    said = (
-        f"k-hat of {what} is {found.k_hat:.2f}: its {found.draws:,} draws are worth "
-        f"{found.effective:,.0f} by importance weight"
-    )
-    name = max(found.shift, key=lambda n: abs(found.shift[n]))
-    most = abs(found.shift[name])
-    moved = f"would move the mean of {name} by {most:.2g} sds"
-    if found.k_hat > BAD or most > FAR:
-        cure = _cure(posterior)
-        return 2, f"{said}: q(theta) is not near the posterior. They {moved}. {cure}."
-    if found.k_hat > GOOD or most > MOVED:
-        return 1, f"{said}, and they {moved}. {_cure(posterior)}."
-    return 0, f"{said}, and they move no mean by more than {most:.2g} sds."
-
-
-def _cure(posterior: Posterior) -> str:
-    if posterior.local_draws == 1:
-        return "Fit with solved(), or with local_draws= above 1"
-    again = 4 * posterior.local_draws
-    return f"Fit with local_draws={again}, and compare with NUTS on a few hundred of the groups"
-
-
-def _about_groups(
-    posterior: Posterior, judged: Groups, found: _Locals, groups: Groups
-) -> list[tuple[int, str]]:
-    """Levels and sentences of what the groups' weights say."""
-    if not len(judged):
-        return [(0, "joint() has no q(z_i | theta), so its groups were not judged one by one.")]
-    bad = found.k_hat > BAD
-    share = bad.mean()
-    of = f"{len(judged):,} groups" + ("" if len(judged) == len(groups) else " taken at random")
-    loss = f"Their Gaussians lose {np.median(found.gap):.2g} nats each (median)"
-    if posterior.local_draws > 1:
-        loss += ", which the importance draws make up for"
-    if not bad.any():
-        return [(0, f"k-hat is below {BAD} in all {of}. {loss}.")]
-    names = ", ".join(str(x) for x in judged.labels[np.argsort(-found.k_hat)][: min(3, bad.sum())])
-    level = 0 if share < 0.01 else 1 if share < 0.1 else 2
-    cure = (
-        " Raise local_draws=, and look at these groups' rows."
-        if posterior.local_draws > 1
-        else " Use solved(), or posterior.refine(), or local_draws= above 1."
-    )
-    few = " Few enough for chance, or for groups that are odd." if level == 0 else cure
-    said = f"k-hat is above {BAD} in {bad.sum():,} of {of} ({names}{', ...' if bad.sum() > 3 else ''})."
-    return [(level, f"{said} {loss}.{few}")]
-
-
-def _about_notes(notes: dict[str, Any], N: int) -> list[tuple[int, str]]:
-    """Levels and sentences of what the fit itself had to say."""
-    bias = float(np.max(np.abs(notes.get("bias_sds", 0.0))))
-    severe = bias > 0.5 or notes.get("unconverged", 0) > 0.1 * N
-    said = [f"The fit says: {line}." for line in worries(notes)]
-    return [(2 if severe else 1, line) for line in said]
+    return ((weight @ drawn / max(weight.sum(), 1e-300) - drawn.mean(0)) / sd).tolist()
 
 
 def _table(columns: dict[str, np.ndarray]) -> list[str]:

@@ -15,14 +15,17 @@ from ramify._draws import is_fixed
 from ramify._family import example
 from ramify._posterior import Posterior
 
-WORK = 2**29  # draws x rows of the groups whose effects are drawn: seconds to a minute on two cores
+WORK = 2**28  # most draws x rows of the groups whose effects are drawn: seconds on two cores
 SHOWN = 6  # most effects of a group that have a picture
-SHRUNK = 150  # groups in the picture of shrinkage
+SHRUNK, SHRUNK_ROWS = 150, 100_000  # groups in the picture of shrinkage, and most rows of them
 JUDGED = 20_000  # most rows of the check of calibration
 
 
 class Effects(NamedTuple):
-    """Mean and 90% interval of what varies by group, [N, E], of the groups that were drawn."""
+    """Mean and 90% interval of what varies by group, [N, E], of the groups that were drawn.
+
+    `resampled` says whether draws were corrected by importance weights, as those of the fit are.
+    """
 
     names: list[str]
     labels: Shaped[np.ndarray, " N"]
@@ -30,6 +33,7 @@ class Effects(NamedTuple):
     mean: Float64[np.ndarray, "N E"]
     low: Float64[np.ndarray, "N E"]
     high: Float64[np.ndarray, "N E"]
+    resampled: bool
 
 
 class Shrinkage(NamedTuple):
@@ -57,18 +61,20 @@ class Calibration(NamedTuple):
 
 def effects_of(posterior: Posterior, groups: Groups, draws: int, seed: int) -> Effects:
     """Draws every group's effects, block by block, and keeps three numbers of each."""
-    K = min(posterior.local_draws, 16)
+    fitted = K = min(posterior.local_draws, 16)
+    if groups.n_rows * draws * K > WORK:
+        K = 1  # the Gaussian itself, which costs no likelihood: of many groups rather than of few
     groups = some_groups(groups, WORK // (draws * K), seed)
     names: list[str] = []
     found, labels = [], []
     theta = set(posterior.sample_theta(1, seed))
-    for own, block in posterior.sample_blocks(draws, groups, seed):
+    for own, block in posterior.sample_blocks(draws, groups, seed, local_draws=K):
         names, values = _flat(posterior, {n: v for n, v in block.items() if n not in theta})
         low, high = np.quantile(values, [0.05, 0.95], axis=0)
         found.append((values.mean(0), low, high))
         labels.append(own)
-    columns = [np.concatenate(x).astype(np.float64) for x in zip(*found, strict=True)]
-    return Effects(names, np.concatenate(labels), groups.sizes, *columns)
+    mean, low, high = (np.concatenate(x).astype(np.float64) for x in zip(*found, strict=True))
+    return Effects(names, np.concatenate(labels), groups.sizes, mean, low, high, K == fitted)
 
 
 def some_groups(groups: Groups, rows: int, seed: int) -> Groups:
@@ -146,8 +152,9 @@ def shrinkage_of(
     """Raw means of groups of all sizes, beside the mean of the posterior's outcomes for their rows."""
     order = np.argsort(groups.sizes, kind="stable")
     order = order[groups.sizes[order] > 0]
-    chosen = np.unique(np.linspace(0, len(order) - 1, SHRUNK).round().astype(int))
-    some = groups.subset(positions=np.sort(order[chosen]))
+    chosen = order[np.unique(np.linspace(0, len(order) - 1, SHRUNK).round().astype(int))]
+    chosen = chosen[np.cumsum(groups.sizes[chosen]) <= max(SHRUNK_ROWS, groups.sizes[chosen[0]])]
+    some = groups.subset(positions=np.sort(chosen))
     given = None if is_fixed(posterior.family) else some
     table = posterior.predict(some, given, draws, seed, quantiles=())
     predicted = np.asarray(table["mean"], np.float64)

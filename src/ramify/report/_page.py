@@ -136,6 +136,7 @@ def _groups(
     said, spread_said = _texts.groups_said(shown, len(effects.labels), N)
     line = "the population" if deviations else "the groups' average"
     said += f" The dotted line is {line}."
+    said += "" if effects.resampled else " Intervals are those of each group's Gaussian."
     return {"effects": effects.names, "said": said, "spread_said": spread_said}
 
 

@@ -8,10 +8,11 @@ import numpy as np
 from numpyro.distributions import constraints
 
 from ramify._data import Groups
-from ramify._diagnostics import BAD, Diagnosis
+from ramify._diagnostics import Diagnosis
 from ramify._draws import covariance_of, method_of
 from ramify._posterior import Posterior
 from ramify._summary import Summary
+from ramify._verdict import BAD
 
 LISTED = 200  # rows of a table
 PICTURED = 40  # lines of a forest plot
@@ -247,10 +248,10 @@ def cell(text: str, value: Any, bad: Any = False) -> dict[str, Any]:
 
 
 def again_of(posterior: Posterior, path: Path) -> dict[str, str]:
-    """How to load the fit, from the folder that the page is in if the fit is there."""
-    here = path.parent
-    saved = (here / "fit.json").is_file()
-    folder = f"{here.resolve().name if saved else 'fit'}/"
+    """How to load the fit: from the page's own folder, or one named fit in it, if it is there."""
+    here = path.resolve().parent
+    saved = [folder for folder in (here, here / "fit") if (folder / "fit.json").is_file()]
+    folder = f"{saved[0].name if saved else 'fit'}/"
     lines = ["import ramify as rf", ""]
     if getattr(posterior.model, "formula", None) is not None:
         lines += [
