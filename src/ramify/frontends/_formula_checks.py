@@ -16,6 +16,7 @@ Matrix = Float[np.ndarray, "n P"]
 _FAR = (
     20.0  # a group-level column further from zero than that, in sds, can't be told from a constant
 )
+OWN = ("y", "X", "X_all", "W", "U", "offset", "trials", "weights")  # columns of a model's groups
 _ROWS = 1000  # of a linear program that looks for separation, to begin with
 
 
@@ -26,6 +27,11 @@ def check_columns(parts: FormulaText, table: Any, used: list[str]) -> None:
             columns_of(table, [name])
         except ValueError as problem:
             raise error(parts.text, place_of(parts.text, name), str(problem).rstrip(".")) from None
+    if parts.by in OWN:
+        raise ValueError(
+            f'the grouping column "{parts.by}" has the name of a column that the model makes: '
+            "rename it."
+        )
     if parts.by in used:
         raise error(
             parts.text,

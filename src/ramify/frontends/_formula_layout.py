@@ -124,7 +124,7 @@ def lay_out(
     offset_centre: float,
     cutpoints: bool,
 ) -> Layout:
-    """The layout for these columns; `groups` has X and W, its rows sorted by group."""
+    """The layout for these columns; `groups` has X, its rows sorted by group."""
     intercept = "Intercept" in names[0]
     free = intercept and not cutpoints  # else no parameter takes up what is taken off
     common = [i for i, name in enumerate(names[0]) if name != "Intercept"]

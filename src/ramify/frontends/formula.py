@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from ramify._data import Groups
 from ramify.frontends import _formula_priors as priors_of
@@ -13,9 +14,9 @@ from ramify.frontends._formula_checks import (
     check_response,
     warn_of_separation,
 )
-from ramify.frontends._formula_design import code
+from ramify.frontends._formula_design import Coding, code
 from ramify.frontends._formula_frame import kind_of_table, read_frame
-from ramify.frontends._formula_layout import lay_out
+from ramify.frontends._formula_layout import Layout, lay_out
 from ramify.frontends._formula_likelihoods import LIKELIHOODS, Likelihood, start
 from ramify.frontends._formula_model import (
     Formula,
@@ -24,8 +25,8 @@ from ramify.frontends._formula_model import (
     predictors,
     with_labels,
 )
-from ramify.frontends._formula_response import read_response, response_columns
-from ramify.frontends._formula_text import parse
+from ramify.frontends._formula_response import Response, read_response, response_columns
+from ramify.frontends._formula_text import FormulaText, parse
 
 
 def from_formula(
@@ -76,33 +77,48 @@ def from_formula(
     check_columns(parts, table, [*response_columns(parts), *predictors(parts), *extra])
     response = read_response(parts, table, family.support, likelihood, None, "table")
     check_response(parts.response, response.y)
+    common, group, layout = _evaluated(parts, table, family, link, response)
+    own = parts, likelihood, link, common, group, layout, response.levels, kind_of_table(table)
+    chosen = _priors(parts, link, common, layout, family, response.y, priors or {})
+    model = FormulaModel(Formula(*own), chosen)
+    return model, model.groups(table)
+
+
+def _evaluated(
+    parts: FormulaText, table: Any, family: Likelihood, link: str, response: Response
+) -> tuple[Coding, Coding, Layout]:
+    """Codes both sides of the grouping term on the rows of the table, and lays their columns out."""
     frame = read_frame(table, predictors(parts), "table")
-    common, X = code(
-        parts.common, formula, frame if len(frame.columns) else no_predictors(response.y)
-    )
-    group, W = code(
-        parts.group, formula, frame if len(frame.columns) else no_predictors(response.y)
-    )
+    frame = frame if len(frame.columns) else no_predictors(response.y)
+    common, X = code(parts.common, parts.text, frame)
+    group, W = code(parts.group, parts.text, frame)
     check_design(parts, common, X, group, W, family)
     if family.support == "binary":
         warn_of_separation(common.names, X, response.y)
     offset = common.offset(frame)
     begin = start(family, link, response.y, response.trials)
-    raw = {"y": response.y, "X": X, "W": W}
-    sorted_rows = Groups.from_table(with_labels(raw, table, parts.by), by=parts.by, rows=[*raw])
+    rows = Groups.from_table(with_labels({"X": X}, table, parts.by), by=parts.by, rows=["X"])
     middle = 0.0 if offset is None else float(offset.mean())
     names = (common.names, group.names)
-    layout = lay_out(names, X, W, sorted_rows, begin, middle, family.support == "levels")
-    spec = Formula(
-        parts, likelihood, link, common, group, layout, response.levels, kind_of_table(table)
-    )
-    sd_y = float(np.std(response.y)) or 1.0
-    correlated = not parts.independent
-    own = priors_of.defaults(layout, parts.by, link, list(family.parameters), sd_y, correlated)
+    layout = lay_out(names, X, W, rows, begin, middle, family.support == "levels")
+    return common, group, layout
+
+
+def _priors(
+    parts: FormulaText,
+    link: str,
+    common: Coding,
+    layout: Layout,
+    family: Likelihood,
+    y: Float[np.ndarray, " n"],
+    given: Mapping[str, Any],
+) -> priors_of.Priors:
+    """The defaults for these data, and what the user puts in their place."""
+    family_names, correlated = list(family.parameters), not parts.independent
+    sd_y = float(np.std(y)) or 1.0
+    own = priors_of.defaults(layout, parts.by, link, family_names, sd_y, correlated)
     owners = dict(zip(common.names, common.owners, strict=True))
-    chosen = priors_of.replaced(own, priors or {}, layout, parts.by, owners)
-    model = FormulaModel(spec, chosen)
-    return model, model.groups(table)
+    return priors_of.replaced(own, given, layout, parts.by, owners)
 
 
 def _likelihood(name: str, link: str | None) -> tuple[Likelihood, str]:
