@@ -45,6 +45,13 @@ def test_unknown_functions_suggest_near_names():
     fails(ValueError, "unknown function 'np.fromfile'", "y ~ np.fromfile(x) + (1 | user)")
 
 
+def test_what_the_grammar_has_not_points_at_the_part():
+    text = fails(ValueError, "can't read 'exp", "y ~ exp(x) > 1 + (1 | user)")
+    assert text.splitlines()[-1] == "      ^"
+    fails(ValueError, "can't read 'bs", "y ~ bs(x, df=4):kind + (1 | user)")
+    fails(ValueError, "can't be evaluated: df=2 is too small", "y ~ bs(x, df=2) + (1 | user)")
+
+
 def test_missing_values_name_the_rows():
     x = table()["x"].copy()
     x[[3, 7]] = np.nan

@@ -19,9 +19,9 @@ FILES = {
     "verbagg": "lme4/lme4_VerbAgg.csv",
     "insteval": "lme4/lme4_InstEval.csv",
 }
-# How far means may be apart in posterior sds, and by which factor sds may differ, beyond Monte Carlo
-# error. q(theta) is Gaussian where the posterior of 18 subjects' sds and correlation is skewed.
-TOLERANCE = {"sleepstudy": (0.15, 0.15), "radon": (0.15, 0.15)}
+# How far means may be apart in posterior sds, and by which factor sds may differ, beyond the Monte Carlo
+# error of the reference.
+TOLERANCE = {"verbagg": (0.25, 0.1)}  # K = 32 local draws leave noise of that size in theta
 
 
 @pytest.mark.slow

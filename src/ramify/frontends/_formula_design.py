@@ -161,12 +161,15 @@ def _columns(data: Any) -> Float64[np.ndarray, "n c"]:
 def _describe(part: str, whole: str) -> Any:
     from formulae.model_description import model_description
     from formulae.parser import ParseError
+    from formulae.resolver import ResolverError
     from formulae.scanner import ScanError
+    from formulae.terms.call_resolver import CallResolverError
 
+    unreadable = (ParseError, ScanError, ResolverError, CallResolverError)
     try:
         with _quiet():
             return model_description(part)
-    except (ParseError, ScanError, ValueError, TypeError, AttributeError) as problem:
+    except (*unreadable, ValueError, TypeError, AttributeError) as problem:
         raise error(whole, max(whole.find(part), 0), f"can't read {part!r}: {problem}") from problem
 
 
