@@ -9,7 +9,7 @@ from jaxtyping import Array, PRNGKeyArray, Shaped
 
 from ramify._conditioning import Part
 from ramify._data import Groups, whole
-from ramify._draws import Draws, draw_theta, local_sampler, map_draws, method_of, per_draw
+from ramify._draws import Draws, local_sampler, map_draws, method_of, per_draw, posterior_theta
 from ramify._family import Family
 from ramify._model import Model
 from ramify._streaming import blocks, check_memory
@@ -113,7 +113,7 @@ def _log_lik(
 ) -> Columns:
     """The log likelihood of each row under each draw, by outcome."""
     model, K = posterior.model, posterior._local_draws(None)
-    theta = draw_theta(jax.random.key(seed), posterior.family, model, draws)
+    theta = posterior_theta(jax.random.key(seed), posterior.family, model, draws)
     cure = "Pass rows=False to leave what there is for each row out"
     what = f"{draws:,} draws of {n_rows:,} rows"
     check_memory(draws * n_rows * theta.theta.dtype.itemsize, None, what, cure)

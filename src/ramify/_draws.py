@@ -45,6 +45,19 @@ class Known(NamedTuple):
         return self.answer
 
 
+def posterior_theta(key: PRNGKeyArray, family: Family, model: Model, draws: int) -> Draws:
+    """S draws of theta as the posterior has it: from the weighted cloud, where the fit has one.
+
+    Their density has no meaning then: metrics that need it draw from q(theta) itself.
+    """
+    found = draw_theta(key, family, model, draws)
+    if isinstance(family, Joint) or family.cloud is None:
+        return found
+    return found._replace(
+        theta=family.cloud.draw(key, draws), log_q=jnp.full_like(found.log_q, jnp.nan)
+    )
+
+
 def draw_theta(key: PRNGKeyArray, family: Family, model: Model, draws: int) -> Draws:
     """S draws from q(theta)."""
     if draws < 1:

@@ -16,6 +16,7 @@ from jax.scipy.special import ndtri
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 from scipy.special import betaincinv
 
+from ramify._cloud import Cloud
 from ramify._data import Groups
 from ramify._gaussian import FREEDOM, Covariance, Gaussian, ScaleMap, gaussian
 from ramify._local import (
@@ -115,6 +116,12 @@ class Branched(eqx.Module):
     theta: Gaussian
     local: Any  # Table | Amortizer | Solver: whoever has `conditional`
     N: int = eqx.field(static=True)
+    cloud: Cloud | None = None  # weighted draws that correct q(theta), where there are any
+
+    def theta_moments(self) -> tuple[Array, Array]:
+        """Mean and covariance of theta, unconstrained: of the cloud, where there is one."""
+        said = self.theta if self.cloud is None else self.cloud
+        return jnp.asarray(said.mean), jnp.asarray(said.covariance)
 
     def conditional(self, model: Model, batch: Batch) -> Callable[[Array], Local]:
         """Theta -> q(z_i | theta) of the block's groups."""

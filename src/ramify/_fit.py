@@ -3,13 +3,13 @@
 from dataclasses import replace
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
 from ramify._blas import one_blas_thread
+from ramify._cloud import Cloud
 from ramify._data import Groups, Resident, block_shape, partition, to_device, whole
 from ramify._elbo import Estimator
 from ramify._family import Branched, Family, Joint, amortized, example, solved
@@ -18,16 +18,19 @@ from ramify._gaussian import Gaussian, free_numbers
 from ramify._local import Amortizer
 from ramify._marginal import Marginal, Plan
 from ramify._model import Model
+from ramify._pareto import effective_draws, k_hat
 from ramify._posterior import Posterior
 from ramify._progress import Progress
 from ramify._schedule import Plateau
 from ramify._solver import MAX_DIM, Solver
 from ramify._stein import missing_curvature
 from ramify._steps import Recipe, State, init, steps, terms_of_step
-from ramify._theta import NotFinite, learn
+from ramify._theta import NotFinite, learn, weigh_cloud
 
 MOST_BIAS = 0.1  # of theta's means, in posterior sds, before K is doubled
 MOST_DRAWS = 2048
+FEW = 2**16  # likelihoods of rows that cost next to nothing
+CLOUD_WORK = 2**28  # likelihoods of rows, for weighted draws of theta where the data are small
 CURVATURE_DRAWS = 160_000  # of z, over all groups, for Hessians: at least 8 a group
 
 
@@ -83,6 +86,8 @@ def fit(
     if family is None:
         family, why = default_family(model, groups)
     _check_family(family, model, groups)
+    if isinstance(family, Branched):
+        family = replace(family, cloud=None)  # of an earlier fit
     with Progress(progress, len(groups), max_steps, max_seconds) as bar:
         if isinstance(family, Branched) and isinstance(family.local, Solver):
             if why == "as asked" and (wrong := _missing_curvature(model, groups, family)):
@@ -94,7 +99,7 @@ def fit(
                 if local_draws != 1:
                     return posterior
                 # The paper's bound, K = 1, is learned by steps from where the tight one ended.
-                family = posterior.family
+                family = replace(posterior.family, cloud=None)
         feed = Feed(groups, seed, whole=isinstance(family, Joint), rows=rows, minibatch=minibatch)
         recipe = Recipe(optimizer or _adam(family), draws or 10, local_draws or 1, estimator, 0)
         plateau = None if optimizer is not None else _plateau(family, feed, groups, max_steps)
@@ -262,7 +267,7 @@ def _fit_solved(
     bar: Progress,
     why: str,
 ) -> Posterior:
-    N, K = len(groups), default_local_draws(model.z.size)
+    N, K = len(groups), default_local_draws(model.z.size, groups.n_rows)
     K = local_draws if local_draws and local_draws > 1 else K
     R, B = block_shape(groups.sizes, rows)
     members, data = partition(np.random.default_rng(seed), groups.sizes, R, B), to_device(groups)
@@ -271,6 +276,7 @@ def _fit_solved(
     lean = replace(family.local, rounds=0)
     points = draws or (1 if N > 2000 else int(np.clip(2 * (4000 // N), 2, 32)))
     history: list[dict[str, float]] = []
+    about: dict[str, Any] = {}
 
     def report(row: dict[str, float]) -> None:
         history.append({**row, "local_draws": K, "step": len(history) + 1, "seconds": bar.seconds})
@@ -291,7 +297,11 @@ def _fit_solved(
         if (local_draws or 1) > 1 or bias < MOST_BIAS or K >= MOST_DRAWS or enough():
             break
         start, stages, K = fitted.mean, stages[-1:], 2 * K
-    family = eqx.tree_at(lambda f: f.theta, family, _gaussian(fitted.mean, fitted.precision))
+    theta = _gaussian(fitted.mean, fitted.precision)
+    family = replace(family, theta=theta)
+    affordable = min(4000, CLOUD_WORK // (K * (groups.n_rows + N)))
+    if points > 1 and affordable >= 1000 and not enough():
+        family, about = _with_cloud(family, *weigh_cloud(marginal, fitted, affordable))
     columns = {name: np.asarray([h[name] for h in history]) for name in history[0]}
     notes = {
         "method": "solved",
@@ -303,8 +313,21 @@ def _fit_solved(
         "unconverged_groups": [str(x) for x in groups.labels[fitted.unconverged][:20]],
         "sweeps": len(history),
         "seconds": bar.seconds,
-    }
+    } | about
     return Posterior(model, family, groups, local_draws=K, history=columns, notes=notes)
+
+
+def _with_cloud(
+    family: Branched, points: np.ndarray, log_weight: np.ndarray
+) -> tuple[Branched, dict[str, Any]]:
+    """The family with weighted draws of theta, if the weights are even enough; and how even."""
+    k, ess = k_hat(log_weight), effective_draws(log_weight)
+    about: dict[str, Any] = {"theta_k_hat": k, "theta_effective_draws": ess}
+    if k > 0.7:
+        why = f"theta's posterior is far from a Gaussian, and from a Student t (k-hat {k:.2f})"
+        return family, about | {"warnings": [f"{why}: compare with NUTS"]}
+    normal = log_weight - np.logaddexp.reduce(log_weight)
+    return replace(family, cloud=Cloud(jnp.asarray(points), jnp.asarray(normal))), about
 
 
 def _not_finite(
@@ -323,13 +346,16 @@ def _not_finite(
     return NonFiniteError(message, state)
 
 
-def default_local_draws(M: int) -> int:
-    """K that `solved` begins with: eight points a local dimension, at least 32.
+def default_local_draws(M: int, rows: int) -> int:
+    """K that `solved` begins with: eight points a local dimension, at least 32; more for few rows.
 
     Theta's noise from the draws, in its posterior sds, goes as 1/sqrt(K) whatever N. What is left of
     their bias after correction goes as sqrt(N)/K^2: it is measured, and K doubled where it matters.
     """
-    return int(8 * M * np.ceil(4 / M))
+    K = int(8 * M * np.ceil(4 / M))
+    while 2 * K * rows <= FEW and K < 512:
+        K *= 2
+    return K
 
 
 def _stages(members: np.ndarray, D: int) -> list[int]:

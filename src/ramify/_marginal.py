@@ -256,22 +256,7 @@ class Marginal:
         `precision` is that of q(theta), where known, for the ELBO that is reported.
         """
         count = len(thetas)
-        padded = jnp.asarray(np.resize(thetas, (self.points, len(centre))), self._dtype)
-        out = sweep(
-            self.model,
-            self.solver,
-            self.data,
-            self.plan,
-            self.key,
-            jnp.asarray(centre, self._dtype),
-            padded,
-            jnp.asarray(count),
-            self.members,
-            jnp.asarray(blocks),
-            jnp.asarray(second),
-            self.begin,
-        )
-        self.begin = out.begin
+        padded, out = self._sweep(centre, thetas, blocks, second)
         self.converged = np.asarray(out.converged)
         self.first_bad_block = int(np.argmax(~np.isfinite(np.asarray(out.values)).all(1)))
         scale = self.groups_upto[-1] / self.groups_upto[blocks - 1]
@@ -283,6 +268,38 @@ class Marginal:
         self.newton_steps = int(out.steps) / blocks
         self.tell(expansion.value, blocks, points=count)
         return expansion
+
+    def values(self, centre: np.ndarray, thetas: np.ndarray) -> np.ndarray:
+        """F at each of any number of thetas [n, D], all groups included, [n]."""
+        found = []
+        for start in range(0, len(thetas), self.points):
+            some = thetas[start : start + self.points]
+            padded, out = self._sweep(centre, some, len(self.members), False)
+            prior = np.asarray(_log_prior(self.model, padded), np.float64)
+            found.append((np.asarray(out.values, np.float64).sum(0) + prior)[: len(some)])
+        return np.concatenate(found)
+
+    def _sweep(
+        self, centre: np.ndarray, thetas: np.ndarray, blocks: int, second: bool
+    ) -> tuple[Array, Sweep]:
+        """A sweep at these points, repeated to fill the compiled shape; the next begins from here."""
+        padded = jnp.asarray(np.resize(thetas, (self.points, len(centre))), self._dtype)
+        out = sweep(
+            self.model,
+            self.solver,
+            self.data,
+            self.plan,
+            self.key,
+            jnp.asarray(centre, self._dtype),
+            padded,
+            jnp.asarray(len(thetas)),
+            self.members,
+            jnp.asarray(blocks),
+            jnp.asarray(second),
+            self.begin,
+        )
+        self.begin = out.begin
+        return padded, out
 
     def tell(
         self, value: float, blocks: int, precision: np.ndarray | None = None, points: int = 1
@@ -312,6 +329,11 @@ class Marginal:
             _symmetric(double(hessian) + scale * double(out.hessian)),
             scale * double(out.bias),
         )
+
+
+@eqx.filter_jit
+def _log_prior(model: Model, thetas: Float[Array, "S D"]) -> Float[Array, " S"]:
+    return jax.vmap(model.log_prior)(thetas)
 
 
 @eqx.filter_jit

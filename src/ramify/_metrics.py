@@ -23,7 +23,15 @@ from jaxtyping import Array, Float, Float64, PRNGKeyArray
 
 from ramify._conditioning import Part
 from ramify._data import Groups
-from ramify._draws import Draws, Known, draw_theta, local_sampler, map_draws, per_draw
+from ramify._draws import (
+    Draws,
+    Known,
+    draw_theta,
+    local_sampler,
+    map_draws,
+    per_draw,
+    posterior_theta,
+)
 from ramify._elbo import weigh
 from ramify._family import Branched, Family
 from ramify._model import Model, sum_rows
@@ -125,7 +133,7 @@ def log_predictive(
 ) -> Estimate:
     """Log mean of p(y_test | z, theta), in a form that `Posterior.log_predictive` describes."""
     _check_form("log_predictive", form, PredictiveForm)
-    theta = draw_theta(key, family, model, draws)
+    theta = posterior_theta(key, family, model, draws)
     total, influence = np.zeros(draws), 0.0
     for part in parts:
         rows = 16_384 if form != "per_row" else int(np.clip(_MATRIX // draws, 1, 16_384))

@@ -13,7 +13,7 @@ from ramify import _metrics, _predict
 from ramify._blas import one_blas_thread
 from ramify._conditioning import check_columns, matched
 from ramify._data import Groups
-from ramify._draws import covariance_of, draw_theta, method_of, sample_block, theta_values
+from ramify._draws import covariance_of, method_of, posterior_theta, sample_block, theta_values
 from ramify._fitted import Fitted
 from ramify._metrics import Estimate, EvidenceForm, PredictiveForm
 from ramify._streaming import blocks, check_memory
@@ -57,7 +57,7 @@ class Posterior(Fitted):
     @one_blas_thread
     def sample_theta(self, draws: int = 1000, seed: int = 0) -> Named:
         """Draws of the globals alone, {"mu": [S, ...]}; the same as `sample` gives."""
-        theta = draw_theta(jax.random.key(seed), self.family, self.model, draws).theta
+        theta = posterior_theta(jax.random.key(seed), self.family, self.model, draws).theta
         return jax.tree.map(np.asarray, theta_values(self.model, theta))
 
     @one_blas_thread
@@ -119,7 +119,7 @@ class Posterior(Fitted):
     def _blocks(
         self, draws: int, groups: Groups, seed: int, K: int
     ) -> Iterator[tuple[Shaped[np.ndarray, " B"], Named]]:
-        theta = draw_theta(jax.random.key(seed), self.family, self.model, draws)
+        theta = posterior_theta(jax.random.key(seed), self.family, self.model, draws)
         places = max(_NUMBERS // (draws * self.model.z.size), 1)
         for block in blocks(groups, places=min(places, 16_384)):
             (batch,) = block.batches

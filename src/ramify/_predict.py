@@ -13,7 +13,7 @@ from jaxtyping import Array, PRNGKeyArray, Shaped
 
 from ramify._conditioning import Part, Source, check_columns
 from ramify._data import Groups
-from ramify._draws import Draws, draw_theta, local_sampler, map_draws, per_draw
+from ramify._draws import Draws, local_sampler, map_draws, per_draw, posterior_theta
 from ramify._family import Family, example
 from ramify._model import Model
 from ramify._streaming import blocks
@@ -112,7 +112,7 @@ def draws(task: Task) -> Shaped[np.ndarray, "S rows ..."]:
 
 def outcomes(task: Task) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields (numbers of rows, their outcomes [S, rows, ...]) block by block."""
-    theta = draw_theta(jax.random.key(task.seed), task.family, task.model, task.draws)
+    theta = posterior_theta(jax.random.key(task.seed), task.family, task.model, task.draws)
     size = max(int(np.prod(task.outcome.shape)), 1)
     rows = int(np.clip(_NUMBERS // (task.draws * size), 1, 16_384))
     places = int(np.clip(_NUMBERS // (task.draws * task.model.z.size), 1, 16_384))

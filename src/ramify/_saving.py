@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Shaped
 
+from ramify._cloud import Cloud
 from ramify._conditioning import Source
 from ramify._draws import covariance_of, method_of
 from ramify._family import Branched, Family, Joint
@@ -169,7 +170,9 @@ def _describe(family: Family) -> dict[str, Any]:
         parts = [gaussian(q) for q in family.parts]
         return {"is": "joint", "parts": parts, "D": family.D, "M": family.M, "N": family.N}
     local = _describe_local(family.local)
-    return {"is": "branched", "theta": gaussian(family.theta), "local": local, "N": family.N}
+    cloud = None if family.cloud is None else len(family.cloud.points)
+    static = {"local": local, "N": family.N, "cloud": cloud}
+    return {"is": "branched", "theta": gaussian(family.theta), **static}
 
 
 def _describe_local(local: Any) -> dict[str, Any] | None:
@@ -211,7 +214,9 @@ def _skeleton(made_of: dict[str, Any], encoder: Any) -> Family:
         parts = tuple(_gaussian(**q) for q in made_of["parts"])
         return Joint(parts, made_of["D"], made_of["M"], made_of["N"])
     local = _local(made_of["local"], encoder)
-    return Branched(_gaussian(**made_of["theta"]), local, made_of["N"])
+    theta, T = _gaussian(**made_of["theta"]), made_of["cloud"]
+    cloud = None if T is None else Cloud(jnp.zeros((T, theta.dim)), jnp.zeros(T))
+    return Branched(theta, local, made_of["N"], cloud)
 
 
 def _gaussian(dim: int, diagonal: bool, map: Any) -> Gaussian:

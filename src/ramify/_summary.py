@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float64
 from numpyro.distributions import constraints
 
+from ramify._cloud import weighted_quantiles
 from ramify._draws import draw_theta, theta_values
 from ramify._family import Family
 from ramify._model import Model
@@ -72,15 +73,22 @@ class Summary:
 def summarise_theta(
     family: Family, model: Model, quantiles: Sequence[float], draws: int, seed: int
 ) -> Summary:
-    """Real parameters exactly, from q(theta) itself; the others from draws."""
-    draws = int(min(draws, max(_NUMBERS // model.theta.size, 100)))
-    theta = draw_theta(jax.random.key(seed), family, model, draws).theta
+    """Real parameters exactly, from q(theta) itself; the others from draws.
+
+    Where the fit has weighted draws of theta, everything comes from all of them.
+    """
+    cloud = getattr(family, "cloud", None)
+    if cloud is not None:
+        theta, weight = cloud.points, cloud.weight
+    else:
+        draws = int(min(draws, max(_NUMBERS // model.theta.size, 100)))
+        theta, weight = draw_theta(jax.random.key(seed), family, model, draws).theta, None
     mean = np.asarray(family.theta.mean, np.float64)
     sd = np.sqrt(np.diagonal(np.asarray(family.theta.covariance, np.float64)))
     values, start = theta_values(model, theta), 0
     named = model.summarised(values)
     if named is not None:
-        return _of_draws(named, quantiles)
+        return _of_draws(named, quantiles, weight)
     names: list[str] = []
     rows: list[np.ndarray] = []
     for name, parameter in model.theta.parameters.items():
@@ -89,18 +97,20 @@ def summarise_theta(
         start += size
         places = np.ndindex(*parameter.shape)
         names += [f"{name}[{','.join(map(str, p))}]" if p else name for p in places]
-        if parameter.constraint is constraints.real:
+        if parameter.constraint is constraints.real and weight is None:
             rows.append(_exact(mean[own], sd[own], quantiles))
         else:
-            rows.append(_from_draws(np.asarray(values[name], np.float64), quantiles))
+            rows.append(_from_draws(np.asarray(values[name], np.float64), quantiles, weight))
     columns = ["mean", "sd", *quantile_names(quantiles)]
     return Summary(names, dict(zip(columns, np.concatenate(rows, 1), strict=True)))
 
 
-def _of_draws(named: Mapping[str, Any], quantiles: Sequence[float]) -> Summary:
+def _of_draws(
+    named: Mapping[str, Any], quantiles: Sequence[float], weight: np.ndarray | None
+) -> Summary:
     """The summary of draws [S] by name."""
     draws = np.stack([np.asarray(values, np.float64) for values in named.values()], 1)
-    table = _from_draws(draws, quantiles)
+    table = _from_draws(draws, quantiles, weight)
     columns = ["mean", "sd", *quantile_names(quantiles)]
     return Summary(list(named), dict(zip(columns, table, strict=True)))
 
@@ -113,11 +123,17 @@ def _exact(mean: np.ndarray, sd: np.ndarray, quantiles: Sequence[float]) -> np.n
     return np.stack([mean, sd, *(mean + sd * level for level in levels)])
 
 
-def _from_draws(values: np.ndarray, quantiles: Sequence[float]) -> np.ndarray:
-    """[statistics, entries] of draws [S, ...]."""
+def _from_draws(
+    values: np.ndarray, quantiles: Sequence[float], weight: np.ndarray | None = None
+) -> np.ndarray:
+    """[statistics, entries] of draws [S, ...], weighted if so told."""
     flat = values.reshape(len(values), -1)
-    levels = np.quantile(flat, np.asarray(quantiles, np.float64), axis=0)
-    return np.stack([flat.mean(0), flat.std(0), *levels])
+    if weight is None:
+        levels = np.quantile(flat, np.asarray(quantiles, np.float64), axis=0)
+        return np.stack([flat.mean(0), flat.std(0), *levels])
+    mean = weight @ flat
+    sd = np.sqrt(weight @ (flat - mean) ** 2)
+    return np.stack([mean, sd, *weighted_quantiles(flat, weight, list(quantiles))])
 
 
 def _digits(sd: float) -> int:

@@ -10,7 +10,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from scipy.stats import multivariate_t
 
+from ramify._gaussian import FREEDOM
 from ramify._marginal import Expansion, Marginal, definite
 
 CURVATURE_GROUPS = 20_000  # groups whose curvature stands for all: sds are then good to a percent
@@ -46,8 +48,9 @@ def learn(
 
     `enough` says that the budget is spent: what has been reached is then returned.
     """
-    mean, hessian, here = np.asarray(start, np.float64), None, None
-    for blocks in stages:
+    start = np.asarray(start, np.float64)
+    mean, hessian, here = climb(marginal, start, None, stages[0], enough)
+    for blocks in stages[1:]:
         mean, hessian, here = climb(marginal, mean, hessian, blocks, enough)
     if marginal.points == 1:
         mean, precision, here = laplace(marginal, mean, hessian, here, stages[-1], enough)
@@ -144,13 +147,12 @@ def average(
     hessian: np.ndarray,
     blocks: int,
     enough: Callable[[], bool],
-    most: int = 12,
+    most: int = 24,
 ) -> tuple[np.ndarray, np.ndarray, Expansion]:
     """Variational Newton: P = -E_q[hess F] and E_q[grad F] = 0, on fixed antithetic points.
 
-    A step longer than theta's own spread is shortened until it does not lower the bound
-    E_q[F] + entropy on those points. The last step is taken without another look: Newton squares
-    an error that is small already.
+    A step that would lower the bound E_q[F] + entropy on those points is halved until it does not.
+    The last step is taken without another look: Newton squares an error that is small already.
     """
     noise = normal_points(F.points, len(mean))
 
@@ -166,15 +168,16 @@ def average(
         move = np.linalg.solve(target, here.slope)
         far = np.sqrt(move @ target @ move / len(mean))  # rms, in posterior sds
         change = np.abs(np.linalg.eigvals(np.linalg.solve(precision, target)) - 1).max()
-        if (length == 1.0 and far < 0.1 and change < 0.3) or enough():
+        if length == 1.0 and far < 0.1 and change < 0.3:
             return mean + move, target, here
+        if length < 0.01 or enough():
+            break
         trial = mean + length * move, (1 - length) * precision + length * target
         there = look(*trial)
-        lower = objective(there, trial[1]) < objective(here, precision) - 0.1
-        if lower and max(far, change) > 1:
+        if objective(there, trial[1]) >= objective(here, precision) - 0.1:
+            (mean, precision), here, length = trial, there, min(1.0, 2 * length)
+        else:
             length /= 2
-            continue
-        (mean, precision), here, length = trial, there, min(1.0, 2 * length)
     return mean, precision, here
 
 
@@ -194,3 +197,30 @@ def normal_points(count: int, dim: int) -> np.ndarray:
     half = np.asarray(pairs[: count // 2])
     half *= np.sqrt(half.size / np.sum(half**2))  # unit second moment on average
     return np.concatenate([half, -half])
+
+
+def weigh_cloud(F: Marginal, fitted: Fitted, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Points of theta [T, D] and their log weights p^(theta, y) / t(theta), up to a constant.
+
+    The Student t is first q(theta)'s own mean and covariance; a quarter of the points find better
+    ones, where their weights are even enough to tell.
+    """
+    mean, covariance = fitted.mean, np.linalg.inv(fitted.precision)
+    points, log_weight = _student_points(F, mean, covariance, count // 4, seed=0)
+    weight = np.exp(log_weight - log_weight.max())
+    weight /= weight.sum()
+    if 1 / np.sum(weight**2) > 10 * len(mean):
+        mean, apart = weight @ points, points - weight @ points
+        covariance = (weight[:, None] * apart).T @ apart
+    return _student_points(F, mean, covariance, count, seed=1)
+
+
+def _student_points(
+    F: Marginal, mean: np.ndarray, covariance: np.ndarray, count: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    shape = covariance * (FREEDOM - 2) / FREEDOM  # then the covariance is as given
+    student = multivariate_t(mean, shape, df=FREEDOM)  # pyright: ignore[reportArgumentType]
+    points = student.rvs(count, random_state=seed).reshape(count, len(mean))
+    value = F.values(mean, points)
+    log_weight = np.where(np.isfinite(value), value, -np.inf) - student.logpdf(points)
+    return points, log_weight

@@ -1,0 +1,67 @@
+"""Weighted draws of theta: what a Gaussian q(theta) leaves, made up for where groups are few.
+
+With few groups the posterior of a scale is skewed, and no Gaussian has its sd. Where the data are
+small enough to evaluate log p(theta) + sum_i log p^(y_i | theta) a few thousand times, draws from a
+Student t around q(theta) are weighted by it. All that the posterior says of theta then comes from
+this cloud; the ELBO remains that of q(theta).
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Float64, PRNGKeyArray
+
+
+class Cloud(eqx.Module):
+    """Points of theta with log weights that sum to one.
+
+    Example:
+        >>> cloud = Cloud(jnp.array([[0.0], [4.0]]), jnp.log(jnp.array([0.75, 0.25])))
+        >>> float(cloud.mean[0]), float(cloud.covariance[0, 0])
+        (1.0, 3.0)
+    """
+
+    points: Float[Array, "T D"]
+    log_weight: Float[Array, " T"]
+
+    @property
+    def weight(self) -> Float64[np.ndarray, " T"]:
+        """The weights, in double precision."""
+        weight = np.exp(np.asarray(self.log_weight, np.float64))
+        return weight / weight.sum()
+
+    @property
+    def mean(self) -> Float64[np.ndarray, " D"]:
+        """The weighted mean."""
+        return self.weight @ np.asarray(self.points, np.float64)
+
+    @property
+    def covariance(self) -> Float64[np.ndarray, "D D"]:
+        """The weighted covariance."""
+        apart = np.asarray(self.points, np.float64) - self.mean
+        return (self.weight[:, None] * apart).T @ apart
+
+    def draw(self, key: PRNGKeyArray, draws: int) -> Float[Array, "S D"]:
+        """Points chosen by weight; draw s is a function of (key, s) alone."""
+        share = jnp.asarray(np.cumsum(self.weight), self.points.dtype)
+        one = lambda s: jax.random.uniform(jax.random.fold_in(key, s))
+        place = jnp.searchsorted(share, jax.vmap(one)(jnp.arange(draws)))
+        return self.points[jnp.minimum(place, len(share) - 1)]
+
+
+def weighted_quantiles(
+    values: Float64[np.ndarray, "T n"], weight: Float64[np.ndarray, " T"], levels: list[float]
+) -> Float64[np.ndarray, "q n"]:
+    """Quantiles of each column of weighted values, between neighbours by their shares' midpoints.
+
+    Example:
+        >>> weighted_quantiles(np.array([[1.0], [3.0], [2.0]]), np.ones(3) / 3, [0.5])[0, 0]
+        np.float64(2.0)
+    """
+    found = np.empty((len(levels), values.shape[1]))
+    for column in range(values.shape[1]):
+        order = np.argsort(values[:, column])
+        share = np.cumsum(weight[order]) - 0.5 * weight[order]
+        found[:, column] = np.interp(levels, share, values[order, column])
+    return found
