@@ -190,6 +190,8 @@ class Posterior(Fitted):
         """A table of mean, sd and quantiles of every global, constrained, by name.
 
         Those of real parameters are exact, from the Gaussian q(theta); the others come from draws.
+        For a model from a formula whose fit weighs its draws of theta, `ess` and `k_hat` say how far
+        each mean can be relied upon; `diagnose` says it of every fit.
         """
         return summarise_theta(self.family, self.model, quantiles, draws, seed)
 

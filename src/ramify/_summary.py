@@ -14,8 +14,10 @@ from ramify._cloud import weighted_quantiles
 from ramify._draws import draw_theta, theta_values
 from ramify._family import Family
 from ramify._model import Model
+from ramify._pareto import k_hat
 from ramify._predict import quantile_names
 
+_DIGITS = {"ess": 0, "k_hat": 2}  # of columns that are not in the parameter's units
 _NUMBERS = 2**26  # most numbers drawn for a summary
 
 
@@ -55,7 +57,7 @@ class Summary:
         """The table as text; each column has the digits that its row's sd calls for."""
         digits = [_digits(sd) for sd in self.columns["sd"]]
         body = [
-            [name, *(f"{self.columns[c][i]:.{digits[i]}f}" for c in self.columns)]
+            [name, *(f"{self.columns[c][i]:.{_DIGITS.get(c, digits[i])}f}" for c in self.columns)]
             for i, name in enumerate(self.names)
         ]
         lines = [["", *self.columns], *body]
@@ -111,8 +113,30 @@ def _of_draws(
     """The summary of draws [S] by name."""
     draws = np.stack([np.asarray(values, np.float64) for values in named.values()], 1)
     table = _from_draws(draws, quantiles, weight)
-    columns = ["mean", "sd", *quantile_names(quantiles)]
-    return Summary(list(named), dict(zip(columns, table, strict=True)))
+    columns = dict(zip(["mean", "sd", *quantile_names(quantiles)], table, strict=True))
+    return Summary(list(named), columns | ({} if weight is None else reliability(draws, weight)))
+
+
+def reliability(
+    values: Float64[np.ndarray, "S n"], weight: Float64[np.ndarray, " S"]
+) -> dict[str, Float64[np.ndarray, " n"]]:
+    """How far the weighted mean of each column can be relied upon.
+
+    `ess` is the number of independent draws that would give it the same standard error, and `k_hat`
+    the shape of the tail of |value - mean| times its weight: above 0.7 the mean can't be trusted.
+
+    Example:
+        >>> found = reliability(np.random.default_rng(0).normal(size=(400, 1)), np.full(400, 1 / 400))
+        >>> float(found["ess"][0].round()), bool(found["k_hat"][0] < 0.5)
+        (400.0, True)
+    """
+    apart = values - weight @ values
+    error = (weight**2) @ apart**2
+    ess = (weight @ apart**2) / np.where(error > 0, error, np.inf)
+    with np.errstate(divide="ignore"):  # a weight of zero counts nothing
+        log_weight, log_apart = np.log(weight), np.log(np.abs(apart))
+    tail = k_hat(log_weight[:, None] + log_apart)
+    return {"ess": ess, "k_hat": np.maximum(tail, k_hat(log_weight))}
 
 
 def _exact(mean: np.ndarray, sd: np.ndarray, quantiles: Sequence[float]) -> np.ndarray:
