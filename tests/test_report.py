@@ -43,6 +43,7 @@ def diagnosis(labels, sizes, verdict="check") -> Diagnosis:
         80.0,
         200,
         {"mu": 0.1},
+        0.02,
         "user",
         labels,
         sizes,

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Float64, Int64, PRNGKeyArray, Shaped
 from ramify._blas import one_blas_thread
 from ramify._data import Groups
 from ramify._draws import Draws, draw_theta, map_draws, per_draw
-from ramify._family import Branched, Family, example, group_noise, group_points
+from ramify._family import Branched, Family, group_noise, group_points
 from ramify._gaussian import FREEDOM
 from ramify._local import Local
 from ramify._marginal import bound
@@ -25,13 +25,12 @@ from ramify._model import Model, group_log_lik
 from ramify._pareto import effective_draws as effective_draws
 from ramify._pareto import k_hat as k_hat
 from ramify._posterior import Posterior
-from ramify._solver import Solver, recombine, uses_theta
+from ramify._solver import Solver, recombine
 from ramify._streaming import blocks, precise_sum
 from ramify._types import Batch
 from ramify._verdict import Locals, Theta, Verdict, judge
 
-WORK = 2**28  # most evaluations of a row's likelihood, within reason: seconds on two cores
-MANY = 1000  # groups: theta is then known well enough for one proposal to serve all its draws
+WORK = 2**29  # most evaluations of a row's likelihood, within reason: seconds on two cores
 THETAS = 4  # draws of theta at which each group is judged
 FEWEST, MOST = 64, 256  # draws of z at each
 
@@ -48,6 +47,7 @@ class Diagnosis:
         effective_draws: how many of `draws` the weights of theta leave.
         draws: draws of theta that were weighed.
         shift: by coordinate of the unconstrained theta, how far the weights move its mean, in sds.
+        shift_noise: how far the noise in the weights alone would move a mean.
         by: name of the label column.
         labels: the groups that were judged, [N]; empty for a joint family.
         sizes: their rows.
@@ -63,6 +63,7 @@ class Diagnosis:
     effective_draws: float
     draws: int
     shift: dict[str, float]
+    shift_noise: float
     by: str
     labels: Shaped[np.ndarray, " N"]
     sizes: Int64[np.ndarray, " N"]
@@ -106,7 +107,7 @@ def diagnose(
     Args:
         posterior: the fit.
         groups: the data; those of the fit by default.
-        draws: S, draws of theta; by default as many as seconds allow, 100 to 1,000.
+        draws: S, draws of theta; by default as many as seconds allow, 64 to 1,000.
         seed: the answer is a function of it.
     """
     groups = posterior._for_metrics(groups)
@@ -114,74 +115,68 @@ def diagnose(
     key = jax.random.fold_in(jax.random.key(seed), 2**31 - 1)
     S, K = _affordable(posterior, groups, draws)
     theta, sd = _proposal(posterior, key, S)
-    log_weights = _theta_log_weights(posterior.family, posterior.model, groups, theta, K)
+    log_weights, noise = _theta_log_weights(posterior.family, posterior.model, groups, theta, K)
     judged, locals_ = _judge_groups(posterior, groups, jax.random.fold_in(key, 1))
-    moved = dict(
-        zip(posterior.model.theta.coordinates(), _shift(theta, sd, log_weights), strict=True)
+    found = Theta(
+        k_hat(log_weights),
+        effective_draws(log_weights),
+        S,
+        dict(zip(posterior.model.theta.coordinates(), _shift(theta, sd, log_weights), strict=True)),
+        _shift_noise(theta, sd, log_weights, noise),
     )
-    found = Theta(k_hat(log_weights), effective_draws(log_weights), S, moved)
     verdict, reasons = judge(posterior, found, judged, locals_, groups)
     return Diagnosis(verdict, reasons, *found, posterior.by, judged.labels, judged.sizes, *locals_)
 
 
 def _affordable(posterior: Posterior, groups: Groups, draws: int | None) -> tuple[int, int]:
-    """Draws of theta, and local draws for each, within the work allowed.
-
-    Never fewer local draws than eight a dimension, nor than the fit needed for its own bias.
-    """
-    least = max(16, 8 * posterior.model.z.size, min(posterior.local_draws, 512))
-    rows = len(groups) + (0 if _shares_proposal(posterior.model, groups) else groups.n_rows)
-    S = draws or int(np.clip(WORK // (rows * least), 100, 1000))
+    """Draws of theta, and local draws for each, within the work allowed; more of both for few rows."""
+    rows = groups.n_rows + len(groups)
+    S = draws or int(np.clip(WORK // (rows * 64), 64, 1000))
     if S < 25:
         raise ValueError(f"diagnose expected at least 25 draws, to see the weights' tail; got {S}.")
-    return S, int(np.clip(WORK // (rows * S), least, max(64, least)))
-
-
-def _shares_proposal(model: Model, groups: Groups) -> bool:
-    """Whether one proposal serves all draws of theta: see `_marginal_block`."""
-    return len(groups) >= MANY and not uses_theta(model, example(groups))
+    return S, int(np.clip(WORK // (rows * S), max(16, 8 * posterior.model.z.size), 256))
 
 
 def _theta_log_weights(
     family: Family, model: Model, groups: Groups, theta: Draws, K: int
-) -> Float64[np.ndarray, " S"]:
-    """Log p^(theta, y) / q(theta) of each draw; of everything together for a joint family."""
+) -> tuple[Float64[np.ndarray, " S"], Float64[np.ndarray, " S"]]:
+    """Log p^(theta, y) / q(theta) of each draw, and a sample of the noise that is in it.
+
+    Of everything together for a joint family, which has no such noise.
+    """
     total = _theta_terms(model, theta)
+    noise = np.zeros_like(total)
     if not isinstance(family, Branched):
-        return total + _sums(family, model, groups, theta, "joint")
-    fixed = _shares_proposal(model, groups)
+        return total + _sums(family, model, groups, theta, "joint"), noise
     for block in blocks(groups):
-        high, low = _marginal_block(family, model, block.batches[0], theta, K, fixed)
+        high, low, apart = _marginal_block(family, model, block.batches[0], theta, K)
         total += np.asarray(high, np.float64) + np.asarray(low, np.float64)
-    return total
+        noise += np.asarray(apart, np.float64)
+    return total, noise
 
 
 @eqx.filter_jit
 def _marginal_block(
-    family: Branched, model: Model, batch: Batch, theta: Draws, K: int, fixed: bool
-) -> tuple[Float[Array, " S"], Float[Array, " S"]]:
+    family: Branched, model: Model, batch: Batch, theta: Draws, K: int
+) -> tuple[Float[Array, " S"], Float[Array, " S"], Float[Array, " S"]]:
     """Sum over the block's groups of log p^(y_i | theta), freed of its 1/K bias, in two parts.
 
-    All draws of theta share the groups' points, so that what is left of noise shifts them alike. With
-    `fixed` they also share the proposal, and with it the likelihood of a model whose rows do not
-    involve theta: only p(z | theta) is left to evaluate at each.
+    All draws of theta share the groups' points, so that what is left of noise is a smooth function of
+    theta. Half the difference between two independent halves of the points, which comes third, is a
+    sample of that function.
     """
-    conditional, centre = family.conditional(model, batch), family.theta.mean
+    conditional = family.conditional(model, batch)
     points = group_points(theta.keys[0], batch.index, K, model.z.size)
-    z, log_q = jax.vmap(conditional(centre).propose)(points)
-    known = lambda z: group_log_lik(model, centre, z, batch)
-    shared = jax.lax.map(known, z, batch_size=8) - log_q if fixed else None
+    half = 2 * -(-K // 4)  # of four independent quarters
+    mean = lambda w: jax.nn.logsumexp(w, 0) - jnp.log(w.shape[0])
 
-    def weights(value: Float[Array, " D"]) -> Float[Array, "K B"]:
-        if shared is not None:
-            return shared + jax.vmap(lambda z: model.log_local(value, z, batch))(z)
+    def one(_: PRNGKeyArray, value: Float[Array, " D"]) -> tuple[Array, Array, Array]:
         local = conditional(value)
         weigh = lambda noise: _log_weight(model, batch, value, *local.propose(noise))
-        return jax.lax.map(weigh, points, batch_size=8)
-
-    def one(_: PRNGKeyArray, value: Float[Array, " D"]) -> tuple[Array, Array]:
-        each, _ = bound(weights(value))
-        return precise_sum(jnp.where(batch.group_mask, each, 0))
+        log_weight = jax.lax.map(weigh, points, batch_size=8)
+        real = lambda x: jnp.where(batch.group_mask, x, 0)
+        apart = mean(log_weight[:half]) - mean(log_weight[half:])
+        return *precise_sum(real(bound(log_weight)[0])), 0.5 * jnp.sum(real(apart))
 
     return map_draws(one, theta, per_draw(family, model, batch, K))
 
@@ -203,11 +198,11 @@ def _judge_groups(posterior: Posterior, groups: Groups, key: PRNGKeyArray) -> tu
         none = np.zeros(0)
         return groups._take(np.zeros(0, np.int64)), Locals(none, none, none, none > 0)
     order = np.random.default_rng(0).permutation(len(groups))
-    within = np.cumsum(groups.sizes[order] + 1) <= 4 * WORK // (THETAS * FEWEST)
+    within = np.cumsum(groups.sizes[order] + 1) <= 2 * WORK // (THETAS * FEWEST)
     within[0] = True
     judged = groups if within.all() else groups.subset(positions=np.sort(order[within]))
     theta, tight = draw_theta(key, family, model, THETAS), posterior.local_draws > 1
-    K = int(np.clip(WORK // (THETAS * (judged.n_rows + len(judged))), FEWEST, MOST))
+    K = int(np.clip(WORK // (2 * THETAS * (judged.n_rows + len(judged))), FEWEST, MOST))
     found = []
     for block in blocks(judged):
         out = _local_block(family, model, block.batches[0], theta, K, tight)
@@ -303,9 +298,26 @@ def _shift(
 ) -> list[float]:
     """How far the weights move the mean of each coordinate, in its sds."""
     drawn = np.asarray(theta.theta, np.float64)
-    weight = np.exp(np.nan_to_num(log_weights - log_weights.max(), nan=-np.inf))
     # Less the draws' own mean: what is left is what the weights do.
-    return ((weight @ drawn / max(weight.sum(), 1e-300) - drawn.mean(0)) / sd).tolist()
+    return ((_normalised(log_weights) @ drawn - drawn.mean(0)) / sd).tolist()
+
+
+def _shift_noise(
+    theta: Draws,
+    sd: Float64[np.ndarray, " D"],
+    log_weights: Float64[np.ndarray, " S"],
+    noise: Float64[np.ndarray, " S"],
+) -> float:
+    """How far the noise in the weights moves means, in sds: root mean square over coordinates."""
+    weight = _normalised(log_weights)
+    drawn = np.asarray(theta.theta, np.float64)
+    moved = weight @ ((drawn - weight @ drawn) * (noise - weight @ noise)[:, None]) / sd
+    return float(np.sqrt(np.mean(moved**2)))
+
+
+def _normalised(log_weights: Float64[np.ndarray, " S"]) -> Float64[np.ndarray, " S"]:
+    weight = np.exp(np.nan_to_num(log_weights - log_weights.max(), nan=-np.inf))
+    return weight / max(weight.sum(), 1e-300)
 
 
 def _table(columns: dict[str, np.ndarray]) -> list[str]:

@@ -23,6 +23,7 @@ class Theta(NamedTuple):
     effective: float
     draws: int
     shift: dict[str, float]
+    shift_noise: float
 
 
 class Locals(NamedTuple):
@@ -54,13 +55,14 @@ def _about_theta(posterior: Posterior, found: Theta) -> tuple[int, str]:
     )
     name = max(found.shift, key=lambda n: abs(found.shift[n]))
     most = abs(found.shift[name])
-    moved = f"would move the mean of {name} by {most:.2g} sds"
-    if found.k_hat > BAD or most > FAR:
+    beyond_noise = most - 2 * found.shift_noise
+    moved = f"would move the mean of {name} by {most:.2g} sds, give or take {found.shift_noise:.1g}"
+    if found.k_hat > BAD or beyond_noise > FAR:
         cure = _cure(posterior)
         return 2, f"{said}: q(theta) is not near the posterior. The weights {moved}. {cure}."
     weighted = getattr(posterior.family, "cloud", None) is not None
     uneven = not weighted and found.k_hat > GOOD and found.effective < 0.5 * found.draws
-    if uneven or most > MOVED:
+    if uneven or beyond_noise > MOVED:
         return 1, f"{said}, and the weights {moved}. {_cure(posterior)}."
     return 0, f"{said}, and the weights move no mean by more than {most:.2g} sds."
 
@@ -81,7 +83,7 @@ def _about_groups(
     bad = found.k_hat > BAD
     share = bad.mean()
     of = f"{len(judged):,} groups" + ("" if len(judged) == len(groups) else " taken at random")
-    loss = f"Their Gaussians lose {np.median(found.gap):.2g} nats each (median)"
+    loss = f"Their Gaussians lose {max(np.median(found.gap), 0.0):.2g} nats each (median)"
     if posterior.local_draws > 1:
         loss += ", which the importance draws make up for"
     if not bad.any():

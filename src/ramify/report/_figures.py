@@ -5,6 +5,7 @@ are in light, dark and print. Labels are escaped, since Plotly reads a little HT
 """
 
 import html
+import re
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ def figure(data: list[dict[str, Any]], x: Any, y: Any, **layout: Any) -> Figure:
     own = {"xaxis": axis(x), "yaxis": axis(y), "showlegend": False, "height": 320, **layout}
     for name in ("xaxis", "yaxis"):
         title = own[name].get("title")
-        own[name]["title"] = {"text": title, "standoff": 8}
+        own[name]["title"] = {"text": title, "standoff": 8} if title else {"text": ""}
     return {"data": data, "layout": own}
 
 
@@ -141,8 +142,12 @@ def _reach(columns: dict[str, np.ndarray], zero: str) -> list[float]:
     return shorten([low if zero == "from" else low - room, high + room])
 
 
-def _short(name: str, most: int = 34) -> str:
-    return text(name if len(name) <= most else name[: most - 1] + "…")
+def _short(name: str) -> str:
+    """A parameter's name for an axis: without the grouping column, long ones in two lines."""
+    name = re.sub(r" \| [^|()]*\)$", ")", name)
+    lines = name.split(", ", 1) if len(name) > 24 else [name]
+    cut = [line if len(line) <= 30 else line[:29] + "…" for line in lines]
+    return ",<br>".join(text(line) for line in cut)
 
 
 def chosen(mean: np.ndarray) -> np.ndarray:
