@@ -19,14 +19,11 @@ from rich.table import Table
 
 import ramify as rf
 
-FORMULA = "late ~ 1 + scale(hour) + scale(day) + (1 + scale(hour) + scale(day) | tailnum)"
+FORMULA = "late ~ 1 + scale(hour) + scale(distance) + scale(day) + (1 + scale(day) | tailnum)"
 HELD_OUT = 0.1  # of the aircraft
 FIRST = 20  # flights by which a new aircraft is known
 LATER = 20  # further flights that it must have to be scored
-DRAWS = 400
-# An aircraft says little about its own slopes, so the draws of its effects are noisy evidence about
-# the sds of slopes: more of them than a fit takes by itself.
-LOCAL_DRAWS = 128
+DRAWS = 200
 
 
 class Split(NamedTuple):
@@ -136,14 +133,15 @@ def run(out: Path, seed: int = 0, table: pa.Table | None = None) -> None:
     )
     model, groups = rf.from_formula(FORMULA, data.fitted, likelihood="bernoulli")
     console.print(f"Fitting {groups.n_rows:,} flights of {len(groups):,} aircraft ...")
-    posterior = rf.fit(model, groups, local_draws=LOCAL_DRAWS, seed=seed)
+    posterior = rf.fit(model, groups, seed=seed)
     console.print(str(posterior), markup=False)
     console.print(str(posterior.summary()) + "\n", markup=False)
     _new_aircraft(console, posterior, data, seed)
+    console.print("\nWriting the report ...")
     posterior.save(out / "fit")
     rf.write_report(posterior, groups, out / "report.html")
     seconds = time.perf_counter() - started
-    console.print(f"\nThe fit is in {out / 'fit'}, the report in {out / 'report.html'}: open it.")
+    console.print(f"The fit is in {out / 'fit'}, the report in {out / 'report.html'}: open it.")
     console.print(f"{seconds:.0f} seconds in all, compiling included.", style="dim")
 
 
@@ -158,14 +156,23 @@ def _new_aircraft(console: Console, posterior: Any, data: Split, seed: int) -> N
     predict = lambda given: posterior.predict(later, given, DRAWS, seed, kind="mean", summary=False)
     known, shares = judge(predict(data.first), data.later, seed)
     unknown, _ = judge(predict(None), data.later, seed)
-    table = Table("from", box=None, pad_edge=False)
-    for name in ("log score", "Brier score", "error of late share", "in 90% interval"):
-        table.add_column(name, justify="right")
+    table = _table("known by", "log score", "Brier score", "error of share", "in 90% interval")
     table.add_row("the population alone", *_cells(unknown))
-    table.add_row(f"their first {FIRST} flights too", *_cells(known))
+    table.add_row(f"first {FIRST} flights too", *_cells(known))
     console.print(table)
-    console.print("\nSome of them:")
+    console.print(
+        "(of every flight's chance to be late; of every aircraft's share of late flights)\n",
+        style="dim",
+    )
     console.print(_some(names, shares, data.first))
+
+
+def _table(first: str, *rest: str) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column(first, no_wrap=True)
+    for name in rest:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
 
 
 def _cells(score: Score) -> list[str]:
@@ -181,9 +188,7 @@ def _some(names: list[str], shares: Shares, first: pa.Table) -> Table:
     """Five aircraft, from the one predicted to be least often late to the most."""
     _, number = _numbered(first)
     before = _share(first["late"].to_numpy().astype(bool), number)
-    table = Table("aircraft", box=None, pad_edge=False)
-    for name in (f"late in first {FIRST}", "late later: predicted", "90% interval", "observed"):
-        table.add_column(name, justify="right")
+    table = _table("aircraft", f"late in first {FIRST}", "later: predicted", "90%", "observed")
     order = np.argsort(shares.mean)
     for i in order[np.linspace(0, len(order) - 1, 5).astype(int)]:
         interval = f"{shares.low[i]:.0%} to {shares.high[i]:.0%}"

@@ -23,6 +23,7 @@ Data = Annotated[
     typer.Argument(metavar="[DATA]", help="Other rows than the fit's own: CSV or Parquet."),
 ]
 Seed = Annotated[int, typer.Option(help="Of all randomness: the same seed, the same answer.")]
+Open = Annotated[bool, typer.Option("--open", help="Open the report in the browser.")]
 Device = Annotated[
     Literal["cpu", "gpu"] | None, typer.Option(help="Where to compute; by default where JAX would.")
 ]
@@ -225,7 +226,9 @@ def diagnose(fit: Fit, data: Data = None, seed: Seed = 0, device: Device = None)
 
 
 @app.command(
-    epilog=_examples("ramify report fit/", "ramify report fit/ ratings.parquet --out page.html")
+    epilog=_examples(
+        "ramify report fit/ --open", "ramify report fit/ ratings.parquet --out page.html"
+    )
 )
 def report(
     fit: Fit,
@@ -233,6 +236,7 @@ def report(
     out: Annotated[
         Path | None, typer.Option(help="HTML file; by default report.html in the fit's folder.")
     ] = None,
+    open: Open = False,
     device: Device = None,
 ) -> None:
     """Write one HTML page about a fit, which opens offline."""
@@ -247,11 +251,14 @@ def report(
     out.parent.mkdir(parents=True, exist_ok=True)
     rf.write_report(posterior, _groups(posterior, data), out)
     _show.note(f"The report is in {out}")
+    if open:
+        _show.in_browser(out)
 
 
-@app.command(epilog=_examples("ramify demo", "ramify demo --out flights/"))
+@app.command(epilog=_examples("ramify demo --open", "ramify demo --out flights/"))
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the fit and the report.")] = Path("demo"),
+    open: Open = False,
     seed: Seed = 0,
     device: Device = None,
 ) -> None:
@@ -264,6 +271,10 @@ def demo(
     from ramify import demo
 
     demo.run(out, seed)
+    if open:
+        from ramify.cli import _show
+
+        _show.in_browser(out / "report.html")
 
 
 def use_device(device: str | None) -> None:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -55,6 +56,14 @@ def csv(table: Any) -> None:
     from pyarrow import csv
 
     csv.write_csv(as_arrow(table), sys.stdout.buffer)
+
+
+def in_browser(page: Path) -> None:
+    """Opens a page, or says that nothing here can."""
+    import webbrowser
+
+    if not webbrowser.open(page.resolve().as_uri()):
+        note(f"No browser could be started here: open {page} in one.")
 
 
 def summary_table(summary: Any) -> Any:
