@@ -37,7 +37,7 @@ class Split(NamedTuple):
 def flights() -> pa.Table:
     """The flights, sorted by aircraft and time of departure; its README says what they are."""
     with (files("ramify") / "data" / "flights.parquet").open("rb") as file:
-        return pq.read_table(file, partitioning=None)
+        return pq.read_table(file)
 
 
 def split(table: pa.Table, seed: int = 0) -> Split:
@@ -124,12 +124,10 @@ def run(out: Path, seed: int = 0, table: pa.Table | None = None) -> None:
         table: other flights than all that ship with the package.
     """
     console, started = Console(highlight=False, soft_wrap=True), time.perf_counter()
-    table = flights() if table is None else table
-    data = split(table, seed)
+    data = split(flights() if table is None else table, seed)
     console.print("[bold]Is a flight late? 2013, New York's airports, by aircraft")
     console.print(
-        f"  {table.num_rows:,} flights; late: more than 15 minutes after the scheduled arrival\n"
-        f"  {FORMULA}\n"
+        f"  late: it arrived more than 15 minutes after its scheduled time\n  {FORMULA}\n"
     )
     model, groups = rf.from_formula(FORMULA, data.fitted, likelihood="bernoulli")
     console.print(f"Fitting {groups.n_rows:,} flights of {len(groups):,} aircraft ...")
