@@ -83,6 +83,14 @@ def test_shrinkage_moves_raw_means_to_the_posterior(fit, table):
     assert found.everyone == pytest.approx(table["y"].mean(), rel=1e-5)
 
 
+def test_groups_of_one_size_stand_in_order():
+    sizes, raw = np.array([8, 8, 9]), np.array([0.4, 0.1, 0.9])
+    found = _facts.Shrinkage(np.arange(3), sizes, raw, raw, 0.5)
+    assert found.alike and _figures.shrinkage(found, "y")["data"][1]["x"] == [1.0, 0.0, 2.0]
+    found = found._replace(sizes=np.array([1, 8, 90]))
+    assert not found.alike and _figures.shrinkage(found, "y")["layout"]["xaxis"]["type"] == "log"
+
+
 def test_calibration_holds_rows_out(fit):
     observed = _facts.outcome_of(fit, fit.groups)
     found = _facts.calibration_of(fit, fit.groups, observed, 200, 0)
@@ -150,8 +158,9 @@ def test_labels_are_escaped_and_numbers_short():
     assert "&lt;i&gt;" in text and "0.33333" in text and "0.333333" not in text
 
 
-@pytest.mark.parametrize("sizes", [[5, 5, 5], [0, 1, 2], [1, 2, 3, 4000], [7]])
+@pytest.mark.parametrize("sizes", [[5, 6, 5], [0, 1, 2], [1, 2, 3, 4000], [0, 900_000]])
 def test_sizes_are_all_counted(sizes):
+    assert _figures.sizes(np.array([5, 5, 5]), "g") is None
     bars = _figures.sizes(np.array(sizes), "g")["data"][0]
     assert sum(bars["y"]) == len(sizes)
 

@@ -45,6 +45,11 @@ class Shrinkage(NamedTuple):
     posterior: Float64[np.ndarray, " G"]
     everyone: float
 
+    @property
+    def alike(self) -> bool:
+        """Whether all groups are of about one size, so that size explains nothing."""
+        return bool(self.sizes.max() < 1.5 * self.sizes.min())
+
 
 class Calibration(NamedTuple):
     """Rows with their predicted draws: `held_out` where each group saw its other rows only."""

@@ -43,8 +43,10 @@ def figure(data: list[dict[str, Any]], x: Any, y: Any, **layout: Any) -> Figure:
     return {"data": data, "layout": own}
 
 
-def sizes(counts: np.ndarray, by: str) -> Figure:
-    """Histogram of rows per group; on a log scale where they are heavy-tailed."""
+def sizes(counts: np.ndarray, by: str) -> Figure | None:
+    """Histogram of rows per group, in growing bins where they are heavy-tailed; None if all alike."""
+    if counts.min() == counts.max():
+        return None
     top, middle = int(counts.max(initial=1)), float(np.median(counts))
     if top > 20 * max(middle, 1):
         edges = np.unique(np.round(np.geomspace(1, top + 1, 25)).astype(int))
@@ -125,10 +127,15 @@ def forest(names: list[str], columns: dict[str, np.ndarray], zero: str) -> Figur
         "hovertemplate": "<b>%{text}</b><br>mean %{x:.4g}, sd %{customdata[0]:.3g}<br>"
         "90%: %{customdata[1]:.4g} to %{customdata[2]:.4g}<extra></extra>",
     }
-    x = {"title": "", "range": _reach(columns, zero), "zeroline": zero != "from"}
+    x = {
+        "title": "",
+        "automargin": False,
+        "range": _reach(columns, zero),
+        "zeroline": zero != "from",
+    }
     ticks = [_short(n) for n in names]
     y = {"tickvals": place, "ticktext": ticks, "range": [-0.7, len(names) - 0.3], "showgrid": False}
-    height = 64 + 34 * len(names)
+    height = 48 + 34 * len(names)
     return figure([bar("q5", "q95", 2), bar("q25", "q75", 6), dots], x, y, height=height)
 
 
@@ -221,8 +228,7 @@ def spread(effects: Effects, which: int, title: str) -> Figure:
 
 def shrinkage(found: Shrinkage, outcome: str) -> Figure:
     """Raw means and posterior means of groups by their size, joined: who is pulled, and how far."""
-    # Nudged, so that groups of one size do not hide each other; hovering tells the true size.
-    n = found.sizes * np.exp(0.08 * np.random.default_rng(0).uniform(-1, 1, len(found.sizes)))
+    n, x = _places(found)
     nothing = np.full(len(n), np.nan)
     lines = {
         "type": "scatter",
@@ -253,10 +259,6 @@ def shrinkage(found: Shrinkage, outcome: str) -> Figure:
     }
     hollow = {"symbol": "circle-open", "size": 7, "color": "var(--orange)", "line": {"width": 1.5}}
     full = {"symbol": "circle", "size": 7, "color": "var(--blue)"}
-    x: dict[str, Any] = {"title": "rows in the group"}
-    if n.max() > 8 * n.min():
-        ticks = [d * 10**e for e in range(8) for d in (1, 2, 5) if n.min() <= d * 10**e <= n.max()]
-        x |= {"type": "log", "tickvals": ticks, "ticktext": [f"{t:,}" for t in ticks]}
     data = [
         lines,
         dots(found.raw, "own mean", hollow),
@@ -266,6 +268,21 @@ def shrinkage(found: Shrinkage, outcome: str) -> Figure:
     return figure(
         data, x, y, shapes=[_across(found.everyone)], showlegend=True, legend=LEGEND, height=400
     )
+
+
+def _places(found: Shrinkage) -> tuple[np.ndarray, dict[str, Any]]:
+    """Where the groups of a picture of shrinkage stand, and the axis: by size, if sizes differ."""
+    sizes = found.sizes
+    if found.alike:
+        order = np.argsort(np.argsort(found.raw, kind="stable"))
+        return order.astype(float), {"title": "groups, by their own mean", "showticklabels": False}
+    # Nudged, so that groups of one size do not hide each other; hovering tells the true size.
+    n = sizes * np.exp(0.08 * np.random.default_rng(0).uniform(-1, 1, len(sizes)))
+    x: dict[str, Any] = {"title": "rows in the group"}
+    if n.max() > 8 * n.min():
+        ticks = [d * 10**e for e in range(8) for d in (1, 2, 5) if n.min() <= d * 10**e <= n.max()]
+        x |= {"type": "log", "tickvals": ticks, "ticktext": [f"{t:,}" for t in ticks]}
+    return n, x
 
 
 def reliability(found: Calibration) -> Figure:

@@ -82,9 +82,11 @@ def _contents(
     posterior: Posterior, groups: Groups, draws: int, seed: int
 ) -> tuple[dict[str, _figures.Figure], dict[str, Any]]:
     """The figures by name, and the words that go with them."""
-    figures: dict[str, _figures.Figure] = {"sizes": _figures.sizes(groups.sizes, groups.by)}
-    trace = _figures.trace(posterior.history)
-    figures |= {"trace": trace} if trace is not None else {}
+    always = {
+        "sizes": _figures.sizes(groups.sizes, groups.by),
+        "trace": _figures.trace(posterior.history),
+    }
+    figures = {name: figure for name, figure in always.items() if figure is not None}
     words: dict[str, Any] = {
         "fitted": _texts.fitted_of(posterior),
         "priors": _texts.priors_of(posterior),
@@ -166,6 +168,8 @@ def _predictions(
 
 
 def _shrinkage_said(found: _facts.Shrinkage, N: int) -> str:
+    pulled = "The fewer rows a group has, the more it is drawn toward the population"
+    pulled = "Groups are drawn toward the population" if found.alike else pulled
     which = (
         f"{len(found.labels)} of the {N:,} groups, of all sizes"
         if len(found.labels) < N
@@ -173,8 +177,7 @@ def _shrinkage_said(found: _facts.Shrinkage, N: int) -> str:
     )
     return (
         f"{which}: the plain mean of its own rows (no pooling, open circles), joined to what the "
-        "posterior expects for the same rows. The fewer rows a group has, the more it is drawn toward "
-        "the population; the dotted line is the mean of all rows."
+        f"posterior expects for the same rows. {pulled}; the dotted line is the mean of all rows."
     )
 
 

@@ -16,7 +16,7 @@ from ramify._verdict import BAD
 
 LISTED = 200  # rows of a table
 PICTURED = 40  # lines of a forest plot
-STATISTICS = ("mean", "sd", "q5", "q50", "q95")
+STATISTICS = ("mean", "sd", "q5", "q50", "q95", "ess", "k_hat")
 
 _VERDICTS = {
     "trust": ("good", "✓", "The diagnostics find nothing wrong"),
@@ -98,6 +98,8 @@ def tiles_of(groups: Groups) -> list[tuple[str, str]]:
 def sizes_said(groups: Groups) -> str:
     """The histogram of sizes in words."""
     low, middle, high = np.quantile(groups.sizes, [0, 0.5, 1])
+    if low == high:
+        return f"every group has {low:,.0f}"
     return f"from {low:,.0f} to {high:,.0f}, the median group has {middle:,g}"
 
 
@@ -167,10 +169,16 @@ def table_of(summary: Summary, rows: np.ndarray) -> dict[str, Any]:
     found = []
     for i in rows[:LISTED]:
         digits = decimals(float(summary["sd"][i]))
-        cells = [f"{summary[c][i]:,.{digits}f}".replace("-", "−") for c in columns]
+        cells = [_number(c, summary[c][i], digits) for c in columns]
         found.append({"name": summary.names[i], "cells": cells})
-    headings = {"q5": "5%", "q50": "median", "q95": "95%"}
+    headings = {"q5": "5%", "q50": "median", "q95": "95%", "k_hat": "k-hat"}
     return {"columns": [headings.get(c, c) for c in columns], "rows": found}
+
+
+def _number(column: str, value: float, digits: int) -> str:
+    """A cell: quantities with their sd's digits, an effective sample size whole, k-hat with two."""
+    digits = {"ess": 0, "k_hat": 2}.get(column, digits)
+    return f"{value:,.{digits}f}".replace("-", "−")
 
 
 def decimals(sd: float) -> int:
