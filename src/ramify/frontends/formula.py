@@ -70,6 +70,7 @@ def from_formula(
         sd(Intercept | user)  HalfNormal(3.698)
         sigma                 Exponential(0.6761)
     """
+    _check_installed()
     parts = parse(formula)
     parts = parts._replace(trials=trials or parts.trials, weights=weights or parts.weights)
     family, link = _likelihood(likelihood, link)
@@ -119,6 +120,17 @@ def _priors(
     own = priors_of.defaults(layout, parts.by, link, family_names, sd_y, correlated)
     owners = dict(zip(common.names, common.owners, strict=True))
     return priors_of.replaced(own, given, layout, parts.by, owners)
+
+
+def _check_installed() -> None:
+    from importlib.util import find_spec
+
+    missing = [name for name in ("formulae", "pandas") if find_spec(name) is None]
+    if missing:
+        raise ImportError(
+            f"formulas need {' and '.join(missing)}: install them with "
+            'pip install "ramify[formula]".'
+        )
 
 
 def _likelihood(name: str, link: str | None) -> tuple[Likelihood, str]:
