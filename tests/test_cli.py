@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from typer.testing import CliRunner
 
 from ramify._version import __version__
 from ramify.cli._commands import app
+from ramify.cli._errors import plain_warnings
 from ramify.cli._files import formula_columns, read_table, write_table
 
 COMMANDS = ["fit", "predict", "summary", "diagnose", "report", "demo"]
@@ -163,6 +165,13 @@ def test_debug_shows_the_traceback_wherever_it_stands(tmp_path):
         done = ramify(*words)
         assert isinstance(done.exception, ValueError)
     assert isinstance(ramify("summary", tmp_path).exception, SystemExit)
+
+
+def test_warnings_for_the_user_are_lines(capsys):
+    with plain_warnings(debug=False):
+        warnings.warn("look at this.", UserWarning, stacklevel=1)
+        warnings.warn("for programmers", FutureWarning, stacklevel=1)
+    assert capsys.readouterr().err == "warning: look at this.\n"
 
 
 def test_usage_errors_exit_with_two(tmp_path):
