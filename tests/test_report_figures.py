@@ -31,17 +31,28 @@ def test_effects_are_the_posterior_of_each_group(fit, table):
     found = _facts.effects_of(fit, fit.groups, 300, 0)
     exact = oracle.exact(table, N)
     assert found.names == ["beta[0]", "beta[1]"] and found.labels.tolist() == list(range(N))
+    assert found.drawn.tolist() == list(range(N)) and found.centre is found.mean
     sd = np.sqrt(np.diagonal(exact.z_cov, axis1=1, axis2=2))
     assert np.abs((found.mean - exact.z_mean) / sd).max() < 4 / 300**0.5
     wide = (found.high - found.low) / (2 * 1.645 * sd)
     assert 0.7 < wide.min() and wide.max() < 1.35 and abs(wide.mean() - 1) < 0.05
 
 
-def test_effects_of_part_of_too_many_groups(fit, monkeypatch):
-    monkeypatch.setattr(_facts, "WORK", 300 * 40)
-    found = _facts.effects_of(fit, fit.groups, 300, 0)
-    assert 1 <= len(found.labels) < N
-    assert found.sizes.tolist() == [SIZES[i] for i in found.labels]
+def test_of_many_groups_only_those_shown_are_drawn(fit, table, monkeypatch):
+    monkeypatch.setattr(_facts, "FEW", 10)
+    found = _facts.effects_of(fit, fit.groups, 100, 0)
+    exact = oracle.exact(table, N)
+    np.testing.assert_allclose(found.centre, exact.z_mean, atol=1e-4)  # theta at its exact centre
+    for e in range(DIM):
+        own = _facts.chosen(found.centre[:, e])
+        assert len(own) == 10 and set(own) <= set(found.drawn)
+        dots = [t for t in _figures.caterpillar(found, e, "b", 0.0)["data"] if t["x"]]
+        shown = {int(label) for t in dots for label in t["text"]}
+        assert shown == set(own.tolist())
+        ranks = {int(lab): c[1] for t in dots for lab, c in zip(t["text"], t["customdata"])}
+        order = np.argsort(exact.z_mean[:, e])
+        assert ranks[order[0]] == 1 and ranks[order[-1]] == N
+    assert 10 <= len(found.drawn) <= 20 and len(found.mean) == len(found.drawn)
 
 
 def test_the_outcome_is_found_by_what_asks_for_it(fit, table):
@@ -137,12 +148,12 @@ def test_reliability_of_known_probabilities():
 
 def test_a_caterpillar_keeps_both_ends():
     mean = np.random.default_rng(0).normal(size=5000)
-    own = _figures.chosen(mean)
+    own = _facts.chosen(mean)
     order = np.argsort(mean)
-    assert len(own) == _figures.FEW and len(set(own.tolist())) == len(own)
+    assert len(own) == _facts.FEW and len(set(own.tolist())) == len(own)
     assert own[:40].tolist() == order[:40].tolist() and own[-40:].tolist() == order[-40:].tolist()
     assert (np.diff(mean[own]) >= 0).all()
-    assert len(_figures.chosen(mean[:50])) == 50
+    assert len(_facts.chosen(mean[:50])) == 50
 
 
 def test_labels_are_escaped_and_numbers_short():
@@ -150,8 +161,9 @@ def test_labels_are_escaped_and_numbers_short():
         ["a"],
         np.array(["<b>", "x"]),
         np.array([3, 4]),
+        np.array([[1 / 3], [4 / 3]]),
+        np.arange(2),
         *(np.array([[v], [v + 1.0]]) for v in (1 / 3, 0.0, 0.5)),
-        True,
     )
     text = json.dumps(_figures.caterpillar(effects, 0, "<i>", 0.0), allow_nan=False)
     assert "<b>" not in text.replace("<b>%{text}</b>", "") and "&lt;b&gt;" in text

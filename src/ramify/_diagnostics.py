@@ -18,8 +18,8 @@ from ramify._data import Groups
 from ramify._draws import Draws, draw_theta, map_draws, per_draw
 from ramify._family import Branched, Family, group_noise, group_points
 from ramify._gaussian import FREEDOM
+from ramify._integral import bound
 from ramify._local import Local
-from ramify._marginal import bound
 from ramify._metrics import _sums, _theta_terms
 from ramify._model import Model, group_log_lik
 from ramify._pareto import effective_draws as effective_draws
@@ -107,7 +107,7 @@ def diagnose(
     Args:
         posterior: the fit.
         groups: the data; those of the fit by default.
-        draws: S, draws of theta; by default as many as seconds allow, 64 to 1,000.
+        draws: S, draws of theta; by default as many as seconds allow, 50 to 1,000.
         seed: the answer is a function of it.
     """
     groups = posterior._for_metrics(groups)
@@ -131,7 +131,7 @@ def diagnose(
 def _affordable(posterior: Posterior, groups: Groups, draws: int | None) -> tuple[int, int]:
     """Draws of theta, and local draws for each, within the work allowed; more of both for few rows."""
     rows = groups.n_rows + len(groups)
-    S = draws or int(np.clip(WORK // (rows * 64), 64, 1000))
+    S = draws or int(np.clip(WORK // (rows * 64), 50, 1000))
     if S < 25:
         raise ValueError(f"diagnose expected at least 25 draws, to see the weights' tail; got {S}.")
     return S, int(np.clip(WORK // (rows * S), max(16, 8 * posterior.model.z.size), 256))
@@ -202,7 +202,7 @@ def _judge_groups(posterior: Posterior, groups: Groups, key: PRNGKeyArray) -> tu
     within[0] = True
     judged = groups if within.all() else groups.subset(positions=np.sort(order[within]))
     theta, tight = draw_theta(key, family, model, THETAS), posterior.local_draws > 1
-    K = int(np.clip(WORK // (2 * THETAS * (judged.n_rows + len(judged))), FEWEST, MOST))
+    K = int(np.clip(WORK // (4 * THETAS * (judged.n_rows + len(judged))), FEWEST, MOST))
     found = []
     for block in blocks(judged):
         out = _local_block(family, model, block.batches[0], theta, K, tight)

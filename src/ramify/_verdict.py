@@ -70,8 +70,10 @@ def _about_theta(posterior: Posterior, found: Theta) -> tuple[int, str]:
 def _cure(posterior: Posterior) -> str:
     if posterior.local_draws == 1:
         return "Fit with solved(), or with local_draws= above 1"
-    again = 4 * posterior.local_draws
-    return f"Fit with local_draws={again}, and compare with NUTS on a few hundred of the groups"
+    return (
+        f"Raise local_draws= (now {posterior.local_draws}); where that changes nothing, theta's "
+        "posterior is not Gaussian: compare with NUTS on a part of the groups"
+    )
 
 
 def _about_groups(

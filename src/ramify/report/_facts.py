@@ -5,35 +5,51 @@ Everything is bounded: past some rows a random part of the groups stands for all
 
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Float64, Int64, Shaped
+from jaxtyping import Array, Float64, Int64, Shaped
 
 from ramify._conditioning import matched
 from ramify._data import Groups
 from ramify._draws import is_fixed
-from ramify._family import example
+from ramify._family import Branched, example
+from ramify._model import Model
 from ramify._posterior import Posterior
+from ramify._streaming import blocks
+from ramify._types import Batch
 
-WORK = 2**28  # most draws x rows of the groups whose effects are drawn: seconds on two cores
+FEW = 200  # groups that a caterpillar plot shows
+RANKED = 2**24  # most rows of the groups from which those are chosen
+WORK = 2**28  # most likelihoods of rows for the draws of those groups: seconds on two cores
+SOLVING = 32  # what solving a group's rows again for a draw of theta costs, in likelihoods
 SHOWN = 6  # most effects of a group that have a picture
 SHRUNK, SHRUNK_ROWS = 150, 100_000  # groups in the picture of shrinkage, and most rows of them
-JUDGED = 20_000  # most rows of the check of calibration
+JUDGED = 10_000  # most rows of the check of calibration
 
 
 class Effects(NamedTuple):
-    """Mean and 90% interval of what varies by group, [N, E], of the groups that were drawn.
+    """What varies by group: a rough centre for all groups, draws of those that are to be shown.
 
-    `resampled` says whether draws were corrected by importance weights, as those of the fit are.
+    Attributes:
+        names: of the effects, E.
+        labels: of the groups, [N].
+        sizes: their rows, [N].
+        centre: posterior means given the centre of q(theta), [N, E]: good for ranks and histograms.
+        drawn: positions of the groups that were drawn, in order, [G].
+        mean: of their draws, [G, E].
+        low: 5% quantile, [G, E].
+        high: 95% quantile, [G, E].
     """
 
     names: list[str]
     labels: Shaped[np.ndarray, " N"]
     sizes: Int64[np.ndarray, " N"]
-    mean: Float64[np.ndarray, "N E"]
-    low: Float64[np.ndarray, "N E"]
-    high: Float64[np.ndarray, "N E"]
-    resampled: bool
+    centre: Float64[np.ndarray, "N E"]
+    drawn: Int64[np.ndarray, " G"]
+    mean: Float64[np.ndarray, "G E"]
+    low: Float64[np.ndarray, "G E"]
+    high: Float64[np.ndarray, "G E"]
 
 
 class Shrinkage(NamedTuple):
@@ -65,21 +81,59 @@ class Calibration(NamedTuple):
 
 
 def effects_of(posterior: Posterior, groups: Groups, draws: int, seed: int) -> Effects:
-    """Draws every group's effects, block by block, and keeps three numbers of each."""
-    fitted = K = min(posterior.local_draws, 16)
-    if groups.n_rows * draws * K > WORK:
-        K = 1  # the Gaussian itself, which costs no likelihood: of many groups rather than of few
-    groups = some_groups(groups, WORK // (draws * K), seed)
-    names: list[str] = []
-    found, labels = [], []
+    """Ranks all groups by their centres, and draws those that pictures will show."""
+    groups = some_groups(groups, RANKED, seed)
+    N = len(groups)
+    centre = _centres(posterior, groups) if N > FEW else None
+    own = [np.arange(N)] if centre is None else [chosen(column) for column in centre.T]
+    drawn = np.unique(np.concatenate(own))
+    some = groups if len(drawn) == N else groups.subset(positions=drawn)
+    work = some.n_rows * (min(posterior.local_draws, 16) + SOLVING)
+    draws = int(np.clip(WORK // max(work, 1), min(50, draws), draws))
+    names, parts = [], []
     theta = set(posterior.sample_theta(1, seed))
-    for own, block in posterior.sample_blocks(draws, groups, seed, local_draws=K):
+    for _, block in posterior.sample_blocks(draws, some, seed):
         names, values = _flat(posterior, {n: v for n, v in block.items() if n not in theta})
-        low, high = np.quantile(values, [0.05, 0.95], axis=0)
-        found.append((values.mean(0), low, high))
-        labels.append(own)
-    mean, low, high = (np.concatenate(x).astype(np.float64) for x in zip(*found, strict=True))
-    return Effects(names, np.concatenate(labels), groups.sizes, mean, low, high, K == fitted)
+        parts.append((values.mean(0), *np.quantile(values, [0.05, 0.95], axis=0)))
+    mean, low, high = (np.concatenate(x).astype(np.float64) for x in zip(*parts, strict=True))
+    centre = mean if centre is None else centre
+    return Effects(names, groups.labels, groups.sizes, centre, drawn, mean, low, high)
+
+
+def _centres(posterior: Posterior, groups: Groups) -> Float64[np.ndarray, "N E"]:
+    """Each group's effects at the centre of q(theta) and of its own q(z | theta)."""
+    if not isinstance(posterior.family, Branched):
+        return _flat(posterior, _locals(posterior, groups))[1].mean(0, dtype=np.float64)
+    found = []
+    for block in blocks(groups):
+        values = _centre_block(posterior.family, posterior.model, block.batches[0])
+        real = slice(0, block.stop - block.start)
+        own = {name: np.asarray(value)[None, real] for name, value in values.items()}
+        found.append(_flat(posterior, own)[1][0])
+    return np.concatenate(found).astype(np.float64)
+
+
+def _locals(posterior: Posterior, groups: Groups) -> dict[str, np.ndarray]:
+    """A hundred draws of every group's z, for the few groups that a joint family can have."""
+    sampled = posterior.sample(100, groups)
+    return {n: v for n, v in sampled.items() if n not in posterior.sample_theta(1)}
+
+
+@eqx.filter_jit
+def _centre_block(family: Branched, model: Model, batch: Batch) -> dict[str, Array]:
+    theta = family.theta.mean
+    return model.local_values(theta, family.conditional(model, batch)(theta).mean, batch)
+
+
+def chosen(centre: Float64[np.ndarray, " N"]) -> Int64[np.ndarray, " G"]:
+    """Positions of the groups that a caterpillar shows, by rank: a fifth from each end, and between."""
+    order = np.argsort(centre, kind="stable")
+    if len(order) <= FEW:
+        return order
+    ends = FEW // 5
+    between = np.linspace(ends, len(order) - ends - 1, FEW - 2 * ends).round().astype(int)
+    ranks = np.concatenate([np.arange(ends), between, np.arange(len(order) - ends, len(order))])
+    return order[np.unique(ranks)]
 
 
 def some_groups(groups: Groups, rows: int, seed: int) -> Groups:

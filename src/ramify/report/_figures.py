@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from ramify.report._facts import Calibration, Effects, Shrinkage
+from ramify.report._facts import Calibration, Effects, Shrinkage, chosen
 
 Figure = dict[str, Any]
 
-FEW = 200  # groups that a caterpillar plot shows
 POINTS = 1000  # of a trace
 LEGEND = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0}
 
@@ -157,24 +156,14 @@ def _short(name: str) -> str:
     return ",<br>".join(text(line) for line in cut)
 
 
-def chosen(mean: np.ndarray) -> np.ndarray:
-    """Positions of the groups that a caterpillar shows, by rank: a fifth from each end, and between."""
-    order = np.argsort(mean, kind="stable")
-    if len(order) <= FEW:
-        return order
-    ends = FEW // 5
-    between = np.linspace(ends, len(order) - ends - 1, FEW - 2 * ends).round().astype(int)
-    ranks = np.concatenate([np.arange(ends), between, np.arange(len(order) - ends, len(order))])
-    return order[np.unique(ranks)]
-
-
 def caterpillar(effects: Effects, which: int, title: str, centre: float) -> Figure:
     """Groups in the order of one effect, each with its 90% interval; `centre` is what they vary about."""
     mean, low, high = (a[:, which] for a in (effects.mean, effects.low, effects.high))
-    own = chosen(mean)
+    own = np.searchsorted(effects.drawn, chosen(effects.centre[:, which]))
+    own = own[np.argsort(mean[own], kind="stable")]
     clear = (low[own] > centre) | (high[own] < centre)
-    ranks = np.empty(len(mean), int)
-    ranks[np.argsort(mean, kind="stable")] = np.arange(1, len(mean) + 1)
+    ranks = np.argsort(np.argsort(effects.centre[:, which], kind="stable"))[effects.drawn] + 1
+    labels, sizes = effects.labels[effects.drawn], effects.sizes[effects.drawn]
     traces = []
     for part, colour, name in (
         (~clear, "var(--grey)", "like the population"),
@@ -199,9 +188,9 @@ def caterpillar(effects: Effects, which: int, title: str, centre: float) -> Figu
                     "color": colour,
                 },
                 "marker": {"color": colour, "size": 5 if len(own) > 60 else 7},
-                "text": [text(label) for label in effects.labels[i]],
+                "text": [text(label) for label in labels[i]],
                 "customdata": [
-                    [int(effects.sizes[j]), int(ranks[j]), *shorten([low[j], high[j]])] for j in i
+                    [int(sizes[j]), int(ranks[j]), *shorten([low[j], high[j]])] for j in i
                 ],
                 "hovertemplate": "<b>%{text}</b>, rank %{customdata[1]:,}<br>mean %{y:.3g}, 90%: "
                 "%{customdata[2]:.3g} to %{customdata[3]:.3g}<br>%{customdata[0]:,} rows<extra></extra>",
@@ -214,7 +203,7 @@ def caterpillar(effects: Effects, which: int, title: str, centre: float) -> Figu
 
 def spread(effects: Effects, which: int, title: str) -> Figure:
     """Histogram of all groups' means: what a caterpillar of some of them leaves out."""
-    found, edges = np.histogram(effects.mean[:, which], 40)
+    found, edges = np.histogram(effects.centre[:, which], 40)
     middle = (edges[:-1] + edges[1:]) / 2
     bars = {
         "type": "bar",

@@ -128,17 +128,16 @@ def _groups(
 ) -> dict[str, Any]:
     """The words about groups; adds a caterpillar for each effect, and histograms for many groups."""
     deviations = getattr(posterior.model, "formula", None) is not None
-    shown = min(_figures.FEW, len(effects.labels))
+    shown = min(_facts.FEW, len(effects.labels))
     for e, name in enumerate(effects.names):
         title = f"{name}: deviation from the population" if deviations else name
-        centre = 0.0 if deviations else float(np.mean(effects.mean[:, e]))
+        centre = 0.0 if deviations else float(np.mean(effects.centre[:, e]))
         figures[f"caterpillar-{e}"] = _figures.caterpillar(effects, e, title, centre)
         if shown < len(effects.labels):
             figures[f"spread-{e}"] = _figures.spread(effects, e, name)
     said, spread_said = _texts.groups_said(shown, len(effects.labels), N)
     line = "the population" if deviations else "the groups' average"
     said += f" The dotted line is {line}."
-    said += "" if effects.resampled else " Intervals are those of each group's Gaussian."
     return {"effects": effects.names, "said": said, "spread_said": spread_said}
 
 
