@@ -34,8 +34,8 @@ def main(argv: list[str]) -> int:
     return failed
 
 
-def data_options(parser: argparse.ArgumentParser) -> None:
-    """Which ratings."""
+def data_options(parser: argparse.ArgumentParser) -> argparse._MutuallyExclusiveGroup:
+    """Which ratings: a folder's, or simulated ones; a command may add another source."""
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--data", type=Path, help="folder of MovieLens 25M or 1M")
     source.add_argument("--simulate", action="store_true", help="ratings drawn from the model")
@@ -47,6 +47,7 @@ def data_options(parser: argparse.ArgumentParser) -> None:
         "--whiten", action="store_true", help="principal components of unit variance"
     )
     parser.add_argument("--data-seed", type=int, default=0, help="of users and split (0)")
+    return source
 
 
 def problem(args: argparse.Namespace, scale: str) -> Problem:

@@ -46,14 +46,6 @@ def preferences(dim: int = 10) -> rf.Model:
     Ratings are Bernoulli(sigmoid(x_ij' z_i)). The product is the one that the paper prints, the
     transposed factor first; with `tril tril'` the same covariances would have another prior.
     """
-
-    def log_local(theta: dict, z: dict, group: dict) -> jax.Array:
-        # z - mu = tril' e with e ~ N(0, I): an upper triangular system, |tril'| from its diagonal.
-        factor = tril(theta["free"], dim)
-        noise = solve_triangular(factor.T, z["taste"] - theta["mu"], lower=False)
-        log_det = jnp.log(jnp.diagonal(factor)).sum()
-        return dist.Normal(0, 1).log_prob(noise).sum() - log_det
-
     return rf.Model(
         theta={"mu": rf.real(dim), "free": rf.real(dim * (dim + 1) // 2)},
         z={"taste": rf.real(dim)},
@@ -61,11 +53,20 @@ def preferences(dim: int = 10) -> rf.Model:
             dist.Normal(0, 1).log_prob(theta["mu"]).sum()
             + dist.Normal(0, 1).log_prob(theta["free"]).sum()
         ),
-        log_local=log_local,
+        log_local=log_taste,
         log_lik=lambda theta, z, row: dist.Bernoulli(logits=jnp.dot(row["x"], z["taste"])).log_prob(
             row["y"]
         ),
     )
+
+
+def log_taste(theta: dict, z: dict, group: dict) -> jax.Array:
+    """Log N(z | mu, tril' tril)."""
+    # z - mu = tril' e with e ~ N(0, I): an upper triangular system, |tril'| from its diagonal.
+    factor = tril(theta["free"], theta["mu"].shape[0])
+    noise = solve_triangular(factor.T, z["taste"] - theta["mu"], lower=False)
+    log_det = jnp.log(jnp.diagonal(factor)).sum()
+    return dist.Normal(0, 1).log_prob(noise).sum() - log_det
 
 
 def tril(free: jax.Array, dim: int) -> jax.Array:

@@ -103,8 +103,8 @@ def stretched(scale: str, steps: int) -> optax.Schedule:
     """The paper's step sizes, with their drops at the same shares of the steps.
 
     Example:
-        >>> [float(round(stretched("small", 2_000)(t), 7)) for t in (0, 600, 1_999)]
-        [0.001, 0.0001, 1e-06]
+        >>> [f"{float(stretched('small', 2_000)(t)):.0e}" for t in (0, 600, 1_999)]
+        ['1e-03', '1e-04', '1e-06']
     """
     schedule = rf.paper_schedule(scale)
     return lambda step: schedule(step * (paper.STEPS / steps))

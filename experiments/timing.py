@@ -1,0 +1,42 @@
+"""When a fit's trace stood where: its ELBO after some seconds, the seconds to some ELBO.
+
+Traces of steps are noisy and of another bound than the final measurement where K > 1, so a trace is read
+as what it still had to rise to its own end, and its end as the ELBO measured there.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from experiments import runs
+
+Trace = dict[str, np.ndarray]
+
+
+def read(where: Path, row: runs.Row) -> Trace:
+    """The trace of a run, columns by name, compiling left out of its seconds.
+
+    A fit by steps compiles in its first chunk, which is therefore not counted. The trace of `solved` is
+    that of a second fit in the same process.
+    """
+    lines = runs.read(where / "traces" / f"{row['name']}.csv")
+    trace = {name: np.array([line[name] for line in lines], float) for name in lines[0]}
+    if row.get("first_seconds") is not None and row["method"] != "solved":
+        trace["seconds"] = np.maximum(trace["seconds"] - row["first_seconds"], 0.0)
+    return trace
+
+
+def at(trace: Trace, seconds: float) -> float:
+    """The ELBO after so many seconds: its last value before, nan if there is none."""
+    place = int(np.searchsorted(trace["seconds"], seconds, side="right")) - 1
+    return float(trace["elbo"][place]) if place >= 0 else float("nan")
+
+
+def first(trace: Trace, final: float, target: float) -> float | None:
+    """Seconds until a fit that ended at `final` had reached `target`; None if it never did."""
+    if final < target:
+        return None
+    last = max(len(trace["elbo"]) // 50, 1)
+    value = trace["elbo"] - trace["elbo"][-last:].mean() + final
+    reached = np.flatnonzero(value >= target)
+    return float(trace["seconds"][reached[0]]) if len(reached) else float(trace["seconds"][-1])
