@@ -2,8 +2,9 @@
 
     python -m experiments figures
 
-- `traces_*`: the paper's figures of ELBO traces (rows: covariances; columns: scales), against steps as
-  there and against seconds, with the exact log evidence where it is known and `solved` in every panel.
+- `traces_*`: the paper's figures of ELBO traces (rows: covariances; columns: scales), against steps and
+  smoothed as there, and against seconds, with the exact log evidence where it is known and `solved` in
+  every panel. A dot is the ELBO measured at the end.
 - `covariances`: what dense, block and diagonal Gaussians can say of one posterior.
 - `conditionals_*`: amortized beside solved. `gaps_*`: amortization gap against n_i.
 """
@@ -18,6 +19,7 @@ import ramify as rf
 from experiments import exact, paper, runs, synthetic, timing
 
 COLORS = {"joint": "0.35", "branch": "C1", "amortized": "C0", "solved": "C2", "exact": "black"}
+SOON = 0.1  # seconds: nothing earlier is drawn
 LINES = {"paper": "-", "ours": "--", "tight": ":"}
 
 
@@ -47,9 +49,9 @@ def main(argv: list[str]) -> int:
 
 
 def traces(where: Path, rows: list[runs.Row], axis: str) -> Any:
-    """ELBO traces, smoothed as in the paper; a row for each covariance, a column for each scale."""
-    figure = _figure(12, 9)
+    """ELBO traces; a row for each covariance, a column for each scale."""
     scales = [scale for scale in paper.SCALES if any(row["scale"] == scale for row in rows)]
+    figure = _figure(2 + 4 * len(scales), 9)
     panels = figure.subplots(3, len(scales), squeeze=False, sharex="col")
     for line, covariance in enumerate(paper.COVARIANCES):
         for column, scale in enumerate(scales):
@@ -81,9 +83,10 @@ def _panel(panel: Any, where: Path, rows: list[runs.Row], axis: str) -> None:
         if row["method"] == "solved" and axis == "step":  # its sweeps are not steps
             panel.axhline(row["elbo"], color=color, ls=style, label=label)
         else:
-            panel.plot(
-                np.maximum(trace[axis], 1e-3), trace["smooth"], style, color=color, label=label
-            )
+            # The paper's average lags a thousand steps: too many where a whole fit has a few thousand.
+            shown = trace["smooth" if axis == "step" else "elbo"]
+            panel.plot(np.maximum(trace[axis], SOON), shown, style, color=color, label=label)
+            panel.plot(trace[axis][-1:], [row["elbo"]], "o", ms=3, color=color)  # as measured
         ends.append(row["elbo"])
     evidence = next((row["best_dense"] for row in rows if row["best_dense"] is not None), None)
     if evidence is not None:

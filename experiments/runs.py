@@ -233,8 +233,8 @@ def smoothed(values: np.ndarray, weight: float = paper.SMOOTHING) -> np.ndarray:
     """Exponential moving average, divided by the weights so far so that it forgets its start.
 
     Example:
-        >>> smoothed(np.array([2.0, 2.0, 2.0])).tolist()
-        [2.0, 2.0, 2.0]
+        >>> smoothed(np.array([2.0, 2.0, 5.0])).round(3).tolist()
+        [2.0, 2.0, 3.001]
     """
     from scipy.signal import lfilter
 

@@ -48,7 +48,8 @@ def filled(text: str, where: Path) -> str:
 def synthetic(where: Path, scale: str) -> str:
     """Every fit beside the highest ELBO of its covariance."""
     rows = [row for row in runs.read_runs(where, "synthetic") if row["scale"] == scale]
-    head = ["family", "recipe", "steps", "seconds", "ELBO", "highest", "below", "below, per group"]
+    head = ["family", "recipe", "steps", "seconds", "ELBO", "its MC error", "highest", "below"]
+    head += ["below, per group"]
     head += [f"per group after {t} s" for t in AFTER]
     body = []
     for key, fits in families(rows, scale):
@@ -65,6 +66,7 @@ def synthetic(where: Path, scale: str) -> str:
                 _steps(fits),
                 spread([fit["seconds"] for fit in fits], 0),
                 spread([fit["elbo"] for fit in fits], 2),
+                f"{np.mean([fit['elbo_se'] for fit in fits]):.3f}",
                 f"{best:,.2f}",
                 spread(below, 2),
                 spread([value / groups for value in below], 4),
@@ -211,7 +213,7 @@ def families(rows: list[runs.Row], scale: str) -> list[tuple[tuple[str, str], li
 
 def spread(values: list[float], digits: int) -> str:
     """The mean of some seeds, and their sd where there is one."""
-    mean = f"{np.mean(values) + 0.0:,.{digits}f}"
+    mean = f"{round(float(np.mean(values)), digits) + 0.0:,.{digits}f}"  # no minus before zero
     if not np.isfinite(np.mean(values)):
         return ""
     return mean if len(values) == 1 else f"{mean} ± {np.std(values, ddof=1):.{digits}f}"
