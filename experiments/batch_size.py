@@ -57,9 +57,7 @@ def score(sizes: np.ndarray, seconds: np.ndarray) -> np.ndarray:
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        "python -m experiments batch-size", description=__doc__.split("\n")[0]
-    )
+    parser = runs.parser("batch-size", __doc__)
     movielens.data_options(parser)
     parser.add_argument("--scale", choices=paper.SCALES, default="moderate")
     parser.add_argument("--covariance", choices=paper.COVARIANCES, default="dense")

@@ -81,9 +81,7 @@ def _problem(args: argparse.Namespace) -> Problem:
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        "python -m experiments conditionals", description=__doc__.split("\n")[0]
-    )
+    parser = runs.parser("conditionals", __doc__)
     source = movielens.data_options(parser)
     source.add_argument("--synthetic", action="store_true", help="the conjugate regression")
     parser.add_argument("--scale", choices=paper.SCALES, default="small")

@@ -9,7 +9,6 @@
 - `conditionals_*`: amortized beside solved. `gaps_*`: amortization gap against n_i.
 """
 
-import argparse
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ LINES = {"paper": "-", "ours": "--", "tight": ":"}
 
 def main(argv: list[str]) -> int:
     """Draws everything that there are results for."""
-    parser = argparse.ArgumentParser("python -m experiments figures", description=__doc__)
+    parser = runs.parser("figures", __doc__)
     parser.add_argument("--out", type=Path, help="folder of the figures (figures/ in the results)")
     runs.quick_options(parser)
     args = parser.parse_args(argv)
@@ -144,7 +143,8 @@ def conditionals(rows: list[runs.Row]) -> Any:
             where = np.array([r["coordinate"] for r in mine]) + 0.2 * (place - 1)
             mean, sd = (np.array([r[name] for r in mine]) for name in ("mean", "sd"))
             panel.errorbar(where, mean, 2 * sd, fmt="o", ms=3, color=COLORS[method], label=method)
-        panel.set_title(f"n = {mine[0]['n']:.0f}", fontsize=9)
+        n = next(r["n"] for r in rows if r["user"] == user)
+        panel.set_title(f"n = {n:.0f}", fontsize=9)
         panel.set_xlabel("coordinate of z", fontsize=8)
     panels[0].legend(fontsize=8)
     return figure

@@ -69,9 +69,7 @@ def some_users(groups: rf.Groups, count: int, seed: int) -> rf.Groups:
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        "python -m experiments gaps", description=__doc__.split("\n")[0]
-    )
+    parser = runs.parser("gaps", __doc__)
     movielens.data_options(parser)
     parser.add_argument("--scale", choices=paper.SCALES, default="moderate")
     parser.add_argument("--covariance", choices=paper.COVARIANCES, default="block")

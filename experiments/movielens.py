@@ -20,9 +20,7 @@ from experiments.problems import Problem, preferences
 
 def main(argv: list[str]) -> int:
     """Runs the combinations asked for, at each scale asked for."""
-    parser = argparse.ArgumentParser(
-        "python -m experiments movielens", description=__doc__.split("\n")[0]
-    )
+    parser = runs.parser("movielens", __doc__)
     runs.options(parser)
     data_options(parser)
     args = parser.parse_args(argv)

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet
+import pyarrow.csv as csv
+import pyarrow.parquet as parquet
 
 import ramify as rf
 from experiments import paper
@@ -125,10 +125,10 @@ def _movielens_25m(folder: Path, whiten: bool) -> Ratings:
 
 def _movielens_1m(folder: Path) -> Ratings:
     """The original MovieLens 1M, with features made of genres and tags in the genome's place."""
-    table = pa.parquet.read_table(
+    table = parquet.read_table(
         folder / "ratings.parquet", columns=["user_id", "movie_id", "rating"]
     )
-    about = pa.parquet.read_table(folder / "features10_tags_genres.parquet")
+    about = parquet.read_table(folder / "features10_tags_genres.parquet")
     known = ~about["imputed_zero"].to_numpy()
     ids = about["movie_id"].to_numpy()[known]
     columns = [about[f"f{k}"].to_numpy()[known] for k in range(paper.FEATURES)]
@@ -188,6 +188,6 @@ def _positions(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 
 
 def _csv(path: Path, types: dict[str, pa.DataType]) -> dict[str, np.ndarray]:
-    options = pa.csv.ConvertOptions(column_types=types, include_columns=list(types))
-    table = pa.csv.read_csv(path, convert_options=options)
+    options = csv.ConvertOptions(column_types=types, include_columns=list(types))
+    table = csv.read_csv(path, convert_options=options)
     return {name: table[name].to_numpy() for name in types}

@@ -37,7 +37,7 @@ def combinations(
     return found
 
 
-def build(problem: Problem, method: str, covariance: str, recipe: str, seed: int) -> Any:
+def build(problem: Problem, method: str, covariance: Any, recipe: str, seed: int) -> Any:
     """The family, before it is fitted."""
     model, groups = problem.model, problem.train
     plain = recipe == "paper"

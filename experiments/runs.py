@@ -49,6 +49,12 @@ class Run(NamedTuple):
         return "_".join([*filter(None, parts), f"seed{self.seed}"])
 
 
+def parser(name: str, text: str | None) -> argparse.ArgumentParser:
+    """A command's parser, described by the first line of its module."""
+    first = (text or "").split("\n")[0]
+    return argparse.ArgumentParser(f"python -m experiments {name}", description=first)
+
+
 def options(parser: argparse.ArgumentParser) -> None:
     """The options that both experiments share."""
     choices = ", ".join(recipes.RECIPES)
@@ -123,7 +129,11 @@ def measure(run: Run, problem: Problem, args: argparse.Namespace) -> Row:
         row["warm_seconds"] = time.perf_counter() - started
     started = time.perf_counter()
     row |= metrics(posterior, problem, args.draws, run.seed)
-    row |= {"metric_draws": args.draws, "metric_seconds": time.perf_counter() - started}
+    row |= {
+        "seconds_asked": args.seconds,
+        "metric_draws": args.draws,
+        "metric_seconds": time.perf_counter() - started,
+    }
     row |= about_machine()
     where = folder(args)
     write(where / "traces" / f"{run.name}.csv", trace(posterior.history))
@@ -139,7 +149,7 @@ def metrics(posterior: rf.Posterior, problem: Problem, draws: int, seed: int) ->
     together; `test_per_user` and `test_per_rating` average before they multiply.
     """
     found: Row = {}
-    ask: list[tuple[str, Callable[[], rf.Posterior | float]]] = [
+    ask: list[tuple[str, Callable[[], Any]]] = [
         ("elbo", lambda: posterior.elbo(draws=draws, seed=seed)),
         ("train", lambda: posterior.log_evidence(draws=draws, seed=seed)),
         (
@@ -158,9 +168,9 @@ def metrics(posterior: rf.Posterior, problem: Problem, draws: int, seed: int) ->
         ask.append(("test_per_rating", lambda: held_out("per_row")))
     for name, estimate in ask:
         value = estimate()
-        found |= {name: float(value), f"{name}_se": value.se}  # pyright: ignore[reportAttributeAccessIssue]
-        if value.ess is not None:  # pyright: ignore[reportAttributeAccessIssue]
-            found[f"{name}_ess"] = value.ess  # pyright: ignore[reportAttributeAccessIssue]
+        found |= {name: float(value), f"{name}_se": value.se}
+        if value.ess is not None:
+            found[f"{name}_ess"] = value.ess
     return found
 
 

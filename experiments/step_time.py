@@ -43,9 +43,7 @@ def main(argv: list[str]) -> int:
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        "python -m experiments step-time", description=__doc__.split("\n")[0]
-    )
+    parser = runs.parser("step-time", __doc__)
     movielens.data_options(parser)
     parser.add_argument("--scale", choices=paper.SCALES, default="moderate")
     parser.add_argument(

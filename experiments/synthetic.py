@@ -59,9 +59,7 @@ def simulate(seed: int, N: int, rows: int, dim: int) -> dict[str, np.ndarray]:
 
 def parse(argv: list[str]) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        "python -m experiments synthetic", description=__doc__.split("\n")[0]
-    )
+    parser = runs.parser("synthetic", __doc__)
     runs.options(parser)
     parser.add_argument("--data-seed", type=int, default=0, help="of the simulated data (0)")
     return parser.parse_args(argv)

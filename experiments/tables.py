@@ -5,7 +5,6 @@
 A table stands between `<!-- table NAME -->` and `<!-- end -->`; what stood there is replaced.
 """
 
-import argparse
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +21,7 @@ AFTER = (10, 60)  # seconds: the ELBO of every fit after as long
 
 def main(argv: list[str]) -> int:
     """Rewrites the page, or writes it elsewhere."""
-    parser = argparse.ArgumentParser("python -m experiments tables", description=__doc__)
+    parser = runs.parser("tables", __doc__)
     parser.add_argument("--page", type=Path, default=PAGE, help="page to fill (README.md)")
     parser.add_argument("--out", type=Path, help="where to write it (in place)")
     runs.quick_options(parser)
@@ -127,6 +126,7 @@ def times(where: Path, which: str) -> str:
     ends = [row["elbo"] for row in rows if row["recipe"] == "paper"]
     best, count = max(row["elbo"] for row in rows), rows[0]["train_rows"]
     head = ["family", "recipe", "seed", "ELBO per rating", "seconds", "to (a)", "to (b)"]
+    head += [f"ELBO per rating after {t} s" for t in AFTER]
     body = []
     for row in rows:
         trace = timing.read(where, row)
@@ -135,6 +135,8 @@ def times(where: Path, which: str) -> str:
         family = ", ".join(filter(None, [row["method"], row["covariance"]]))
         own = [f"{row['elbo'] / count:.5f}", f"{row['seconds']:.1f}"]
         seen = ["never" if cell is None else f"{cell:.1f}" for cell in cells]
+        moved = timing.shifted(trace, row["elbo"])
+        seen += [spread([timing.at(moved, t) / count], 5) for t in AFTER]
         body.append([family, row["recipe"], f"{row['seed']:.0f}", *own, *seen])
     return markdown(head, body)
 

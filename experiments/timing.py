@@ -32,11 +32,15 @@ def at(trace: Trace, seconds: float) -> float:
     return float(trace["elbo"][place]) if place >= 0 else float("nan")
 
 
+def shifted(trace: Trace, final: float) -> Trace:
+    """The trace moved so that it ends where its fit was measured."""
+    last = max(len(trace["elbo"]) // 50, 1)
+    return trace | {"elbo": trace["elbo"] - trace["elbo"][-last:].mean() + final}
+
+
 def first(trace: Trace, final: float, target: float) -> float | None:
     """Seconds until a fit that ended at `final` had reached `target`; None if it never did."""
     if final < target:
         return None
-    last = max(len(trace["elbo"]) // 50, 1)
-    value = trace["elbo"] - trace["elbo"][-last:].mean() + final
-    reached = np.flatnonzero(value >= target)
+    reached = np.flatnonzero(shifted(trace, final)["elbo"] >= target)
     return float(trace["seconds"][reached[0]]) if len(reached) else float(trace["seconds"][-1])

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet
+import pyarrow.csv as csv
+import pyarrow.parquet as parquet
 import pytest
 from scipy.stats import multivariate_normal
 
@@ -32,11 +32,11 @@ def ml25m(tmp_path_factory) -> Path:
     score = rng.choice(np.arange(1, 11) / 2, len(user))
     stamp = np.full(len(user), 1_500_000_000)
     table = {"userId": user, "movieId": movie, "rating": score, "timestamp": stamp}
-    pa.csv.write_csv(pa.table(table), folder / "ratings.csv")
+    csv.write_csv(pa.table(table), folder / "ratings.csv")
     tags = np.tile(np.arange(1, 16), len(movies))
     relevance = rng.random(len(tags)).round(5)
     genome = {"movieId": np.repeat(movies, 15), "tagId": tags, "relevance": relevance}
-    pa.csv.write_csv(pa.table(genome), folder / "genome-scores.csv")
+    csv.write_csv(pa.table(genome), folder / "genome-scores.csv")
     return folder
 
 
@@ -87,7 +87,7 @@ def test_movielens_25m_is_read_as_the_paper_did(ml25m):
     assert found.source == "ml-25m" and found.features.shape == (30, 10)
     assert set(found.user) == set(range(1, 12)), "a user above 1,000 ratings was kept"
     assert len(found.user) == 11 * 20 - 2, "ratings of a movie without features were kept"
-    raw = pa.csv.read_csv(ml25m / "ratings.csv")
+    raw = csv.read_csv(ml25m / "ratings.csv")
     first = (raw["userId"].to_numpy() == 3) & (raw["movieId"].to_numpy() != 999)
     assert found.liked[found.user == 3].tolist() == (raw["rating"].to_numpy()[first] > 3).tolist()
     kept = ratings.read(ml25m, missing="zero")
@@ -95,7 +95,7 @@ def test_movielens_25m_is_read_as_the_paper_did(ml25m):
 
 
 def test_principal_components_are_eigenvectors_of_the_covariance(ml25m):
-    scores = pa.csv.read_csv(ml25m / "genome-scores.csv")
+    scores = csv.read_csv(ml25m / "genome-scores.csv")
     genome = scores["relevance"].to_numpy().reshape(30, 15)
     features = ratings.read(ml25m).features.astype(float)
     values, vectors = np.linalg.eigh(np.cov(genome.T, bias=True))
@@ -144,10 +144,10 @@ def test_counts_that_are_not_the_papers_are_told():
 
 def test_movielens_1m_is_read(tmp_path):
     table = {"user_id": [1, 1, 2], "movie_id": [7, 9, 8], "rating": [3.0, 4.0, 5.0]}
-    pa.parquet.write_table(pa.table(table), tmp_path / "ratings.parquet")
+    parquet.write_table(pa.table(table), tmp_path / "ratings.parquet")
     about = {"movie_id": [9, 7, 8], "imputed_zero": [False, False, True]}
     about |= {f"f{k}": [1.0 + k, -1.0 - k, 0.0] for k in range(10)}
-    pa.parquet.write_table(pa.table(about), tmp_path / "features10_tags_genres.parquet")
+    parquet.write_table(pa.table(about), tmp_path / "features10_tags_genres.parquet")
     found = ratings.read(tmp_path)
     assert found.source == "ml-1m" and found.user.tolist() == [1, 1]
     assert found.liked.tolist() == [False, True]
@@ -222,6 +222,39 @@ def test_tables_show_theirs_ours_and_what_is_missing(results, tmp_path):
     assert tables.filled(text, results) == text
     with pytest.raises(ValueError, match="no table is called 'other'"):
         tables.filled("<!-- table other -->\n<!-- end -->", results)
+
+
+def _finished(where: Path, method: str, recipe: str, seed: int, elbo: float, trace: list) -> None:
+    """The files of a run of a movielens experiment, made up."""
+    run = runs.Run("movielens", "simulated", "large", method, "block", recipe, seed)
+    row = run._asdict() | {"steps": 3, "seconds": 50.0, "elbo": elbo, "elbo_se": 1.0}
+    row |= {
+        "train_rows": 1000,
+        "test_rows": 100,
+        "test": -60.0,
+        "train": elbo,
+        "train_seen": -500.0,
+    }
+    runs.write(where / "runs" / f"{run.name}.csv", [row])
+    lines = [{"step": 1, "seconds": t, "elbo": value, "smooth": value} for t, value in trace]
+    runs.write(where / "traces" / f"{run.name}.csv", lines)
+
+
+def test_tables_compare_methods_and_seeds(tmp_path):
+    slow = [(1.0, -900.0), (20.0, -700.0), (40.0, -600.0)]
+    _finished(tmp_path, "branch", "paper", 0, -600.0, slow)
+    _finished(tmp_path, "branch", "paper", 1, -602.0, slow)
+    _finished(tmp_path, "amortized", "tight", 0, -560.0, [(1.0, -650.0), (5.0, -520.0)])
+    shown = tables.movielens(tmp_path, "simulated large")
+    (line,) = [x for x in shown.splitlines() if x.startswith("| branch, block")]
+    assert "-601.0 ± 1.4 (-0.6010 ± 0.0014)" in line and "-60.0 ± 0.0 (-0.6000 ± 0.0000)" in line
+    assert "-11,078,000.0 (-0.5898)" in line and "| -500.0 ± 0.0 (-0.5000 ± 0.0000) |" in line
+    times = tables.times(tmp_path, "simulated large").splitlines()
+    (fast,) = [x.split(" | ") for x in times if "amortized" in x]
+    # Its trace, of another bound, is read forty lower: -690 after a second, -560 after five.
+    assert fast[5:7] == ["5.0", "5.0"] and fast[7].strip() == "-0.56000"
+    never = [x for x in times if "branch" in x]
+    assert ["never" in x for x in never] == [True, True]
 
 
 def test_figures_are_drawn(results, tmp_path):
