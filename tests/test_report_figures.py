@@ -123,11 +123,11 @@ def test_families_with_tables_are_checked_on_their_own_rows(table):
 def test_pit_is_flat_where_predictions_are_right():
     rng = np.random.default_rng(0)
     for draw in (lambda *s: rng.normal(size=s), lambda *s: rng.poisson(3.0, s).astype(float)):
-        right = _facts.Calibration(draw(4000), draw(400, 4000), True)
+        right = _facts.Calibration(draw(4000), draw(400, 4000), True, False)
         share, band = _figures.pit_shares(right, 0, 20)
         assert share.sum() == pytest.approx(1)
         assert np.abs(share - 0.05).max() < 3 * band
-        wide = _facts.Calibration(right.observed, 2 * right.draws - 2 * right.draws.mean(), True)
+        wide = right._replace(draws=2 * right.draws - 2 * right.draws.mean())
         assert np.abs(_figures.pit_shares(wide, 0, 20)[0] - 0.05).max() > 6 * band
 
 
@@ -138,8 +138,8 @@ def test_reliability_of_known_probabilities():
         (rng.uniform(size=3000) < p).astype(float),
         (rng.uniform(size=(200, 3000)) < p).astype(float),
         True,
+        True,
     )
-    assert found.binary
     *_, dots = _figures.reliability(found)["data"]
     x, y, n = (np.array(dots[k]) for k in ("x", "y", "customdata"))
     assert n.sum() == 3000

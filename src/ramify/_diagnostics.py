@@ -31,6 +31,7 @@ from ramify._types import Batch
 from ramify._verdict import Locals, Theta, Verdict, judge
 
 WORK = 2**29  # most evaluations of a row's likelihood, within reason: seconds on two cores
+MANY = 1000  # groups that make theta known well
 THETAS = 4  # draws of theta at which each group is judged
 FEWEST, MOST = 64, 256  # draws of z at each
 
@@ -148,8 +149,9 @@ def _theta_log_weights(
     noise = np.zeros_like(total)
     if not isinstance(family, Branched):
         return total + _sums(family, model, groups, theta, "joint"), noise
+    lean = len(groups) >= MANY
     for block in blocks(groups):
-        high, low, apart = _marginal_block(family, model, block.batches[0], theta, K)
+        high, low, apart = _marginal_block(family, model, block.batches[0], theta, K, lean)
         total += np.asarray(high, np.float64) + np.asarray(low, np.float64)
         noise += np.asarray(apart, np.float64)
     return total, noise
@@ -157,15 +159,15 @@ def _theta_log_weights(
 
 @eqx.filter_jit
 def _marginal_block(
-    family: Branched, model: Model, batch: Batch, theta: Draws, K: int
+    family: Branched, model: Model, batch: Batch, theta: Draws, K: int, lean: bool
 ) -> tuple[Float[Array, " S"], Float[Array, " S"], Float[Array, " S"]]:
     """Sum over the block's groups of log p^(y_i | theta), freed of its 1/K bias, in two parts.
 
     All draws of theta share the groups' points, so that what is left of noise is a smooth function of
     theta. Half the difference between two independent halves of the points, which comes third, is a
-    sample of that function.
+    sample of that function. `lean`: see `_solved_once`.
     """
-    conditional = family.conditional(model, batch)
+    conditional, _ = _solved_once(family, model, batch, lean)
     points = group_points(theta.keys[0], batch.index, K, model.z.size)
     half = 2 * -(-K // 4)  # of four independent quarters
     mean = lambda w: jax.nn.logsumexp(w, 0) - jnp.log(w.shape[0])
@@ -222,7 +224,7 @@ def _local_block(
 
     Weights are those of what draws come from: the Student t proposal of a tight fit, or the Gaussian.
     """
-    conditional, converged = _solved_once(family, model, batch)
+    conditional, converged = _solved_once(family, model, batch, lean=False)
     M = model.z.size
 
     def one(key: PRNGKeyArray, theta: Float[Array, " D"]) -> tuple[Array, Array]:
@@ -241,14 +243,21 @@ def _local_block(
     return weights.reshape(-1, weights.shape[-1]), jnp.mean(gaps, 0), converged
 
 
-def _solved_once(family: Branched, model: Model, batch: Batch) -> tuple[Any, Bool[Array, " B"]]:
-    """The block's conditional, and whether each group's solution was found."""
+def _solved_once(
+    family: Branched, model: Model, batch: Batch, lean: bool
+) -> tuple[Any, Bool[Array, " B"]]:
+    """The block's conditional, and whether each group's solution was found.
+
+    A solver's conditional follows theta through the likelihood too, at the price of dozens of likelihoods
+    a row. `lean` leaves that out, which any proposal may, and which changes little where theta is
+    known well.
+    """
     local, centre = family.local, family.theta.mean
     if not isinstance(local, Solver):
         return family.conditional(model, batch), jnp.ones(batch.index.shape[0], bool)
     site = local.solve(model, batch, centre)
     return (
-        lambda theta: recombine(model, batch, site, theta, local.uses_theta)
+        lambda theta: recombine(model, batch, site, theta, local.uses_theta and not lean)
     ), site.converged | ~batch.group_mask
 
 

@@ -68,16 +68,19 @@ class Shrinkage(NamedTuple):
 
 
 class Calibration(NamedTuple):
-    """Rows with their predicted draws: `held_out` where each group saw its other rows only."""
+    """Rows with their predicted draws.
+
+    Attributes:
+        observed: outcomes, [n].
+        draws: predicted outcomes, [S, n]; where outcomes are yes or no, maybe their probabilities.
+        held_out: whether each group saw its other rows only.
+        binary: whether outcomes are yes or no.
+    """
 
     observed: Float64[np.ndarray, " n"]
     draws: Float64[np.ndarray, "S n"]
     held_out: bool
-
-    @property
-    def binary(self) -> bool:
-        """Whether outcomes are yes or no."""
-        return bool(np.isin(self.observed, (0, 1)).all() and np.isin(self.draws[:8], (0, 1)).all())
+    binary: bool
 
 
 def effects_of(posterior: Posterior, groups: Groups, draws: int, seed: int) -> Effects:
@@ -215,7 +218,8 @@ def shrinkage_of(
     chosen = chosen[np.cumsum(groups.sizes[chosen]) <= max(SHRUNK_ROWS, groups.sizes[chosen[0]])]
     some = groups.subset(positions=np.sort(chosen))
     given = None if is_fixed(posterior.family) else some
-    table = posterior.predict(some, given, draws, seed, quantiles=())
+    kind = "mean" if getattr(posterior.model, "formula", None) is not None else "response"
+    table = posterior.predict(some, given, draws, seed, kind=kind, quantiles=())
     predicted = np.asarray(table["mean"], np.float64)
     owner = np.repeat(np.arange(len(some)), some.sizes)
     mean = lambda values: np.bincount(owner, values, len(some)) / some.sizes
@@ -233,8 +237,15 @@ def calibration_of(
     if given is not None and (some.sizes > 1).any():
         given, at = some.split(0.5, seed)
         own, held_out = own[np.isin(some.row_order, at.row_order)], True
-    drawn = posterior.predict(at, given, draws, seed, summary=False)
-    return Calibration(own, np.asarray(drawn, np.float64), held_out)
+    binary = bool(np.isin(observed, (0, 1)).all())
+    # Bins of predicted probability pick out what is extreme by chance: little of that may be left.
+    exact = binary and getattr(posterior.model, "formula", None) is not None
+    kind, draws = ("mean", draws) if exact else ("response", 4 * draws if binary else draws)
+    drawn = np.asarray(
+        posterior.predict(at, given, draws, seed, kind=kind, summary=False), np.float64
+    )
+    binary = binary and 0 <= drawn.min() and drawn.max() <= 1
+    return Calibration(own, drawn, held_out, bool(binary))
 
 
 def _rows_of(groups: Groups, some: Groups, values: np.ndarray) -> Float64[np.ndarray, " n"]:
