@@ -315,7 +315,7 @@ def pit(found: Calibration, seed: int = 0, bins: int = 20) -> Figure:
     }
     ends = np.array([0.0, 1.0])
     low, high = np.full(2, 1 / bins - band), np.full(2, 1 / bins + band)
-    line = _line([0, 1], [1 / bins, 1 / bins])
+    line = _line([0.0, 1.0], [1 / bins, 1 / bins])
     x = {"title": "quantile of the outcome among its predicted draws", "tickformat": ".0%"}
     y = {"title": "share of rows", "tickformat": ".0%", "rangemode": "tozero"}
     return figure([bars, *_band(ends, low, high), line], x, y, height=320)
