@@ -301,8 +301,9 @@ def reliability(found: Calibration) -> Figure:
     return figure([*band, line, dots], x, y, height=380)
 
 
-def pit(found: Calibration, seed: int = 0, bins: int = 20) -> Figure:
+def pit(found: Calibration, seed: int = 0) -> Figure:
     """Histogram of where outcomes fall among their predicted draws; flat where calibrated."""
+    bins = 20 if len(found.observed) > 1000 else 10
     share, band = pit_shares(found, seed, bins)
     middle = (np.arange(bins) + 0.5) / bins
     bars = {
