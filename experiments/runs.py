@@ -123,7 +123,9 @@ def measure(run: Run, problem: Problem, args: argparse.Namespace) -> Row:
     posterior = fit()
     seconds = time.perf_counter() - started
     row: Row = run._asdict() | about_data(problem) | about_fit(posterior) | {"seconds": seconds}
-    if run.method == "solved":  # mostly compiling: the second fit shows what the work takes
+    if (
+        run.method == "solved" and not args.quick
+    ):  # mostly compiling: the second fit shows what the work takes
         started = time.perf_counter()
         posterior = fit()
         row["warm_seconds"] = time.perf_counter() - started

@@ -295,10 +295,12 @@ def test_synthetic_quick(method, tmp_path):
 
 @pytest.mark.slow
 def test_movielens_quick(ml25m, tmp_path):
-    words = ["movielens", "--quick", "--results", str(tmp_path), "--data", str(ml25m)]
-    assert main([*words, "--methods", "amortized", "solved", "--covariances", "block"]) == 0
+    words = ["movielens", "--quick", "--results", str(tmp_path), "--covariances", "block"]
+    network = ["--data", str(ml25m), "--methods", "amortized", "--recipe", "paper"]
+    assert main([*words, *network]) == 0
+    assert main([*words, "--simulate", "--methods", "solved", "--recipe", "tight"]) == 0
     rows = runs.read_runs(tmp_path, "movielens")
-    assert len(rows) == 3
+    assert [row["data"] for row in rows] == ["ml-25m", "simulated"]
     for row in rows:
         assert row["train_seen"] > row["elbo"] and row["test"] < 0 and row["test_rows"] > 0
     assert main(["tables", "--results", str(tmp_path), "--out", str(tmp_path / "page.md")]) == 0
