@@ -126,6 +126,8 @@ def test_pit_is_flat_where_predictions_are_right():
         right = _facts.Calibration(draw(4000), draw(400, 4000), True, False)
         share, band = _figures.pit_shares(right, 0, 20)
         assert share.sum() == pytest.approx(1)
+        bars = _figures.pit(right)["data"][0]
+        assert len(bars["y"]) == 20 and json.dumps(bars, allow_nan=False)
         assert np.abs(share - 0.05).max() < 3 * band
         wide = right._replace(draws=2 * right.draws - 2 * right.draws.mean())
         assert np.abs(_figures.pit_shares(wide, 0, 20)[0] - 0.05).max() > 6 * band
