@@ -48,7 +48,7 @@ def table():
 @pytest.fixture(scope="module")
 def posterior(table):
     model, groups = rf.from_formula(FORMULA, table, likelihood="poisson", priors=PRIORS)
-    return rf.fit(model, groups, seed=0)
+    return rf.fit(model, groups, local_draws=16, seed=0)  # few: it is not about accuracy
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import ramify as rf
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("rank_promotion")]
 
 TRUE = {"Intercept": 0.4, "x": 0.7, "kind[b]": -0.5}
-SD, COR = np.array([0.6, 0.3]), -0.4
+SD, COR = np.array([0.8, 0.5]), -0.4
 FAMILY = {"sigma": 0.8, "nu": 4.0, "shape": 3.0, "cutpoints": np.array([-1.0, 0.2, 1.5])}
 
 
@@ -37,7 +37,7 @@ def outcome(rng, likelihood, eta, family=FAMILY):
 
 def simulated(likelihood, N=250, seed=0):
     rng = np.random.default_rng(seed)
-    group = np.repeat(np.arange(N), rng.integers(4, 16, N))
+    group = np.repeat(np.arange(N), rng.integers(8, 25, N))
     n = len(group)
     x, kind = rng.normal(1, 1, n), rng.choice(["a", "b"], n)
     factor = np.linalg.cholesky([[1, COR], [COR, 1]])
