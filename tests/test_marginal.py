@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ramify._marginal import Expansion, Marginal, bound, definite, resample, spread
+from ramify._integral import bound, resample, spread
+from ramify._marginal import Expansion, Marginal, definite
 from ramify._theta import _shorter, climb
 
 

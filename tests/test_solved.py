@@ -14,7 +14,8 @@ from ramify._data import cut, to_device, whole
 from ramify._elbo import elbo
 from ramify._family import example, group_points, orthogonal
 from ramify._gaussian import log_density, log_density_t
-from ramify._marginal import bound, definite
+from ramify._integral import bound
+from ramify._marginal import definite
 from ramify._solver import newton, recombine, safe_scale, uses_theta
 
 

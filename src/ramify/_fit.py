@@ -273,8 +273,9 @@ def _fit_solved(
     members, data = partition(np.random.default_rng(seed), groups.sizes, R, B), to_device(groups)
     T = max(8, CURVATURE_DRAWS // N)
     # Proposals that are reweighted need no variational Newton: theta's bias is the same without.
-    lean = replace(family.local, rounds=0)
+    lean = replace(family.local, rounds=0, points=family.local.points[:1])
     points = draws or (1 if N > 2000 else int(np.clip(2 * (4000 // N), 2, 32)))
+    room = max(points, 2 * min(model.theta.size, 32))  # points of theta in one sweep
     history: list[dict[str, float]] = []
     about: dict[str, Any] = {}
 
@@ -288,9 +289,9 @@ def _fit_solved(
     start, stages = np.asarray(family.theta.mean), _stages(members, model.theta.size)
     while True:
         plan, key = Plan(R, K, T if points == 1 else K), jax.random.key(seed)
-        marginal = Marginal(model, lean, data, members, plan, key, points, report)
+        marginal = Marginal(model, lean, data, members, plan, key, room, report)
         try:
-            fitted = learn(marginal, start, stages, enough)
+            fitted = learn(marginal, start, stages, points, enough)
         except NotFinite as error:
             raise _not_finite(model, groups, family, start, data, members[error.block], R) from None
         bias = float(np.abs(fitted.bias).max())

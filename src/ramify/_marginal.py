@@ -19,17 +19,20 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from ramify._data import Resident, cut
 from ramify._family import group_points
-from ramify._local import Local
-from ramify._model import Model, group_log_lik
+from ramify._integral import Weigh, weigh_block
+from ramify._model import Model
 from ramify._solver import Site, Solver, recombine
 from ramify._types import Batch
 
 
 class Sweep(NamedTuple):
-    """Sums over groups of one pass: values of each block and point, the rest averaged over points."""
+    """Sums over groups of one pass: values of each block and point, slopes of each point.
+
+    Hessian and bias are averaged over the points.
+    """
 
     values: Float[Array, "J S"]
-    slope: Float[Array, " D"]
+    slopes: Float[Array, "S D"]
     hessian: Float[Array, "D D"]
     bias: Float[Array, " D"]
     begin: Float[Array, "N M"]
@@ -47,52 +50,6 @@ class Plan(NamedTuple):
     rows: int
     local_draws: int
     curvature_draws: int
-
-
-def bound(log_weight: Float[Array, "K B"]) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
-    """Log p^(y_i | theta) from log weights, and an estimate of the bias that is left in it.
-
-    log-mean-exp of K weights is low by a term in 1/K. Halves are low by twice that, so
-    2 LME(all) - mean LME(halves) is free of it: the jackknife, an estimate and no longer a bound.
-    What is left goes as 1/K^2; the same estimate from half as many weights is off by four times as
-    much, so a third of the difference tells its size.
-    """
-    K = log_weight.shape[0]
-    lme = lambda w: jax.nn.logsumexp(w, 0) - jnp.log(w.shape[0])
-    whole = lme(log_weight)
-    if K < 8:
-        return whole, jnp.zeros_like(whole)
-    q = -(-K // 4)
-    quarters = [log_weight[i * q : (i + 1) * q] for i in range(4)]
-    quarter = sum(lme(w) for w in quarters) / 4
-    half = 0.5 * (lme(log_weight[: 2 * q]) + lme(log_weight[2 * q :]))
-    corrected, coarser = 2 * whole - half, 2 * half - quarter
-    return corrected, (coarser - corrected) / 3
-
-
-class Weigh(NamedTuple):
-    """A block's importance draws with the proposal held fixed, and their weights at any theta.
-
-    `log_joint(theta, z)` is what of log p(y_i, z | theta) involves theta, [n, B] for z [n, B, M];
-    the rest, and the proposal's density, are in `fixed`.
-    """
-
-    log_joint: Callable[[Array, Array], Float[Array, "n B"]]
-    z: Float[Array, "K B M"]
-    fixed: Float[Array, "K B"]
-
-
-def weigh_block(
-    model: Model, solver: Solver, batch: Batch, local: Local, points: Float[Array, "K B M"]
-) -> Weigh:
-    """Draws of every group's z from its solved conditional."""
-    z, log_q = jax.vmap(local.propose)(points)
-    own = lambda theta, z: model.log_local(theta, z, batch)
-    rows = lambda theta, z: group_log_lik(model, theta, z, batch)
-    if solver.uses_theta:
-        return Weigh(jax.vmap(lambda t, z: own(t, z) + rows(t, z), (None, 0)), z, -log_q)
-    likelihood = jax.vmap(rows, (None, 0))(jnp.zeros(model.theta.size), z)
-    return Weigh(jax.vmap(own, (None, 0)), z, likelihood - log_q)
 
 
 @eqx.filter_jit
@@ -118,12 +75,12 @@ def sweep(
     D, J, S = centre.shape[0], members.shape[0], thetas.shape[0]
 
     def at_point(s: Array, carry: Any, site: Site, batch: Batch, noise: Any, j: Array) -> Any:
-        values, slope, hessian, bias = carry
+        values, slopes, hessian, bias = carry
         local = recombine(model, batch, site, thetas[s], solver.uses_theta)
         points, levels = noise
-        weigh = weigh_block(model, solver, batch, local, points)
+        weigh = weigh_block(model, solver, batch, site, local, points)
         value, g, h, c = _expand_theta(weigh, thetas[s], batch, second, levels)
-        sums = slope + g / count, hessian + h / count, bias + c / count
+        sums = slopes.at[s].add(g), hessian + h / count, bias + c / count
         return values.at[j, s].set(value), *sums
 
     def block(j: Array, carry: tuple[Any, Array, Array, Array]) -> Any:
@@ -140,11 +97,11 @@ def sweep(
         converged = converged.at[place].set(site.converged, mode="drop")
         return sums, begin, converged, steps + site.steps
 
-    zeros = jnp.zeros((J, S)), jnp.zeros(D), jnp.zeros((D, D)), jnp.zeros(D)
+    zeros = jnp.zeros((J, S)), jnp.zeros((S, D)), jnp.zeros((D, D)), jnp.zeros(D)
     carry = zeros, begin, jnp.ones(begin.shape[0], bool), jnp.zeros((), jnp.int32)
     sums, begin, converged, steps = jax.lax.fori_loop(0, blocks, block, carry)
-    values, slope, hessian, bias = sums
-    return Sweep(values, slope, hessian, bias, begin, converged, steps)
+    values, slopes, hessian, bias = sums
+    return Sweep(values, slopes, hessian, bias, begin, converged, steps)
 
 
 def _noise(key: PRNGKeyArray, batch: Batch, plan: Plan, M: int) -> tuple[Array, Array | None]:
@@ -169,17 +126,13 @@ def _expand_theta(
     With `levels` the Hessian is estimated from a few draws a group, resampled by weight.
     """
     real = lambda x: jnp.sum(jnp.where(batch.group_mask, x, 0))
-    sums = lambda w: jax.tree.map(real, bound(w))
-    log_weight, pull = jax.vjp(lambda t: weigh.log_joint(t, weigh.z) + weigh.fixed, theta)
-    (value, _), on_weights = jax.vjp(sums, log_weight)
+    sums = lambda parts: jax.tree.map(real, weigh.bound(parts))
+    parts, pull = jax.vjp(weigh.parts, theta)
+    (value, _), on_parts = jax.vjp(sums, parts)
     one, zero = jnp.array([1.0, 0.0]), jnp.array([0.0, 1.0])
-    slope, bias = jax.vmap(lambda c: pull(on_weights(c)[0])[0])((one, zero))
-    if levels is None:
-        curved = lambda t: sums(weigh.log_joint(t, weigh.z) + weigh.fixed)[0]
-    else:
-        z = jnp.take_along_axis(weigh.z, resample(levels, log_weight)[..., None], 0)
-        curved = lambda t: real(spread(weigh.log_joint(t, z)))
-    return value, slope, _hessian(curved, theta, second), bias
+    slope, bias = jax.vmap(lambda c: pull(on_parts(c)[0])[0])((one, zero))
+    curved = weigh.for_hessian(levels, parts)
+    return value, slope, _hessian(lambda t: real(curved(t)), theta, second), bias
 
 
 def _hessian(
@@ -192,23 +145,6 @@ def _hessian(
     directions = jnp.eye(-(-D // width) * width, D).reshape(-1, width, D)
     product = lambda e: jax.lax.cond(wanted, jax.vmap(along), jnp.zeros_like, e)
     return jax.lax.map(product, directions).reshape(-1, D)[:D]
-
-
-def resample(level: Float[Array, "T B"], log_weight: Float[Array, "K B"]) -> Int[Array, "T B"]:
-    """Draws chosen independently by weight: each level picks where the running share passes it."""
-    share = jnp.cumsum(jax.nn.softmax(log_weight, 0), 0)
-    return jnp.minimum(jnp.sum(share[None] < level[:, None], 1), log_weight.shape[0] - 1)
-
-
-def spread(log_joint: Float[Array, "T B"]) -> Float[Array, " B"]:
-    """A function with the gradient and Hessian of log p(y_i | theta), from T posterior draws of z.
-
-    Louis' identity: the Hessian of the marginal is E[hess log p(y, z | theta)] plus the covariance
-    of its gradient, over p(z | theta, y). Both are estimated without bias: the mean's Hessian is the
-    first, and half the sample variance of the changes has the second as its own.
-    """
-    change = log_joint - jax.lax.stop_gradient(log_joint)
-    return jnp.mean(log_joint, 0) + 0.5 * jnp.var(change, 0, ddof=1)
 
 
 class Expansion(NamedTuple):
@@ -269,6 +205,27 @@ class Marginal:
         self.tell(expansion.value, blocks, points=count)
         return expansion
 
+    def curvature(self, mean: np.ndarray, precision: np.ndarray, blocks: int) -> np.ndarray:
+        """The Hessian of F as gradients differ between points one sd apart from the mean.
+
+        Along the axes of N(mean, precision^-1). Gradients have less noise than the Hessian that
+        their derivative is, and a secant over theta's own spread is what a skewed F needs.
+        """
+        axes = np.linalg.inv(np.linalg.cholesky(precision)).T  # columns of unit length in q
+        scale, rise = self.groups_upto[-1] / self.groups_upto[blocks - 1], []
+        pairs = self.points // 2
+        for start in range(0, len(mean), pairs):
+            some = axes.T[start : start + pairs]
+            padded, out = self._sweep(
+                mean, np.concatenate([mean + some, mean - some]), blocks, False
+            )
+            prior = np.asarray(_prior_slopes(self.model, padded), np.float64)
+            slopes = prior + scale * np.asarray(out.slopes, np.float64)
+            rise.append(slopes[: len(some)] - slopes[len(some) : 2 * len(some)])
+        white = 0.5 * np.concatenate(rise) @ axes  # [axis, axis]: about -1 on the diagonal
+        back = np.linalg.cholesky(precision)
+        return _symmetric(back @ _symmetric(white) @ back.T)
+
     def values(self, centre: np.ndarray, thetas: np.ndarray) -> np.ndarray:
         """F at each of any number of thetas [n, D], all groups included, [n]."""
         found = []
@@ -325,7 +282,7 @@ class Marginal:
         double = lambda x: np.asarray(x, np.float64)
         return Expansion(
             float(value) + scale * groups,
-            double(slope) + scale * double(out.slope),
+            double(slope) + scale * double(out.slopes)[: len(thetas)].mean(0),
             _symmetric(double(hessian) + scale * double(out.hessian)),
             scale * double(out.bias),
         )
@@ -334,6 +291,11 @@ class Marginal:
 @eqx.filter_jit
 def _log_prior(model: Model, thetas: Float[Array, "S D"]) -> Float[Array, " S"]:
     return jax.vmap(model.log_prior)(thetas)
+
+
+@eqx.filter_jit
+def _prior_slopes(model: Model, thetas: Float[Array, "S D"]) -> Float[Array, "S D"]:
+    return jax.vmap(jax.grad(model.log_prior))(thetas)
 
 
 @eqx.filter_jit

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import multivariate_t
 
 from ramify._gaussian import FREEDOM
 from ramify._marginal import Expansion, Marginal, definite
@@ -42,20 +41,25 @@ class NotFinite(Exception):
 
 
 def learn(
-    marginal: Marginal, start: np.ndarray, stages: list[int], enough: Callable[[], bool]
+    marginal: Marginal,
+    start: np.ndarray,
+    stages: list[int],
+    points: int,
+    enough: Callable[[], bool],
 ) -> Fitted:
     """The best Gaussian q(theta): Newton on growing parts of the data, then variational Newton.
 
+    The latter averages over so many points of q(theta); with one, its centre, it is Laplace's.
     `enough` says that the budget is spent: what has been reached is then returned.
     """
     start = np.asarray(start, np.float64)
     mean, hessian, here = climb(marginal, start, None, stages[0], enough)
     for blocks in stages[1:]:
         mean, hessian, here = climb(marginal, mean, hessian, blocks, enough)
-    if marginal.points == 1:
+    if points == 1:
         mean, precision, here = laplace(marginal, mean, hessian, here, stages[-1], enough)
     else:
-        mean, precision, here = average(marginal, mean, hessian, stages[-1], enough)
+        mean, precision, here = average(marginal, mean, hessian, points, stages[-1], enough)
     shift = np.linalg.solve(precision, here.bias)  # how far it moves the mean of q(theta)
     bias = shift / np.sqrt(np.diag(np.linalg.inv(precision)))
     return Fitted(mean, precision, bias, ~marginal.converged)
@@ -117,24 +121,55 @@ def laplace(
     here: Expansion,
     blocks: int,
     enough: Callable[[], bool],
-    most: int = 5,
+    most: int = 4,
 ) -> tuple[np.ndarray, np.ndarray, Expansion]:
     """The mode of F and its curvature there: all that is left of `average` when N is large.
 
     Averages over q(theta) differ from values at its centre by terms in 1/N. The mode needs every
     group (`here` is F with all of them); its curvature is known from some thousands, at random.
     """
-    if not enough():
-        hessian = F(mean, mean[None], _curvature_blocks(F, blocks)).hessian
     precision = definite(-hessian)
     for _ in range(most):
-        move = np.linalg.solve(precision, here.slope)
-        mean = mean + move
-        if np.sqrt(move @ precision @ move / len(mean)) < 0.1 or enough():
+        if enough():
             break
-        here = F(mean, mean[None], blocks, second=False, precision=precision)
+        target = definite(-F.curvature(mean, precision, _curvature_blocks(F, blocks)))
+        change = _largest_change(precision, target)
+        precision = target
+        mean, here = _newton(F, mean, here, precision, blocks, enough)
+        if change < 0.3:
+            break
     F.tell(here.value, blocks, precision)
-    return mean, precision, here
+    return mean + np.linalg.solve(precision, here.slope), precision, here
+
+
+def _newton(
+    F: Marginal,
+    mean: np.ndarray,
+    here: Expansion,
+    precision: np.ndarray,
+    blocks: int,
+    enough: Callable[[], bool],
+    most: int = 8,
+) -> tuple[np.ndarray, Expansion]:
+    """Steps that do not lower F, until the next would be a tenth of theta's sd; that is left."""
+    length = 1.0
+    for _ in range(most):
+        move = np.linalg.solve(precision, here.slope)
+        near = np.sqrt(move @ precision @ move / len(mean)) < 0.1
+        move *= length * min(1.0, LONGEST / np.abs(move).max())
+        if near or length < 0.01 or enough():
+            break
+        there = F(mean + move, (mean + move)[None], blocks, second=False, precision=precision)
+        if there.value >= here.value - 0.1 - 1e-7 * abs(here.value):
+            mean, here, length = mean + move, there, 1.0
+        else:
+            length /= 2
+    return mean, here
+
+
+def _largest_change(old: np.ndarray, new: np.ndarray) -> float:
+    """Of a precision, as a factor less one, over all directions."""
+    return float(np.abs(np.linalg.eigvals(np.linalg.solve(old, new)) - 1).max())
 
 
 def _curvature_blocks(F: Marginal, blocks: int) -> int:
@@ -145,37 +180,40 @@ def average(
     F: Marginal,
     mean: np.ndarray,
     hessian: np.ndarray,
+    points: int,
     blocks: int,
     enough: Callable[[], bool],
-    most: int = 24,
+    most: int = 16,
 ) -> tuple[np.ndarray, np.ndarray, Expansion]:
     """Variational Newton: P = -E_q[hess F] and E_q[grad F] = 0, on fixed antithetic points.
 
     A step that would lower the bound E_q[F] + entropy on those points is halved until it does not.
     The last step is taken without another look: Newton squares an error that is small already.
     """
-    noise = normal_points(F.points, len(mean))
+    noise = normal_points(points, len(mean))
 
     def look(m: np.ndarray, P: np.ndarray) -> Expansion:
         thetas = m + np.linalg.solve(np.linalg.cholesky(P).T, noise.T).T
-        return F(m, thetas, blocks, precision=P)
+        return F(m, thetas, blocks, second=False, precision=P)
 
     objective = lambda e, P: e.value - 0.5 * np.linalg.slogdet(P)[1]
-    precision, length = definite(-hessian), 1.0
+    precision, length, target = definite(-hessian), 1.0, None
     here = look(mean, precision)
     for _ in range(most):
-        target = definite(-here.hessian)
+        if target is None:
+            target = definite(-F.curvature(mean, precision, blocks))
         move = np.linalg.solve(target, here.slope)
         far = np.sqrt(move @ target @ move / len(mean))  # rms, in posterior sds
-        change = np.abs(np.linalg.eigvals(np.linalg.solve(precision, target)) - 1).max()
-        if length == 1.0 and far < 0.1 and change < 0.3:
+        if length == 1.0 and far < 0.1 and _largest_change(precision, target) < 0.3:
             return mean + move, target, here
         if length < 0.01 or enough():
             break
+        move *= min(1.0, LONGEST / np.abs(move).max())
         trial = mean + length * move, (1 - length) * precision + length * target
         there = look(*trial)
         if objective(there, trial[1]) >= objective(here, precision) - 0.1:
-            (mean, precision), here, length = trial, there, min(1.0, 2 * length)
+            (mean, precision), here, target = trial, there, None
+            length = min(1.0, 2 * length)
         else:
             length /= 2
     return mean, precision, here
@@ -219,6 +257,8 @@ def _student_points(
     F: Marginal, mean: np.ndarray, covariance: np.ndarray, count: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
     shape = covariance * (FREEDOM - 2) / FREEDOM  # then the covariance is as given
+    from scipy.stats import multivariate_t  # half a second to import
+
     student = multivariate_t(mean, shape, df=FREEDOM)  # pyright: ignore[reportArgumentType]
     points = student.rvs(count, random_state=seed).reshape(count, len(mean))
     value = F.values(mean, points)

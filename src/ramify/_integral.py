@@ -1,0 +1,168 @@
+"""A group's z integrated out: log p(y_i | theta) from K importance draws, and its derivatives.
+
+The draws come from a Student t around the solved conditional. What they are weighted by is nearly
+the Gaussian that the expansion of log p(y_i, z | theta) around the group's mode describes, and that
+Gaussian's integral is known. So only the difference is left to the draws:
+
+    log p^(y_i | theta) = log C(theta) + log mean_k w_k(theta) - log mean_k v_k(theta),
+
+w the weights of the model and v those of the Gaussian, whose mean is C on average. Both means have
+the same noise where the group is nearly Gaussian, and it cancels, in the derivatives as well. Groups
+that say little of theta are of that kind, and without this their noise would drown what they say.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Bool, Float, Int
+
+from ramify._local import Local
+from ramify._model import Model, group_log_lik
+from ramify._solver import (
+    Quadratic,
+    Site,
+    Solver,
+    expand_likelihood,
+    expand_local,
+)
+from ramify._types import Batch
+
+
+def bound(log_weight: Float[Array, "K B"]) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
+    """Log p^(y_i | theta) from log weights, and an estimate of the bias that is left in it.
+
+    log-mean-exp of K weights is low by a term in 1/K. Halves are low by twice that, so
+    2 LME(all) - mean LME(halves) is free of it: the jackknife, an estimate and no longer a bound.
+    What is left goes as 1/K^2; the same estimate from half as many weights is off by four times as
+    much, so a third of the difference tells its size.
+    """
+    K = log_weight.shape[0]
+    lme = lambda w: jax.nn.logsumexp(w, 0) - jnp.log(w.shape[0])
+    whole = lme(log_weight)
+    if K < 8:
+        return whole, jnp.zeros_like(whole)
+    q = -(-K // 4)
+    quarters = [log_weight[i * q : (i + 1) * q] for i in range(4)]
+    quarter = sum(lme(w) for w in quarters) / 4
+    half = 0.5 * (lme(log_weight[: 2 * q]) + lme(log_weight[2 * q :]))
+    corrected, coarser = 2 * whole - half, 2 * half - quarter
+    return corrected, (coarser - corrected) / 3
+
+
+class Parts(NamedTuple):
+    """What log p^(y_i | theta) is made of, at one theta."""
+
+    log_weight: Float[Array, "K B"]
+    log_weight_gaussian: Float[Array, "K B"]
+    log_integral: Float[Array, " B"]
+
+
+class Weigh(NamedTuple):
+    """A block's importance draws with the proposal held fixed, and their weights at any theta.
+
+    `log_joint(theta, z)` is what of log p(y_i, z | theta) involves theta, [n, B] for z [n, B, M]; the
+    rest, and the proposal's density, are in `fixed`. `expansion(theta)` is that of log p(y_i, z | theta)
+    around `anchor`; where it has a maximum (`definite`), its Gaussian is the draws' control.
+    """
+
+    log_joint: Callable[[Array, Array], Float[Array, "n B"]]
+    expansion: Callable[[Array], Quadratic]
+    z: Float[Array, "K B M"]
+    fixed: Float[Array, "K B"]
+    log_q: Float[Array, "K B"]
+    anchor: Float[Array, "B M"]
+    definite: Bool[Array, " B"]
+
+    def parts(self, theta: Float[Array, " D"]) -> Parts:
+        """Weights and the Gaussian's integral at this theta."""
+        gaussian = self.expansion(theta)
+        return Parts(
+            self.log_joint(theta, self.z) + self.fixed,
+            parabola(gaussian, self.z - self.anchor) - self.log_q,
+            log_integral(gaussian, self.definite),
+        )
+
+    def bound(self, parts: Parts) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
+        """Log p^(y_i | theta), and an estimate of the bias that is left in it."""
+        value, bias = bound(parts.log_weight)
+        noise, noise_bias = bound(parts.log_weight_gaussian)
+        control = lambda x: jnp.where(self.definite, x, 0)
+        return value + control(parts.log_integral - noise), bias - control(noise_bias)
+
+    def for_hessian(
+        self, levels: Float[Array, "T B"] | None, parts: Parts
+    ) -> Callable[[Array], Float[Array, " B"]]:
+        """A function with about the Hessian of log p^(y_i | theta), without the control.
+
+        With `levels`, from a few draws chosen by weight. Second derivatives of the control take
+        minutes to compile, and the noise that it would remove matters for groups that say little.
+        """
+        if levels is None:
+            return lambda theta: bound(self.log_joint(theta, self.z) + self.fixed)[0]
+        picks = resample(levels, parts.log_weight)[..., None]
+        z = jnp.take_along_axis(self.z, picks, 0)
+        return lambda theta: spread(self.log_joint(theta, z))
+
+
+def weigh_block(
+    model: Model,
+    solver: Solver,
+    batch: Batch,
+    site: Site,
+    local: Local,
+    points: Float[Array, "K B M"],
+) -> Weigh:
+    """Draws of every group's z from its solved conditional `local`, with their control."""
+    z, log_q = jax.vmap(local.propose)(points)
+    own = lambda theta, z: model.log_local(theta, z, batch)
+    rows = lambda theta, z: group_log_lik(model, theta, z, batch)
+    prior = lambda theta: expand_local(model, batch, theta, site.anchor)
+    if solver.uses_theta:
+        log_joint = jax.vmap(lambda t, z: own(t, z) + rows(t, z), (None, 0))
+        expansion = lambda t: prior(t) + expand_likelihood(model, batch, t, site.anchor)
+        fixed = -log_q
+    else:
+        log_joint = jax.vmap(own, (None, 0))
+        # Filler groups have an expansion of minus infinity, whose gradient is no number.
+        known = jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, 0), site.likelihood)
+        expansion = lambda t: prior(t) + known
+        fixed = jax.vmap(rows, (None, 0))(jnp.zeros(model.theta.size), z) - log_q
+    definite = site.converged & batch.group_mask
+    return Weigh(log_joint, expansion, z, fixed, log_q, site.anchor, definite)
+
+
+def parabola(q: Quadratic, step: Float[Array, "n B M"]) -> Float[Array, "n B"]:
+    """The expansion's value at a step from where it was made."""
+    bent = jnp.einsum("nbi,bij,nbj->nb", step, q.curvature, step)
+    return q.value + jnp.einsum("nbi,bi->nb", step, q.slope) - 0.5 * bent
+
+
+def log_integral(q: Quadratic, definite: Bool[Array, " B"]) -> Float[Array, " B"]:
+    """Log of the integral of exp(expansion) over z; of no meaning where it is not definite."""
+    M = q.slope.shape[-1]
+    eye = jnp.eye(M, dtype=q.slope.dtype)
+    factor = jnp.linalg.cholesky(jnp.where(definite[:, None, None], q.curvature, eye))
+    white = solve_triangular(factor, q.slope[..., None], lower=True)[..., 0]
+    log_det = jnp.sum(jnp.log(jnp.diagonal(factor, axis1=-2, axis2=-1)), -1)
+    return q.value + 0.5 * jnp.sum(white**2, -1) - log_det + 0.5 * M * math.log(2 * math.pi)
+
+
+def resample(level: Float[Array, "T B"], log_weight: Float[Array, "K B"]) -> Int[Array, "T B"]:
+    """Draws chosen independently by weight: each level picks where the running share passes it."""
+    share = jnp.cumsum(jax.nn.softmax(log_weight, 0), 0)
+    return jnp.minimum(jnp.sum(share[None] < level[:, None], 1), log_weight.shape[0] - 1)
+
+
+def spread(log_joint: Float[Array, "T B"]) -> Float[Array, " B"]:
+    """A function with the gradient and Hessian of log p(y_i | theta), from T posterior draws of z.
+
+    Louis' identity: the Hessian of the marginal is E[hess log p(y, z | theta)] plus the covariance
+    of its gradient, over p(z | theta, y). Both are estimated without bias: the mean's Hessian is the
+    first, and half the sample variance of the changes has the second as its own.
+    """
+    change = log_joint - jax.lax.stop_gradient(log_joint)
+    return jnp.mean(log_joint, 0) + 0.5 * jnp.var(change, 0, ddof=1)
