@@ -119,28 +119,25 @@ def measure(run: Run, problem: Problem, args: argparse.Namespace) -> Row:
     """Fits one combination, measures it and writes its files."""
     how = {"steps": run.steps_asked, "seconds": args.seconds}
     fit = lambda: recipes.fit(problem, run.method, run.covariance, run.recipe, run.seed, **how)
-    started = time.perf_counter()
-    posterior = fit()
-    seconds = time.perf_counter() - started
+    posterior, seconds = timed(fit)
     row: Row = run._asdict() | about_data(problem) | about_fit(posterior) | {"seconds": seconds}
-    if (
-        run.method == "solved" and not args.quick
-    ):  # mostly compiling: the second fit shows what the work takes
-        started = time.perf_counter()
-        posterior = fit()
-        row["warm_seconds"] = time.perf_counter() - started
-    started = time.perf_counter()
-    row |= metrics(posterior, problem, args.draws, run.seed)
-    row |= {
-        "seconds_asked": args.seconds,
-        "metric_draws": args.draws,
-        "metric_seconds": time.perf_counter() - started,
-    }
+    if run.method == "solved" and not args.quick:
+        # The first is mostly compiling: the second shows what the work takes, and gives the trace.
+        posterior, row["warm_seconds"] = timed(fit)
+    found, seconds = timed(lambda: metrics(posterior, problem, args.draws, run.seed))
+    row |= found | {"metric_draws": args.draws, "metric_seconds": seconds}
+    row |= {"seconds_asked": args.seconds}
     row |= about_machine()
     where = folder(args)
     write(where / "traces" / f"{run.name}.csv", trace(posterior.history))
     write(where / "runs" / f"{run.name}.csv", [row])
     return row
+
+
+def timed(make: Callable[[], Any]) -> tuple[Any, float]:
+    """What it makes, and how many seconds it took."""
+    started = time.perf_counter()
+    return make(), time.perf_counter() - started
 
 
 def metrics(posterior: rf.Posterior, problem: Problem, draws: int, seed: int) -> Row:
