@@ -38,9 +38,3 @@ def x64():
     """The test runs in double precision."""
     with jax.enable_x64(True):
         yield
-
-
-@pytest.fixture
-def rank_promotion():
-    """The test may broadcast arrays of different rank."""
-    yield

@@ -70,7 +70,7 @@ def test_demo_runs(tmp_path, capsys, flights):
     few = flights.filter(pa.array(chosen[number] & (place < 50)))
     demo.run(tmp_path / "demo", table=few)
     said = capsys.readouterr().out
-    assert "sd(scale(day) | tailnum)" in said
+    assert "sd(scale(hour) | tailnum)" in said
     assert "the population alone" in said
     assert (tmp_path / "demo/report.html").stat().st_size > 10_000
     assert (tmp_path / "demo/fit/fit.json").is_file()

@@ -13,8 +13,6 @@ from ramify._cloud import Cloud
 from ramify._diagnostics import diagnose, effective_draws, k_hat
 from ramify._posterior import Posterior
 
-pytestmark = pytest.mark.usefixtures("rank_promotion")
-
 SIZES = np.array([4, 0, 3, 6, 1, 5, 2, 3])
 N, DIM = len(SIZES), 2
 

@@ -11,8 +11,6 @@ import pytest
 
 import ramify as rf
 
-pytestmark = pytest.mark.usefixtures("rank_promotion")
-
 S = 50  # draws, always as many: another number would be compiled again
 FORMULA = "sold ~ scale(x) + poly(w, 2) + kind*size + age + (x | shop)"
 PRIORS = {"age": dist.Normal(0, 0.5), "cor": dist.LKJ(2, 2.0), "sd": dist.HalfNormal(2)}

@@ -15,8 +15,6 @@ from ramify._family import branch
 from ramify._metrics import Estimate, EvidenceForm, _check_form
 from ramify._posterior import Posterior
 
-pytestmark = pytest.mark.usefixtures("rank_promotion")
-
 SIZES = np.array([4, 0, 3, 6, 1])
 N, DIM = len(SIZES), 2
 

@@ -11,7 +11,6 @@ from numpyro.infer.util import log_density
 
 import ramify as rf
 
-pytestmark = pytest.mark.usefixtures("rank_promotion")
 ROOT = Path(__file__).parents[1]
 
 EXAMPLES = {

@@ -9,8 +9,6 @@ import pytest
 import problems
 import ramify as rf
 
-pytestmark = pytest.mark.usefixtures("rank_promotion")
-
 METHODS = {"joint": rf.joint, "branch": rf.branch, "amortized": rf.amortized}
 
 

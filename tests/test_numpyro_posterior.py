@@ -15,8 +15,6 @@ import ramify as rf
 from ramify._data import whole
 from ramify._posterior import Posterior
 
-pytestmark = pytest.mark.usefixtures("rank_promotion")
-
 
 def unfitted(case, method=rf.branch):
     """A posterior as good as any to look at results with: the family as it starts."""

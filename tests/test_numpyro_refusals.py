@@ -15,7 +15,6 @@ from numpyro.infer.reparam import LocScaleReparam
 import ramify as rf
 
 sample, plate = numpyro.sample, numpyro.plate
-pytestmark = pytest.mark.usefixtures("rank_promotion")
 
 RNG = np.random.default_rng(0)
 GROUP = np.repeat(np.arange(10), 3)

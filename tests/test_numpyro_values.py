@@ -14,7 +14,7 @@ import ramify as rf
 from ramify._data import cut, partition, to_device, whole
 from ramify._model import sum_rows
 
-pytestmark = pytest.mark.usefixtures("rank_promotion", "x64")
+pytestmark = pytest.mark.usefixtures("x64")
 
 
 @cache

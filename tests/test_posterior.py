@@ -16,8 +16,6 @@ from ramify._family import branch, joint
 from ramify._model import Model, positive, real
 from ramify._posterior import Posterior
 
-pytestmark = pytest.mark.usefixtures("rank_promotion")
-
 SIZES = np.array([4, 0, 3, 6, 1])
 N, DIM = len(SIZES), 2
 METHODS = ["joint", "branch", "solved"]

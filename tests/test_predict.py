@@ -14,8 +14,6 @@ from ramify._family import amortized, branch, solved
 from ramify._model import Model, real
 from ramify._posterior import Posterior
 
-pytestmark = pytest.mark.usefixtures("rank_promotion")
-
 SIZES = np.array([4, 0, 3, 6, 1])
 N, DIM, DRAWS = len(SIZES), 2, 4000
 

@@ -13,7 +13,6 @@ from benchmarks import references
 
 NAMES = [name for name in problems.PROBLEMS if name != "logistic_1000"]  # logistic_100, larger
 STORED = [name for name in problems.PROBLEMS if (problems.REFERENCES / f"{name}.npz").exists()]
-pytestmark = pytest.mark.usefixtures("rank_promotion")  # NumPyro broadcasts batches
 
 
 @pytest.mark.parametrize("name", NAMES)

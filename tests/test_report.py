@@ -17,7 +17,6 @@ from ramify.report import write_report
 pytest.importorskip("plotly")
 pytest.importorskip("formulae")
 
-pytestmark = pytest.mark.usefixtures("rank_promotion")
 
 N = 30
 EVIL = [

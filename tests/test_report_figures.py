@@ -12,8 +12,6 @@ from ramify._model import Model
 from ramify._posterior import Posterior
 from ramify.report import _facts, _figures
 
-pytestmark = pytest.mark.usefixtures("rank_promotion")
-
 N, SIZES, DIM = 30, np.arange(30) % 7 + (np.arange(30) > 3), 2
 
 

@@ -19,8 +19,6 @@ from ramify._model import Model, constrained, positive, real
 from ramify._posterior import Posterior
 from ramify._saving import load
 
-pytestmark = pytest.mark.usefixtures("rank_promotion")
-
 SIZES = np.array([2, 0, 3])
 N, DIM = len(SIZES), 2
 MODEL = regression(DIM)

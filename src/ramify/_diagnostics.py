@@ -30,7 +30,7 @@ from ramify._streaming import blocks, precise_sum
 from ramify._types import Batch
 from ramify._verdict import Locals, Theta, Verdict, judge
 
-WORK = 2**29  # most evaluations of a row's likelihood, within reason: seconds on two cores
+WORK = 2**27  # evaluations of a row's likelihood, about: some seconds on two cores
 MANY = 1000  # groups that make theta known well
 THETAS = 4  # draws of theta at which each group is judged
 FEWEST, MOST = 64, 256  # draws of z at each

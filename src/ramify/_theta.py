@@ -139,7 +139,9 @@ def laplace(
         if change < 0.3:
             break
     F.tell(here.value, blocks, precision)
-    return mean + np.linalg.solve(precision, here.slope), precision, here
+    move = np.linalg.solve(precision, here.slope)
+    # Too short a step to be worth another look is taken without one.
+    return mean + (move if here.slope @ move < 0.2 else 0.0), precision, here
 
 
 def _newton(
@@ -151,19 +153,25 @@ def _newton(
     enough: Callable[[], bool],
     most: int = 8,
 ) -> tuple[np.ndarray, Expansion]:
-    """Steps that do not lower F, until the next would be a tenth of theta's sd; that is left."""
-    length = 1.0
+    """Steps that raise F, until the next would gain, or the last one has gained, a tenth of a nat.
+
+    A step that fails is tried once more, shorter: what its slope still promises then is noise.
+    """
     for _ in range(most):
         move = np.linalg.solve(precision, here.slope)
-        near = np.sqrt(move @ precision @ move / len(mean)) < 0.1
-        move *= length * min(1.0, LONGEST / np.abs(move).max())
-        if near or length < 0.01 or enough():
+        gain = 0.5 * here.slope @ move
+        move *= min(1.0, LONGEST / np.abs(move).max())
+        if gain < 0.1 or enough():
             break
         there = F(mean + move, (mean + move)[None], blocks, second=False, precision=precision)
-        if there.value >= here.value - 0.1 - 1e-7 * abs(here.value):
-            mean, here, length = mean + move, there, 1.0
-        else:
-            length /= 2
+        if there.value < here.value - 0.1 - 1e-7 * abs(here.value):
+            move *= _shorter(here, there, move)
+            there = F(mean + move, (mean + move)[None], blocks, second=False, precision=precision)
+        gained = there.value - here.value
+        if gained > 0:
+            mean, here = mean + move, there
+        if gained < 0.1:
+            break
     return mean, here
 
 

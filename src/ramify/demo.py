@@ -19,7 +19,7 @@ from rich.table import Table
 
 import ramify as rf
 
-FORMULA = "late ~ 1 + scale(hour) + scale(distance) + scale(day) + (1 + scale(day) | tailnum)"
+FORMULA = "late ~ 1 + scale(hour) + scale(distance) + (1 + scale(hour) + scale(distance) | tailnum)"
 HELD_OUT = 0.1  # of the aircraft
 FIRST = 20  # flights by which a new aircraft is known
 LATER = 20  # further flights that it must have to be scored
