@@ -34,7 +34,7 @@ def main(argv: list[str]) -> int:
     drawn = {"covariances": covariances()}
     rows = [row for name in ("synthetic", "movielens") for row in runs.read_runs(where, name)]
     for experiment, data in sorted({(row["experiment"], row["data"]) for row in rows}):
-        some = [r for r in rows if (r["experiment"], r["data"]) == (experiment, data)]
+        some = _longest([r for r in rows if (r["experiment"], r["data"]) == (experiment, data)])
         for axis in ("step", "seconds"):
             drawn[f"traces_{experiment}_{data}_{axis}"] = traces(where, some, axis)
     for file in sorted((where / "conditionals").glob("*.csv")):
@@ -92,7 +92,8 @@ def _panel(panel: Any, where: Path, rows: list[runs.Row], axis: str) -> None:
         panel.axhline(evidence, color="black", lw=0.8, label="log evidence, exact")
         ends.append(evidence)
     if ends:
-        top, low = max(ends), min(ends)
+        top = max(ends)
+        low = min(end for end in ends if end >= top - abs(top))  # a fit that ran away hides none
         room = max(top - low, 0.002 * abs(top))
         panel.set_ylim(low - 2 * room, top + 0.3 * room)
     if axis == "seconds":
@@ -165,6 +166,13 @@ def gaps(fits: list[list[runs.Row]]) -> Any:
         panel.legend(fontsize=8)
     panels[0].set_ylabel("amortization gap, nats")
     return figure
+
+
+def _longest(rows: list[runs.Row]) -> list[runs.Row]:
+    """Of runs that differ only in their steps, the one with the most."""
+    names = ("scale", "method", "covariance", "recipe", "seed")
+    found = {tuple(r[n] for n in names): r for r in sorted(rows, key=lambda r: r["steps"])}
+    return list(found.values())
 
 
 def _gap_files(where: Path) -> dict[str, list[Path]]:
