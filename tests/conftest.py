@@ -38,3 +38,10 @@ def x64():
     """The test runs in double precision."""
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forget_what_was_compiled():
+    """Executables are freed after each file: thousands of them in one process bring XLA down."""
+    yield
+    jax.clear_caches()

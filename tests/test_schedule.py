@@ -41,6 +41,12 @@ def test_a_rise_keeps_it_going():
     assert len(rates) == 200 * (1 + 2 + 4 + 8 + 16)
 
 
+def test_a_fall_is_not_an_end():
+    """A fit that breaks in its second cycle goes on; it may recover in the third."""
+    broken = lambda step, rate: -1e6 if 500 < step < 700 else 0.0
+    assert len(run(Plateau(0.1, first=200), broken)) > 600
+
+
 def test_a_rise_within_the_noise_is_not_seen():
     rng = np.random.default_rng(0)
     noisy = lambda step, rate: 1e-3 * np.log2(step + 200) + rng.normal()

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-from threadpoolctl import threadpool_limits
-
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -20,6 +18,8 @@ def one_blas_thread(function: Callable[P, T]) -> Callable[P, T]:
 
     @wraps(function)
     def limited(*args: P.args, **kwargs: P.kwargs) -> T:
+        from threadpoolctl import threadpool_limits  # its import sets an environment variable
+
         with threadpool_limits(1, "blas"):
             return function(*args, **kwargs)
 

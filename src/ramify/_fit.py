@@ -101,7 +101,7 @@ def fit(
                 # The paper's bound, K = 1, is learned by steps from where the tight one ended.
                 family = replace(posterior.family, cloud=None)
         feed = Feed(groups, seed, whole=isinstance(family, Joint), rows=rows, minibatch=minibatch)
-        recipe = Recipe(optimizer or _adam(family), draws or 10, local_draws or 1, estimator, 0)
+        recipe = Recipe(optimizer or _adam(), draws or 10, local_draws or 1, estimator, 0)
         plateau = None if optimizer is not None else _plateau(family, feed, groups, max_steps)
         return _fit_by_steps(
             model, groups, family, feed, recipe, plateau, max_steps, seed, bar, why
@@ -129,14 +129,13 @@ def _missing_curvature(model: Model, groups: Groups, family: Branched) -> str | 
     return missing_curvature(model, whole(few), family.theta.mean)
 
 
-def _adam(family: Family) -> optax.GradientTransformation:
-    """Adam without a step size; for a network with a short memory of the gradient's size.
+def _adam() -> optax.GradientTransformation:
+    """Adam without a step size, and with a short memory of the gradient's size (b2 = 0.99).
 
     Near the optimum the STL gradient is almost zero, so a spike after it is taken for three steps
-    at once if Adam still remembers (b2 = 0.999): in one fit of nine the network ran away for good.
+    at once if Adam still remembers that (b2 = 0.999): one fit in nine ran away for good.
     """
-    network = isinstance(family, Branched) and isinstance(family.local, Amortizer)
-    return optax.chain(optax.scale_by_adam(b2=0.99 if network else 0.999), optax.scale(-1.0))
+    return optax.chain(optax.scale_by_adam(b2=0.99), optax.scale(-1.0))
 
 
 def _plateau(family: Family, feed: Feed, groups: Groups, budget: int | None) -> Plateau:

@@ -46,6 +46,8 @@ def save(posterior: Posterior, source: Source, path: Path) -> None:
     try:
         _write(posterior, source, new)
         new.chmod(0o777 & ~_umask())
+        for file in new.iterdir():  # safetensors keeps its files to their owner
+            file.chmod(0o666 & ~_umask())
         _replace(new, path)
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)

@@ -84,7 +84,8 @@ class Plateau:
         before, self._level = self._level, level(np.concatenate(self._trace), self.epoch)
         if before is not None:
             rise, noise = self._level[0] - before[0], math.hypot(self._level[1], before[1])
-            self.converged = rise <= max(noise, self.tolerance)
+            slack = max(noise, self.tolerance)
+            self.converged = -5 * slack <= rise <= slack  # a fall is no end, but a fit that broke
         self._trace, self._start = [], self.step
         self._length = self._affordable(2 * self._length)
 

@@ -1,0 +1,111 @@
+"""A group's z integrated out: exact where the group is Gaussian, and better than without elsewhere."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import ramify as rf
+from ramify._data import whole
+from ramify._family import example, group_points
+from ramify._integral import bound, weigh_block
+from ramify._solver import recombine, solver
+
+THETA = jnp.array([0.3, -1.5])  # tau is small: groups say little of it
+
+
+def model(log_lik) -> rf.Model:
+    return rf.Model(
+        theta={"mu": rf.real(), "tau": rf.positive()},
+        z={"b": rf.real()},
+        log_prior=lambda t: -0.5 * t["mu"] ** 2,
+        log_local=lambda t, z, group: dist.Normal(t["mu"], t["tau"]).log_prob(z["b"]),
+        log_lik=log_lik,
+    )
+
+
+def table(binary: bool) -> rf.Groups:
+    rng = np.random.default_rng(0)
+    g = np.repeat(np.arange(100), rng.integers(1, 9, 100))
+    eta = 0.3 + 0.2 * rng.normal(size=100)[g]
+    y = rng.random(g.size) < 1 / (1 + np.exp(-eta)) if binary else eta + rng.normal(size=g.size)
+    return rf.Groups.from_table({"g": g, "y": y.astype(np.float32)}, by="g", rows=["y"])
+
+
+def weigher(log_lik, groups, K):
+    """The draws at THETA, and each group's bound with its gradient in theta."""
+    m, batch = model(log_lik), whole(groups)
+    own = solver(m, example(groups), rounds=0, points=2)
+    site = own.solve(m, batch, THETA)
+    local = recombine(m, batch, site, THETA, own.uses_theta)
+    points = group_points(jax.random.key(0), batch.index, K, 1)
+    weigh = weigh_block(m, own, batch, site, local, points)
+    value = lambda t: weigh.bound(weigh.parts(t))[0]
+    plain = lambda t: bound(weigh.parts(t).log_weight)[0]
+    return value, plain, batch
+
+
+def normal(theta, z, row):
+    return dist.Normal(z["b"], 1.0).log_prob(row["y"])
+
+
+def normal_with_theta(theta, z, row):
+    """The same, non-centred: the likelihood involves theta."""
+    return dist.Normal(theta["mu"] + theta["tau"] * z["b"], 1.0).log_prob(row["y"])
+
+
+def exact(groups, t):
+    """The sum over groups of log p(y_i | theta), y_i jointly normal."""
+    n = jnp.asarray(groups.sizes)
+    group = jnp.repeat(jnp.arange(len(groups)), n, total_repeat_length=groups.n_rows)
+    apart = jnp.asarray(groups.rows["y"]) - t[0]
+    total = jax.ops.segment_sum(apart, group, len(groups))
+    square = jax.ops.segment_sum(apart**2, group, len(groups))
+    tau2 = jnp.exp(2 * t[1])
+    spread = n * jnp.log(2 * jnp.pi) + jnp.log1p(n * tau2)
+    return -0.5 * jnp.sum(spread + square - tau2 * total**2 / (1 + n * tau2))
+
+
+@pytest.mark.parametrize("K", [8, 64])
+def test_a_gaussian_group_is_integrated_exactly(K, x64):
+    """Value and gradient to rounding, whatever K, at theta itself; without control neither."""
+    groups = table(binary=False)
+    value, plain, batch = weigher(normal, groups, K)
+    total = lambda f: lambda t: jnp.sum(jnp.where(batch.group_mask, f(t), 0))
+    for of in (lambda f: f(THETA), lambda f: jax.grad(f)(THETA)):
+        truth = np.asarray(of(lambda t: exact(groups, t)))
+        np.testing.assert_allclose(of(total(value)), truth, rtol=1e-5, atol=1e-4)
+        assert np.abs(np.asarray(of(total(plain))) - truth).max() > 1e-3
+
+
+def test_where_the_likelihood_involves_theta(x64):
+    """The expansion follows theta through the likelihood."""
+    groups = table(binary=False)
+    m = rf.Model(
+        theta={"mu": rf.real(), "tau": rf.positive()},
+        z={"b": rf.real()},
+        log_prior=lambda t: -0.5 * t["mu"] ** 2,
+        log_local=lambda t, z, group: dist.Normal(0.0, 1.0).log_prob(z["b"]),
+        log_lik=normal_with_theta,
+    )
+    batch, own = whole(groups), solver(m, example(groups), rounds=0, points=2)
+    site = own.solve(m, batch, THETA)
+    local = recombine(m, batch, site, THETA, own.uses_theta)
+    points = group_points(jax.random.key(0), batch.index, 8, 1)
+    weigh = weigh_block(m, own, batch, site, local, points)
+    total = lambda t: jnp.sum(jnp.where(batch.group_mask, weigh.bound(weigh.parts(t))[0], 0))
+    for of in (lambda f: f(THETA), lambda f: jax.grad(f)(THETA)):
+        np.testing.assert_allclose(of(total), of(lambda t: exact(groups, t)), rtol=1e-5, atol=1e-4)
+
+
+def test_the_control_takes_most_of_the_noise_of_binary_groups(x64):
+    """Gradients of 32 draws against those of 1,024: a fifth of the error that plain weights have."""
+    groups = table(binary=True)
+    lik = lambda theta, z, row: dist.Bernoulli(logits=z["b"]).log_prob(row["y"])
+    total = lambda f, batch: lambda t: jnp.sum(jnp.where(batch.group_mask, f(t), 0))
+    many, _, batch = weigher(lik, groups, 1024)
+    truth = jax.grad(total(many, batch))(THETA)
+    value, plain, batch = weigher(lik, groups, 32)
+    error = lambda f: np.abs(np.asarray(jax.grad(total(f, batch))(THETA) - truth)).max()
+    assert error(value) < 0.2 * error(plain)
