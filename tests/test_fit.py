@@ -97,10 +97,11 @@ def test_the_amortization_gap_is_all_that_a_network_loses():
         *(np.asarray(x, float) for x in (theta.mean, theta.covariance)),
         *oracle.exact(table, 12)[1:3],
     )
-    # KL(amortized) = KL of q(theta) + gap + what refining left; the best joint's KL is zero.
+    # KL(amortized) = KL of q(theta) + gap + what refining left; the best joint's KL is zero. Refining
+    # takes 400 steps of Adam on 8 draws: it leaves a hundredth of a nat a group.
     best = oracle.optimum(table, 12, "joint", "dense").elbo
     assert gap > 0
-    assert best - elbo(posterior) < kl_theta + gap + 0.05
+    assert best - elbo(posterior) < kl_theta + gap + 12 * 0.01
 
 
 # Options

@@ -10,6 +10,8 @@ from scipy.special import expit
 
 import ramify as rf
 
+pytestmark = pytest.mark.slow
+
 TRUE = {"Intercept": 0.4, "x": 0.7, "kind[b]": -0.5}
 SD, COR = np.array([0.8, 0.5]), -0.4
 FAMILY = {"sigma": 0.8, "nu": 4.0, "shape": 3.0, "cutpoints": np.array([-1.0, 0.2, 1.5])}

@@ -126,11 +126,6 @@ def test_against_references(name, mean_rms, sd_median, corr, z_sd):
     compare(name, mean_rms, sd_median, corr, z_sd)
 
 
-def test_against_nuts_quickly():
-    """One reference in the default tests: Poisson regression with group intercepts and slopes."""
-    compare("poisson", 0.25, 0.06, 0.1, 0.03)
-
-
 @pytest.mark.slow
 def test_one_draw_reproduces_the_paper_and_its_bias():
     """K = 1 is the best Gaussian conditional: its theta is further from NUTS than the tight one's."""
