@@ -30,7 +30,7 @@ from ramify._theta import NotFinite, learn, weigh_cloud
 MOST_BIAS = 0.1  # of theta's means, in posterior sds, before K is doubled
 MOST_DRAWS = 2048
 FEW = 2**13  # likelihoods of rows that cost next to nothing
-CLOUD_WORK = 2**27  # likelihoods of rows, for weighted draws of theta where the data are small
+CLOUD_WORK = 2**28  # likelihoods of rows, for weighted draws of theta where the data are small
 CURVATURE_DRAWS = 160_000  # of z, over all groups, for Hessians: at least 8 a group
 
 
@@ -299,7 +299,7 @@ def _fit_solved(
         start, stages, K = fitted.mean, stages[-1:], 2 * K
     theta = _gaussian(fitted.mean, fitted.precision)
     family = replace(family, theta=theta)
-    affordable = min(2000, CLOUD_WORK // (K * (groups.n_rows + N)))
+    affordable = min(4000, CLOUD_WORK // (K * (groups.n_rows + N)))
     if points > 1 and affordable >= 800 and not enough():
         family, about = _with_cloud(family, *weigh_cloud(marginal, fitted, affordable))
     columns = {name: np.asarray([h[name] for h in history]) for name in history[0]}
