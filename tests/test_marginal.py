@@ -6,7 +6,8 @@ import numpy as np
 
 from ramify._integral import bound, resample, spread
 from ramify._marginal import Expansion, Marginal, definite
-from ramify._theta import _shorter, climb
+from ramify._summary import worries
+from ramify._theta import _secant, _shorter, climb
 
 
 def test_resampling_follows_the_weights():
@@ -81,3 +82,18 @@ def test_a_failed_step_is_cut_to_the_parabolas_top():
     here = Expansion(0.0, np.array([1.0]), np.eye(1), np.zeros(1))
     assert _shorter(here, here._replace(value=-1.0), np.array([1.0])) == 0.25
     assert _shorter(here, here._replace(value=np.nan), np.array([1.0])) == 0.1
+
+
+def test_a_curvature_that_is_no_number_changes_nothing():
+    class Broken(Ridge):
+        def curvature(self, mean, precision, blocks):
+            return np.full((2, 2), np.nan)
+
+    precision = np.diag([2.0, 3.0])
+    np.testing.assert_array_equal(_secant(Broken(), np.zeros(2), precision, 1), precision)
+
+
+def test_a_search_that_stalled_is_said_in_words():
+    (line,) = worries({"converged": False, "left_sds": 0.8})
+    assert "0.8 posterior sds short" in line
+    assert worries({"converged": True, "left_sds": 0.1}) == []

@@ -372,7 +372,7 @@ def test_safe_scale_and_definite():
     scale, good = safe_scale(precision)
     assert np.asarray(good).tolist() == [True, False, False]
     assert np.isfinite(np.asarray(scale)).all()
-    assert (np.linalg.eigvalsh(definite(np.diag([3.0, -2.0]), 0.0)) > 0).all()
+    assert (np.linalg.eigvalsh(definite(np.diag([3.0, -2.0]))) > 0).all()
 
 
 def test_tight_bound_rises_with_draws():

@@ -29,6 +29,7 @@ from ramify._theta import NotFinite, learn, weigh_cloud
 
 MOST_BIAS = 0.1  # of theta's means, in posterior sds, before K is doubled
 MOST_DRAWS = 2048
+STALLED = 0.5  # posterior sds that theta's last gradient still asks for
 FEW = 2**13  # likelihoods of rows that cost next to nothing
 CLOUD_WORK = 2**28  # likelihoods of rows, for weighted draws of theta where the data are small
 CURVATURE_DRAWS = 160_000  # of z, over all groups, for Hessians: at least 8 a group
@@ -301,13 +302,14 @@ def _fit_solved(
     family = replace(family, theta=theta)
     affordable = min(4000, CLOUD_WORK // (K * (groups.n_rows + N)))
     if points > 1 and affordable >= 800 and not enough():
-        family, about = _with_cloud(family, *weigh_cloud(marginal, fitted, affordable))
+        family, about = _with_cloud(family, *weigh_cloud(marginal, fitted, affordable, seed))
     columns = {name: np.asarray([h[name] for h in history]) for name in history[0]}
     notes = {
         "method": "solved",
         "why": why,
-        "converged": not enough(),
+        "converged": not enough() and fitted.left < STALLED,
         "local_draws": K,
+        "left_sds": fitted.left,
         "bias_sds": bias,
         "unconverged": int(fitted.unconverged.sum()),
         "unconverged_groups": [str(x) for x in groups.labels[fitted.unconverged][:20]],

@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from ramify._data import Resident, cut
 from ramify._family import group_points
 from ramify._integral import Weigh, weigh_block
-from ramify._model import Model
+from ramify._model import Model, log_priors
 from ramify._solver import Site, Solver, recombine
 from ramify._types import Batch
 
@@ -232,7 +232,7 @@ class Marginal:
         for start in range(0, len(thetas), self.points):
             some = thetas[start : start + self.points]
             padded, out = self._sweep(centre, some, len(self.members), False)
-            prior = np.asarray(_log_prior(self.model, padded), np.float64)
+            prior = np.asarray(log_priors(self.model, padded), np.float64)
             found.append((np.asarray(out.values, np.float64).sum(0) + prior)[: len(some)])
         return np.concatenate(found)
 
@@ -289,11 +289,6 @@ class Marginal:
 
 
 @eqx.filter_jit
-def _log_prior(model: Model, thetas: Float[Array, "S D"]) -> Float[Array, " S"]:
-    return jax.vmap(model.log_prior)(thetas)
-
-
-@eqx.filter_jit
 def _prior_slopes(model: Model, thetas: Float[Array, "S D"]) -> Float[Array, "S D"]:
     return jax.vmap(jax.grad(model.log_prior))(thetas)
 
@@ -312,9 +307,8 @@ def _symmetric(matrix: np.ndarray) -> np.ndarray:
     return 0.5 * (matrix + matrix.T)
 
 
-def definite(matrix: np.ndarray, damping: float = 0.0) -> np.ndarray:
-    """A positive definite matrix near this symmetric one: eigenvalues made positive, then damped."""
+def definite(matrix: np.ndarray) -> np.ndarray:
+    """A positive definite matrix near this symmetric one: eigenvalues made positive."""
     values, vectors = np.linalg.eigh(matrix)
-    size = np.abs(values).mean()
-    values = np.maximum(np.abs(values), 1e-6 * size) + damping * size
-    return (vectors * values) @ vectors.T
+    size = np.abs(values)
+    return (vectors * np.maximum(size, 1e-6 * size.mean())) @ vectors.T

@@ -34,7 +34,7 @@ from ramify._draws import (
 )
 from ramify._elbo import weigh
 from ramify._family import Branched, Family
-from ramify._model import Model, sum_rows
+from ramify._model import Model, log_priors, sum_rows
 from ramify._rounding import log_ratio_terms, rounding, row_terms
 from ramify._streaming import blocks, precise_sum
 from ramify._types import Batch
@@ -161,13 +161,8 @@ def _rounded(
 
 def _theta_terms(model: Model, draws: Draws) -> Float64[np.ndarray, " S"]:
     """Returns log p(theta) - log q(theta) of each draw."""
-    log_prior = np.asarray(_log_prior(model, draws.theta), np.float64)
+    log_prior = np.asarray(log_priors(model, draws.theta), np.float64)
     return log_prior - np.asarray(draws.log_q, np.float64)
-
-
-@eqx.filter_jit
-def _log_prior(model: Model, theta: Float[Array, "S D"]) -> Float[Array, " S"]:
-    return jax.vmap(model.log_prior)(theta)
 
 
 def _sums(

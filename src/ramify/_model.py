@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -316,6 +317,12 @@ class Model:
         _check_scalar("log_prior(theta)", self._log_prior, theta)
         _check_scalar("log_local(theta, z, group)", self._log_local, theta, z, group)
         _check_scalar("log_lik(theta, z, row)", self._log_lik, theta, z, row)
+
+
+@eqx.filter_jit
+def log_priors(model: Model, thetas: Float[Array, "S D"]) -> Float[Array, " S"]:
+    """Log p(theta) of each of many thetas, in the unconstrained scale."""
+    return jax.vmap(model.log_prior)(thetas)
 
 
 def sum_rows(values: Float[Array, "R *rest"], batch: Batch) -> Float[Array, "B *rest"]:

@@ -182,7 +182,13 @@ def words(notes: Mapping[str, Any], history: Mapping[str, np.ndarray]) -> list[s
 def worries(notes: Mapping[str, Any]) -> list[str]:
     """What a fit's notes say may be wrong with it, in words."""
     lines = []
-    if notes.get("converged") is False:
+    left = float(notes.get("left_sds", 0.0))
+    if notes.get("converged") is False and left > 0.5:
+        lines.append(
+            f"the search for theta ended {left:.2g} posterior sds short of where its slope points; "
+            "raise local_draws, or give it more steps if it had a budget"
+        )
+    elif notes.get("converged") is False:
         lines.append("it had not converged when its budget ended; give it more steps")
     if notes.get("unconverged"):
         who = _some(notes["unconverged"], notes.get("unconverged_groups", ()))

@@ -21,12 +21,14 @@ LONGEST = 1.0  # of a Newton step in any coordinate: theta's scales are logarith
 class Fitted(NamedTuple):
     """q(theta) = N(mean, precision^-1), and what is left to worry about.
 
-    `bias` estimates, in posterior sds, how far finite K still moves each mean; `unconverged` marks
-    the groups whose mode was not found.
+    `left` is the step that the last gradient still asks for, rms in posterior sds: near zero unless
+    the search stalled. `bias` estimates, in posterior sds, how far finite K still moves each mean;
+    `unconverged` marks the groups whose mode was not found.
     """
 
     mean: np.ndarray
     precision: np.ndarray
+    left: float
     bias: np.ndarray
     unconverged: np.ndarray
 
@@ -60,9 +62,10 @@ def learn(
         mean, precision, here = laplace(marginal, mean, hessian, here, stages[-1], enough)
     else:
         mean, precision, here = average(marginal, mean, hessian, points, stages[-1], enough)
+    left = _sds(np.linalg.solve(precision, here.slope), precision)
     shift = np.linalg.solve(precision, here.bias)  # how far it moves the mean of q(theta)
     bias = shift / np.sqrt(np.diag(np.linalg.inv(precision)))
-    return Fitted(mean, precision, bias, ~marginal.converged)
+    return Fitted(mean, precision, left, bias, ~marginal.converged)
 
 
 def climb(
@@ -73,7 +76,7 @@ def climb(
     enough: Callable[[], bool],
     most: int = 60,
 ) -> tuple[np.ndarray, np.ndarray, Expansion]:
-    """Damped Newton to the mode of F over the first blocks; steps from afar do not lower F.
+    """Newton to the mode of F over the first blocks; steps from afar do not lower F.
 
     A Hessian from a smaller part of the data, where there is one, serves while steps succeed: its
     error slows the last digits only, and a sweep without a Hessian is cheaper. Ends when a step
@@ -132,7 +135,7 @@ def laplace(
     for _ in range(most):
         if enough():
             break
-        target = definite(-F.curvature(mean, precision, _curvature_blocks(F, blocks)))
+        target = _secant(F, mean, precision, _curvature_blocks(F, blocks))
         change = _largest_change(precision, target)
         precision = target
         mean, here = _newton(F, mean, here, precision, blocks, enough)
@@ -164,15 +167,26 @@ def _newton(
         if gain < 0.1 or enough():
             break
         there = F(mean + move, (mean + move)[None], blocks, second=False, precision=precision)
-        if there.value < here.value - 0.1 - 1e-7 * abs(here.value):
+        if not there.value >= here.value - 0.1 - 1e-7 * abs(here.value):  # nor if it is no number
             move *= _shorter(here, there, move)
             there = F(mean + move, (mean + move)[None], blocks, second=False, precision=precision)
         gained = there.value - here.value
         if gained > 0:
             mean, here = mean + move, there
-        if gained < 0.1:
+        if not gained >= 0.1:
             break
     return mean, here
+
+
+def _secant(F: Marginal, mean: np.ndarray, precision: np.ndarray, blocks: int) -> np.ndarray:
+    """The precision that gradients around the mean tell; as it was, where one is not finite."""
+    hessian = F.curvature(mean, precision, blocks)
+    return definite(-hessian) if np.isfinite(hessian).all() else precision
+
+
+def _sds(move: np.ndarray, precision: np.ndarray) -> float:
+    """The length of a step: rms, in posterior sds."""
+    return float(np.sqrt(move @ precision @ move / len(move)))
 
 
 def _largest_change(old: np.ndarray, new: np.ndarray) -> float:
@@ -209,10 +223,9 @@ def average(
     here = look(mean, precision)
     for _ in range(most):
         if target is None:
-            target = definite(-F.curvature(mean, precision, blocks))
+            target = _secant(F, mean, precision, blocks)
         move = np.linalg.solve(target, here.slope)
-        far = np.sqrt(move @ target @ move / len(mean))  # rms, in posterior sds
-        if length == 1.0 and far < 0.1 and _largest_change(precision, target) < 0.3:
+        if length == 1.0 and _sds(move, target) < 0.1 and _largest_change(precision, target) < 0.3:
             return mean + move, target, here
         if length < 0.01 or enough():
             break
@@ -245,20 +258,22 @@ def normal_points(count: int, dim: int) -> np.ndarray:
     return np.concatenate([half, -half])
 
 
-def weigh_cloud(F: Marginal, fitted: Fitted, count: int) -> tuple[np.ndarray, np.ndarray]:
+def weigh_cloud(
+    F: Marginal, fitted: Fitted, count: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Points of theta [T, D] and their log weights p^(theta, y) / t(theta), up to a constant.
 
     The Student t is first q(theta)'s own mean and covariance; a quarter of the points find better
     ones, where their weights are even enough to tell.
     """
     mean, covariance = fitted.mean, np.linalg.inv(fitted.precision)
-    points, log_weight = _student_points(F, mean, covariance, count // 4, seed=0)
+    points, log_weight = _student_points(F, mean, covariance, count // 4, 2 * seed)
     weight = np.exp(log_weight - log_weight.max())
     weight /= weight.sum()
     if 1 / np.sum(weight**2) > 10 * len(mean):
         mean, apart = weight @ points, points - weight @ points
         covariance = (weight[:, None] * apart).T @ apart
-    return _student_points(F, mean, covariance, count, seed=1)
+    return _student_points(F, mean, covariance, count, 2 * seed + 1)
 
 
 def _student_points(
