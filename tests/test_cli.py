@@ -243,9 +243,18 @@ def test_csv_field_that_is_empty_is_missing(tmp_path):
     assert table["x"].to_pylist() == [1, 2, 3, None]
 
 
+# Shells let their background jobs ignore Ctrl-C, and children inherit that: pytest may be such a job.
+PROGRAM = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from ramify.cli import main
+main()
+"""
+
+
 def process(*words, **options):
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "COLUMNS": "100"}
-    command = [sys.executable, "-m", "ramify", *map(str, words)]
+    command = [sys.executable, "-c", PROGRAM, *map(str, words)]
     return subprocess.Popen(
         command,
         stdout=subprocess.PIPE,

@@ -224,8 +224,8 @@ def test_its_policy_stops_scripts_and_requests(browser, path):
         assert len(tab.errors) == 2 and all("Content Security Policy" in e for e in tab.errors)
 
 
-def hover(page, figure: str, label: str) -> str:
-    """What shows when the mouse is over the point with that label."""
+def hover(page, figure: str, label: str, shown: str) -> None:
+    """Moves the mouse over the point with that label, and waits until its hover text has those words."""
     spot = page.evaluate(
         """([figure, label]) => {
             const plot = document.querySelector(`[data-figure="${figure}"]`);
@@ -242,14 +242,14 @@ def hover(page, figure: str, label: str) -> str:
     )
     page.mouse.move(spot[0] - 3, spot[1])
     page.mouse.move(*spot)
-    page.wait_for_selector(f'[data-figure="{figure}"] .hovertext')
-    return page.text_content(f'[data-figure="{figure}"] .hoverlayer')
+    layer = page.locator(f'[data-figure="{figure}"] .hoverlayer')
+    layer.filter(has_text=shown).wait_for(state="attached")
 
 
 def test_hovering_names_the_group(desktop):
-    assert "user 17, rank" in hover(desktop.page, "caterpillar-0", "user 17")
+    hover(desktop.page, "caterpillar-0", "user 17", shown="user 17, rank")
     escaped = EVIL[0].replace("<", "&lt;").replace(">", "&gt;")
-    assert EVIL[0] in hover(desktop.page, "caterpillar-0", escaped)
+    hover(desktop.page, "caterpillar-0", escaped, shown=EVIL[0])
     assert desktop.page.evaluate("window.hacked") is None
     assert desktop.errors == []
 
@@ -260,7 +260,7 @@ def test_another_effect_can_be_chosen(browser, path):
         tab.page.wait_for_function(
             "document.querySelector('[data-figure=\"caterpillar-1\"] .ytitle')?.textContent[0] === 'x'"
         )
-        assert "user 17, rank" in hover(tab.page, "caterpillar-1", "user 17")
+        hover(tab.page, "caterpillar-1", "user 17", shown="user 17, rank")
 
 
 def column(page, number: int) -> list[str]:

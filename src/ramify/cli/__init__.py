@@ -1,5 +1,6 @@
 """The `ramify` command: `fit`, `predict`, `summary`, `diagnose`, `report`, `demo`."""
 
+import os
 import sys
 
 
@@ -11,4 +12,11 @@ def main() -> None:
         if (error.name or "").split(".")[0] == "ramify":
             raise
         sys.exit(f'error: the ramify command needs {error.name}: pip install "ramify[cli]"')
-    app(prog_name="ramify")
+    try:
+        app(prog_name="ramify")
+    except SystemExit as end:
+        if end.code == 130:  # XLA may be compiling in a thread, and crashes when Python shuts down under it
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(130)
+        raise
