@@ -15,6 +15,7 @@ DATA = Path(os.environ.get("RAMIFY_DATA", "data"))
 FILES = {
     "sleepstudy": "lme4/lme4_sleepstudy.csv",
     "radon": "radon/radon.csv",
+    "radon_slopes": "radon/radon.csv",
     "verbagg": "lme4/lme4_VerbAgg.csv",
     "insteval": "lme4/lme4_InstEval.csv",
 }

@@ -25,7 +25,7 @@ from ramify._schedule import Plateau
 from ramify._solver import MAX_DIM, Solver
 from ramify._stein import missing_curvature
 from ramify._steps import Recipe, State, init, steps, terms_of_step
-from ramify._theta import NotFinite, learn, weigh_cloud
+from ramify._theta import MOST_K_HAT, NotFinite, learn, weigh_cloud
 
 MOST_BIAS = 0.1  # of theta's means, in posterior sds, before K is doubled
 MOST_DRAWS = 2048
@@ -325,7 +325,7 @@ def _with_cloud(
     """The family with weighted draws of theta, if the weights are even enough; and how even."""
     k, ess = k_hat(log_weight), effective_draws(log_weight)
     about: dict[str, Any] = {"theta_k_hat": k, "theta_effective_draws": ess}
-    if k > 0.7:
+    if k > MOST_K_HAT:
         why = f"theta's posterior is far from a Gaussian, and from a Student t (k-hat {k:.2f})"
         return family, about | {"warnings": [f"{why}: compare with NUTS"]}
     normal = log_weight - np.logaddexp.reduce(log_weight)

@@ -13,8 +13,10 @@ import numpy as np
 
 from ramify._gaussian import FREEDOM
 from ramify._marginal import Expansion, Marginal, definite
+from ramify._pareto import k_hat
 
 CURVATURE_GROUPS = 20_000  # groups whose curvature stands for all: sds are then good to a percent
+MOST_K_HAT = 0.7  # of theta's weights, past which they tell little (Vehtari and others)
 LONGEST = 1.0  # of a Newton step in any coordinate: theta's scales are logarithms
 
 
@@ -264,16 +266,28 @@ def weigh_cloud(
     """Points of theta [T, D] and their log weights p^(theta, y) / t(theta), up to a constant.
 
     The Student t is first q(theta)'s own mean and covariance; a quarter of the points find better
-    ones, where their weights are even enough to tell.
+    ones, and so do all of them, twice at most, while a few in a tail have most of the weight.
     """
     mean, covariance = fitted.mean, np.linalg.inv(fitted.precision)
-    points, log_weight = _student_points(F, mean, covariance, count // 4, 2 * seed)
+    points, log_weight = _student_points(F, mean, covariance, count // 4, 4 * seed)
+    for attempt in range(1, 4):
+        mean, covariance = _moments(points, log_weight)
+        points, log_weight = _student_points(F, mean, covariance, count, 4 * seed + attempt)
+        if k_hat(log_weight) < MOST_K_HAT:
+            break
+    return points, log_weight
+
+
+def _moments(points: np.ndarray, log_weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and covariance by weights cut at sqrt(T) times their mean (Ionides 2008).
+
+    So no point in a tail decides alone.
+    """
     weight = np.exp(log_weight - log_weight.max())
+    weight = np.minimum(weight, np.sqrt(len(weight)) * weight.mean())
     weight /= weight.sum()
-    if 1 / np.sum(weight**2) > 10 * len(mean):
-        mean, apart = weight @ points, points - weight @ points
-        covariance = (weight[:, None] * apart).T @ apart
-    return _student_points(F, mean, covariance, count, 2 * seed + 1)
+    mean = weight @ points
+    return mean, (weight[:, None] * (points - mean)).T @ (points - mean)
 
 
 def _student_points(
