@@ -17,6 +17,7 @@ from pyarrow import csv
 from typer.testing import CliRunner
 
 from ramify._version import __version__
+from ramify.cli import remember_compilations
 from ramify.cli._commands import app
 from ramify.cli._errors import plain_warnings
 from ramify.cli._files import formula_columns, read_table, write_table
@@ -243,6 +244,8 @@ def test_csv_field_that_is_empty_is_missing(tmp_path):
     assert table["x"].to_pylist() == [1, 2, 3, None]
 
 
+NO_CACHE = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
+
 # Shells let their background jobs ignore Ctrl-C, and children inherit that: pytest may be such a job.
 PROGRAM = """
 import signal
@@ -253,7 +256,7 @@ main()
 
 
 def process(*words, **options):
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "COLUMNS": "100"}
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "COLUMNS": "100"} | NO_CACHE
     command = [sys.executable, "-c", PROGRAM, *map(str, words)]
     return subprocess.Popen(
         command,
@@ -279,6 +282,18 @@ def test_interrupt_exits_with_130(folder):
     assert errors.splitlines()[-1] == "interrupted"
     assert "Traceback" not in errors
     assert not (folder / "stopped").exists()
+
+
+def test_compilations_are_kept_where_the_user_says(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "mine")
+    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "7")
+    remember_compilations()
+    assert os.environ["JAX_COMPILATION_CACHE_DIR"] == "mine"
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
+    remember_compilations()
+    assert Path(os.environ["JAX_COMPILATION_CACHE_DIR"]).parent == tmp_path / "ramify"
+    assert os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] == "7"
 
 
 def test_help_is_quick():

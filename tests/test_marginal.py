@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from ramify._integral import bound, resample, spread
 from ramify._marginal import Expansion, Marginal, definite
@@ -52,6 +53,20 @@ def test_the_jackknife_removes_the_bias_in_one_over_k():
     assert abs(float(np.mean(np.asarray(corrected)))) < 5 * error + 1e-3
 
 
+@pytest.mark.parametrize("K", [9, 11, 40])
+def test_quarters_of_any_size(K):
+    """The jackknife's formula, quarter by quarter, where K is no multiple of four too."""
+    w = np.random.default_rng(2).normal(size=(K, 3))
+    lme = lambda pieces: np.log(np.mean(np.exp(np.concatenate(pieces)), 0))
+    quarters = np.array_split(w, 4)
+    half = 0.5 * (lme(quarters[:2]) + lme(quarters[2:]))
+    fine = 2 * lme(quarters) - half
+    coarse = 2 * half - sum(lme([quarter]) for quarter in quarters) / 4
+    corrected, left = bound(jnp.asarray(w))
+    np.testing.assert_allclose(corrected, fine, rtol=1e-6)
+    np.testing.assert_allclose(left, (coarse - fine) / 3, rtol=1e-4, atol=1e-6)
+
+
 class Ridge(Marginal):
     """A function with the shape of a marginal far from its mode: neither concave nor quadratic."""
 
@@ -84,9 +99,29 @@ def test_a_failed_step_is_cut_to_the_parabolas_top():
     assert _shorter(here, here._replace(value=np.nan), np.array([1.0])) == 0.1
 
 
+class Skewed(Marginal):
+    """Slopes of F(t) = -exp(t_0) + t_0 - t_1^2: curvature -1 and -2 at the mode, a third derivative."""
+
+    points = 2
+
+    def __init__(self):
+        pass
+
+    def _slopes(self, centre, thetas, blocks):
+        return np.stack([1 - np.exp(thetas[:, 0]), -2 * thetas[:, 1]], 1)
+
+
+@pytest.mark.parametrize(("one_sided", "off"), [(False, 0.18), (True, 0.17)])
+def test_secants_find_the_curvature(one_sided, off):
+    """To either side an error of a sixth of a cubed sd is left, one-sided half of a 0.3 sds' step."""
+    found = Skewed().curvature(np.zeros(2), np.diag([1.0, 2.0]), 1, one_sided)
+    np.testing.assert_allclose(np.diag(found), [-1 - off, -2], atol=0.01)
+    np.testing.assert_allclose(found[0, 1], 0, atol=1e-12)
+
+
 def test_a_curvature_that_is_no_number_changes_nothing():
     class Broken(Ridge):
-        def curvature(self, mean, precision, blocks):
+        def curvature(self, mean, precision, blocks, one_sided=False):
             return np.full((2, 2), np.nan)
 
     precision = np.diag([2.0, 3.0])

@@ -60,8 +60,8 @@ def group_points(
     proposal that is too narrow in one direction (separated data) has weights without a variance.
     The four quarters are independent, which is what the correction of the 1/K bias needs.
     """
-    quarter = -(-K // 4)
-    frames = -(-quarter // (2 * M))
+    own = quarter_sizes(K)
+    frames = -(-own[0] // (2 * M))
     strata = frames * M
 
     def one(i: Int[Array, ""]) -> Float[Array, "K M"]:
@@ -77,9 +77,16 @@ def group_points(
         radius = _radius_quantile(level.ravel() / strata, M).reshape(4, M, frames).swapaxes(1, 2)
         points = directions.reshape(4, strata, M) * radius.reshape(4, strata, 1)
         both = jnp.stack([points, -points], 2).reshape(4, 2 * strata, M)
-        return both[:, :quarter].reshape(4 * quarter, M)[:K]
+        if K % 4 == 0:
+            return both[:, : own[0]].reshape(K, M)
+        return jnp.concatenate([both[i, :n] for i, n in enumerate(own)])
 
     return jax.vmap(one, out_axes=1)(index)
+
+
+def quarter_sizes(K: int) -> list[int]:
+    """How many of K draws are in each of their four independent quarters, the larger ones first."""
+    return [(K + 3 - i) // 4 for i in range(4)]
 
 
 def orthogonal(noise: Float[Array, "*batch M M"]) -> Float[Array, "*batch M M"]:

@@ -5,9 +5,11 @@ built from a free vector: the diagonal's entries first, then the rows of the str
 """
 
 import math
+from functools import partial
 from typing import Literal
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import solve_triangular
@@ -45,6 +47,7 @@ def positive_map(x: Float[Array, "..."], gamma: float = 1.0) -> Float[Array, "..
     return jnp.where(x >= 0, (x + root) / 2, 2 * gamma / (root + jnp.abs(x)))
 
 
+@partial(jax.jit, static_argnames=("dim", "diagonal", "map"), inline=True)
 def scale_factor(
     free: Float[Array, "*batch free"], dim: int, diagonal: bool, map: ScaleMap
 ) -> Float[Array, "..."]:
@@ -67,6 +70,7 @@ def scale_factor(
     return below + size[..., None] * eye
 
 
+@partial(jax.jit, static_argnames=("diagonal", "map"), inline=True)
 def free_numbers(factor: Float[Array, "..."], diagonal: bool, map: ScaleMap) -> Array:
     """The free numbers of a scale: the inverse of `scale_factor`."""
     size = factor if diagonal else jnp.diagonal(factor, axis1=-2, axis2=-1)

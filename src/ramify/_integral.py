@@ -17,11 +17,13 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float, Int
 
+from ramify._family import quarter_sizes
 from ramify._local import Local
-from ramify._model import Model, group_log_lik
+from ramify._model import Model, group_log_liks
 from ramify._solver import (
     Quadratic,
     Site,
@@ -40,17 +42,26 @@ def bound(log_weight: Float[Array, "K B"]) -> tuple[Float[Array, " B"], Float[Ar
     What is left goes as 1/K^2; the same estimate from half as many weights is off by four times as
     much, so a third of the difference tells its size.
     """
-    K = log_weight.shape[0]
-    lme = lambda w: jax.nn.logsumexp(w, 0) - jnp.log(w.shape[0])
-    whole = lme(log_weight)
-    if K < 8:
+    sizes = quarter_sizes(log_weight.shape[0])
+    if sizes[-1] < 2:
+        whole = jax.nn.logsumexp(log_weight, 0) - math.log(log_weight.shape[0])
         return whole, jnp.zeros_like(whole)
-    q = -(-K // 4)
-    quarters = [log_weight[i * q : (i + 1) * q] for i in range(4)]
-    quarter = sum(lme(w) for w in quarters) / 4
-    half = 0.5 * (lme(log_weight[: 2 * q]) + lme(log_weight[2 * q :]))
-    corrected, coarser = 2 * whole - half, 2 * half - quarter
+    quarters = _log_sums(log_weight, sizes)  # every weight is exponentiated only once
+    total = lambda first, last: jax.nn.logsumexp(quarters[first:last], 0)
+    lme = lambda first, last: total(first, last) - math.log(sum(sizes[first:last]))
+    half = 0.5 * (lme(0, 2) + lme(2, 4))
+    quarter = jnp.mean(quarters, 0) - sum(math.log(size) for size in sizes) / 4
+    corrected, coarser = 2 * lme(0, 4) - half, 2 * half - quarter
     return corrected, (coarser - corrected) / 3
+
+
+def _log_sums(log_weight: Float[Array, "K B"], sizes: list[int]) -> Float[Array, "4 B"]:
+    """Log of the sum of each quarter's weights."""
+    if len(set(sizes)) > 1:  # shorter quarters are filled up with weights of zero
+        pieces = jnp.split(log_weight, np.cumsum(sizes)[:-1])
+        fill = lambda w: jnp.pad(w, ((0, sizes[0] - len(w)), (0, 0)), constant_values=-jnp.inf)
+        log_weight = jnp.concatenate([fill(piece) for piece in pieces])
+    return jax.nn.logsumexp(log_weight.reshape(4, sizes[0], -1), 1)
 
 
 class Parts(NamedTuple):
@@ -118,19 +129,19 @@ def weigh_block(
 ) -> Weigh:
     """Draws of every group's z from its solved conditional `local`, with their control."""
     z, log_q = jax.vmap(local.propose)(points)
-    own = lambda theta, z: model.log_local(theta, z, batch)
-    rows = lambda theta, z: group_log_lik(model, theta, z, batch)
+    own = jax.vmap(lambda theta, z: model.log_local(theta, z, batch), (None, 0))
+    rows = lambda theta, z: group_log_liks(model, theta, z, batch)
     prior = lambda theta: expand_local(model, batch, theta, site.anchor)
     if solver.uses_theta:
-        log_joint = jax.vmap(lambda t, z: own(t, z) + rows(t, z), (None, 0))
+        log_joint = lambda t, z: own(t, z) + rows(t, z)
         expansion = lambda t: prior(t) + expand_likelihood(model, batch, t, site.anchor)
         fixed = -log_q
     else:
-        log_joint = jax.vmap(own, (None, 0))
+        log_joint = own
         # Filler groups have an expansion of minus infinity, whose gradient is no number.
         known = jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, 0), site.likelihood)
         expansion = lambda t: prior(t) + known
-        fixed = jax.vmap(rows, (None, 0))(jnp.zeros(model.theta.size), z) - log_q
+        fixed = rows(jnp.zeros(model.theta.size), z) - log_q
     definite = site.converged & batch.group_mask
     return Weigh(log_joint, expansion, z, fixed, log_q, site.anchor, definite)
 

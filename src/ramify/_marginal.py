@@ -24,6 +24,10 @@ from ramify._model import Model, log_priors
 from ramify._solver import Site, Solver, recombine
 from ramify._types import Batch
 
+ONE_SIDED = (
+    0.3  # posterior sds: short beside theta's skewness, long beside the rounding of F's slope
+)
+
 
 class Sweep(NamedTuple):
     """Sums over groups of one pass: values of each block and point, slopes of each point.
@@ -205,26 +209,34 @@ class Marginal:
         self.tell(expansion.value, blocks, points=count)
         return expansion
 
-    def curvature(self, mean: np.ndarray, precision: np.ndarray, blocks: int) -> np.ndarray:
-        """The Hessian of F as gradients differ between points one sd apart from the mean.
+    def curvature(
+        self, mean: np.ndarray, precision: np.ndarray, blocks: int, one_sided: bool = False
+    ) -> np.ndarray:
+        """The Hessian of F as gradients differ between points one sd to either side of the mean.
 
         Along the axes of N(mean, precision^-1). Gradients have less noise than the Hessian that
-        their derivative is, and a secant over theta's own spread is what a skewed F needs.
+        their derivative is, and a secant over theta's own spread is what a skewed F needs. Where
+        groups are many F is hardly skewed, and a short step to `one_sided` costs half as much.
         """
         axes = np.linalg.inv(np.linalg.cholesky(precision)).T  # columns of unit length in q
-        scale, rise = self.groups_upto[-1] / self.groups_upto[blocks - 1], []
-        pairs = self.points // 2
-        for start in range(0, len(mean), pairs):
-            some = axes.T[start : start + pairs]
-            padded, out = self._sweep(
-                mean, np.concatenate([mean + some, mean - some]), blocks, False
+        length, each = (ONE_SIDED, 1) if one_sided else (1.0, 2)
+        base, rise = self._slopes(mean, mean[None], blocks) if one_sided else 0.0, []
+        for some in np.split(axes.T, range(self.points // each, len(mean), self.points // each)):
+            ends = mean + length * some if one_sided else np.concatenate([mean + some, mean - some])
+            slopes = self._slopes(mean, ends, blocks)
+            rise.append(
+                slopes - base if one_sided else 0.5 * (slopes[: len(some)] - slopes[len(some) :])
             )
-            prior = np.asarray(_prior_slopes(self.model, padded), np.float64)
-            slopes = prior + scale * np.asarray(out.slopes, np.float64)
-            rise.append(slopes[: len(some)] - slopes[len(some) : 2 * len(some)])
-        white = 0.5 * np.concatenate(rise) @ axes  # [axis, axis]: about -1 on the diagonal
+        white = np.concatenate(rise) @ axes / length  # [axis, axis]: about -1 on the diagonal
         back = np.linalg.cholesky(precision)
         return _symmetric(back @ _symmetric(white) @ back.T)
+
+    def _slopes(self, centre: np.ndarray, thetas: np.ndarray, blocks: int) -> np.ndarray:
+        """The gradient of F at each of a few points, [S, D]."""
+        padded, out = self._sweep(centre, thetas, blocks, False)
+        prior = np.asarray(_prior_slopes(self.model, padded), np.float64)
+        scale = self.groups_upto[-1] / self.groups_upto[blocks - 1]
+        return (prior + scale * np.asarray(out.slopes, np.float64))[: len(thetas)]
 
     def values(self, centre: np.ndarray, thetas: np.ndarray) -> np.ndarray:
         """F at each of any number of thetas [n, D], all groups included, [n]."""

@@ -34,7 +34,8 @@ class Opinions(eqx.Module):
     slope_gap: Float[Array, "2 B M"]
 
 
-@eqx.filter_jit
+# It runs once, on little data: compiling is what it costs.
+@eqx.filter_jit(compiler_options={"xla_backend_optimization_level": 0})
 def opinions(model: Model, batch: Batch, theta: Float[Array, " D"]) -> Opinions:
     """Each group's expected slope and curvature under p(z | theta), taken for a Gaussian.
 

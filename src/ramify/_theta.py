@@ -137,7 +137,7 @@ def laplace(
     for _ in range(most):
         if enough():
             break
-        target = _secant(F, mean, precision, _curvature_blocks(F, blocks))
+        target = _secant(F, mean, precision, _curvature_blocks(F, blocks), one_sided=True)
         change = _largest_change(precision, target)
         precision = target
         mean, here = _newton(F, mean, here, precision, blocks, enough)
@@ -180,9 +180,11 @@ def _newton(
     return mean, here
 
 
-def _secant(F: Marginal, mean: np.ndarray, precision: np.ndarray, blocks: int) -> np.ndarray:
+def _secant(
+    F: Marginal, mean: np.ndarray, precision: np.ndarray, blocks: int, one_sided: bool = False
+) -> np.ndarray:
     """The precision that gradients around the mean tell; as it was, where one is not finite."""
-    hessian = F.curvature(mean, precision, blocks)
+    hessian = F.curvature(mean, precision, blocks, one_sided)
     return definite(-hessian) if np.isfinite(hessian).all() else precision
 
 
