@@ -1,5 +1,6 @@
 """The public names, and where each is defined: what `import ramify` offers."""
 
+from ramify._blame import NonFiniteError as NonFiniteError
 from ramify._data import Groups as Groups
 from ramify._diagnostics import Diagnosis as Diagnosis
 from ramify._diagnostics import diagnose as diagnose
@@ -8,7 +9,6 @@ from ramify._family import branch as branch
 from ramify._family import joint as joint
 from ramify._family import joint_to_branch as joint_to_branch
 from ramify._family import solved as solved
-from ramify._fit import NonFiniteError as NonFiniteError
 from ramify._fit import fit as fit
 from ramify._model import Model as Model
 from ramify._model import cholesky as cholesky

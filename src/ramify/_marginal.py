@@ -21,6 +21,7 @@ from ramify._data import Resident, cut
 from ramify._family import group_points
 from ramify._integral import Weigh, weigh_block
 from ramify._model import Model, log_priors
+from ramify._progress import Budget
 from ramify._solver import Site, Solver, recombine
 from ramify._types import Batch
 
@@ -160,6 +161,10 @@ class Expansion(NamedTuple):
     bias: np.ndarray
 
 
+class OutOfBudget(Exception):
+    """There is no budget left for values that are worth nothing unless all of them are known."""
+
+
 class Marginal:
     """F(theta) as the host sees it: each call is one sweep over some of the blocks."""
 
@@ -173,8 +178,10 @@ class Marginal:
         key: PRNGKeyArray,
         points: int,
         report: Callable[[dict[str, float]], None],
+        budget: Budget | None = None,
     ):
-        """Nothing is computed before the first call."""
+        """Nothing is computed before the first call; `budget` counts the sweeps."""
+        self.budget = budget
         self.model, self.solver, self.data, self.plan, self.key = model, solver, data, plan, key
         self.members, self.points, self.report = jnp.asarray(members), points, report
         self.groups_upto = np.cumsum((members >= 0).sum(1))
@@ -242,6 +249,8 @@ class Marginal:
         """F at each of any number of thetas [n, D], all groups included, [n]."""
         found = []
         for start in range(0, len(thetas), self.points):
+            if self.budget is not None and self.budget.spent():
+                raise OutOfBudget
             some = thetas[start : start + self.points]
             padded, out = self._sweep(centre, some, len(self.members), False)
             prior = np.asarray(log_priors(self.model, padded), np.float64)
@@ -252,6 +261,8 @@ class Marginal:
         self, centre: np.ndarray, thetas: np.ndarray, blocks: int, second: bool
     ) -> tuple[Array, Sweep]:
         """A sweep at these points, repeated to fill the compiled shape; the next begins from here."""
+        if self.budget is not None:
+            self.budget.steps += 1
         padded = jnp.asarray(np.resize(thetas, (self.points, len(centre))), self._dtype)
         out = sweep(
             self.model,

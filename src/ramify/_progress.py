@@ -53,6 +53,20 @@ class Progress:
         self._bar.update(self._task, total=total, completed=min(max(spent), 1.0), note=note)
 
 
+class Budget:
+    """The steps and seconds that a fit may take, and how many steps it has taken."""
+
+    def __init__(self, bar: Progress, max_steps: int | None):
+        """Nothing is spent yet; the seconds are those of the bar's clock."""
+        self.bar, self.max_steps, self.steps = bar, max_steps, 0
+
+    def spent(self) -> bool:
+        """Whether no further step may be taken."""
+        return self.bar.out_of_time() or (
+            self.max_steps is not None and self.steps >= self.max_steps
+        )
+
+
 def _bar() -> Any:
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn

@@ -35,7 +35,7 @@ class Opinions(eqx.Module):
 
 
 # It runs once, on little data: compiling is what it costs.
-@eqx.filter_jit(compiler_options={"xla_backend_optimization_level": 0})
+@eqx.filter_jit(compiler_options={"xla_backend_optimization_level": 0})  # pyright: ignore[reportCallIssue]
 def opinions(model: Model, batch: Batch, theta: Float[Array, " D"]) -> Opinions:
     """Each group's expected slope and curvature under p(z | theta), taken for a Gaussian.
 

@@ -20,7 +20,7 @@ MOST_K_HAT = 0.7  # of theta's weights, past which they tell little (Vehtari and
 LONGEST = 1.0  # of a Newton step in any coordinate: theta's scales are logarithms
 
 
-class Fitted(NamedTuple):
+class Learned(NamedTuple):
     """q(theta) = N(mean, precision^-1), and what is left to worry about.
 
     `left` is the step that the last gradient still asks for, rms in posterior sds: near zero unless
@@ -50,7 +50,7 @@ def learn(
     stages: list[int],
     points: int,
     enough: Callable[[], bool],
-) -> Fitted:
+) -> Learned:
     """The best Gaussian q(theta): Newton on growing parts of the data, then variational Newton.
 
     The latter averages over so many points of q(theta); with one, its centre, it is Laplace's.
@@ -67,7 +67,7 @@ def learn(
     left = _sds(np.linalg.solve(precision, here.slope), precision)
     shift = np.linalg.solve(precision, here.bias)  # how far it moves the mean of q(theta)
     bias = shift / np.sqrt(np.diag(np.linalg.inv(precision)))
-    return Fitted(mean, precision, left, bias, ~marginal.converged)
+    return Learned(mean, precision, left, bias, ~marginal.converged)
 
 
 def climb(
@@ -263,14 +263,14 @@ def normal_points(count: int, dim: int) -> np.ndarray:
 
 
 def weigh_cloud(
-    F: Marginal, fitted: Fitted, count: int, seed: int
+    F: Marginal, learned: Learned, count: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Points of theta [T, D] and their log weights p^(theta, y) / t(theta), up to a constant.
 
     The Student t is first q(theta)'s own mean and covariance; a quarter of the points find better
     ones, and so do all of them, twice at most, while a few in a tail have most of the weight.
     """
-    mean, covariance = fitted.mean, np.linalg.inv(fitted.precision)
+    mean, covariance = learned.mean, np.linalg.inv(learned.precision)
     points, log_weight = _student_points(F, mean, covariance, count // 4, 4 * seed)
     for attempt in range(1, 4):
         mean, covariance = _moments(points, log_weight)

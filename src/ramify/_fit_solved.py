@@ -1,0 +1,172 @@
+"""`fit` for the solved family: the globals by Newton on their marginal posterior, no steps of Adam."""
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from ramify._blame import NonFiniteError, blame
+from ramify._cloud import Cloud
+from ramify._data import Groups, Resident, block_shape, partition, to_device
+from ramify._family import Branched
+from ramify._gaussian import Gaussian, free_numbers
+from ramify._marginal import Marginal, OutOfBudget, Plan
+from ramify._model import Model
+from ramify._pareto import effective_draws, k_hat
+from ramify._posterior import Posterior
+from ramify._progress import Budget
+from ramify._steps import Recipe, init
+from ramify._theta import MOST_K_HAT, Learned, NotFinite, learn, weigh_cloud
+
+MOST_BIAS = 0.1  # of theta's means, in posterior sds, before K is doubled
+MOST_DRAWS = 2048
+STALLED = 0.5  # posterior sds that theta's last gradient still asks for
+MANY = 2000  # groups, past which q(theta) is Laplace's: what averages over it add goes as 1/N
+FEW = 2**13  # likelihoods of rows that cost next to nothing
+CLOUD_WORK = 2**28  # likelihoods of rows, for weighted draws of theta where the data are small
+CURVATURE_DRAWS = 160_000  # of z, over all groups, for Hessians: at least 8 a group
+
+
+class Wish(NamedTuple):
+    """What a user asked of a fit, as `fit` documents it."""
+
+    local_draws: int | None
+    draws: int | None
+    rows: int | None
+    seed: int
+
+
+class Found(NamedTuple):
+    """A search for theta that has ended: where, with which K and over which sweeps."""
+
+    learned: Learned
+    marginal: Marginal
+    local_draws: int
+    history: list[dict[str, float]]
+
+    @property
+    def bias(self) -> float:
+        """What K draws leave in theta's means: the largest, in posterior sds."""
+        return float(np.abs(self.learned.bias).max())
+
+
+def fit_solved(
+    model: Model, groups: Groups, family: Branched, wish: Wish, budget: Budget, why: str
+) -> Posterior:
+    """Finds q(theta), and weighted draws of theta where the data are small enough for them."""
+    found = _search(model, groups, family, wish, budget)
+    learned, K = found.learned, found.local_draws
+    family = replace(family, theta=_gaussian(learned.mean, learned.precision))
+    about: dict[str, Any] = {}
+    affordable = min(4000, CLOUD_WORK // (K * (groups.n_rows + len(groups))))
+    if _points(wish, len(groups)) > 1 and affordable >= 800:
+        family, about = _with_cloud(family, found, affordable, wish.seed)
+    columns = {name: np.asarray([h[name] for h in found.history]) for name in found.history[0]}
+    notes = {
+        "method": "solved",
+        "why": why,
+        "converged": not budget.spent() and learned.left < STALLED,
+        "local_draws": K,
+        "left_sds": learned.left,
+        "bias_sds": found.bias,
+        "unconverged": int(learned.unconverged.sum()),
+        "unconverged_groups": [str(x) for x in groups.labels[learned.unconverged][:20]],
+        "sweeps": budget.steps,
+        "seconds": budget.bar.seconds,
+    } | about
+    return Posterior(model, family, groups, local_draws=K, history=columns, notes=notes)
+
+
+def _search(model: Model, groups: Groups, family: Branched, wish: Wish, budget: Budget) -> Found:
+    """The best q(theta), with K doubled until its bias is small where the user did not choose K."""
+    K, chosen = default_local_draws(model.z.size, groups.n_rows), (wish.local_draws or 1) > 1
+    K = wish.local_draws if chosen and wish.local_draws else K
+    (R, B), data = block_shape(groups.sizes, wish.rows), to_device(groups)
+    members = partition(np.random.default_rng(wish.seed), groups.sizes, R, B)
+    # Proposals that are reweighted need no variational Newton: theta's bias is the same without.
+    lean = replace(family.local, rounds=0, points=family.local.points[:1])
+    points = _points(wish, len(groups))
+    room = max(points, 2 * min(model.theta.size, 32))  # points of theta in one sweep
+    start, stages = np.asarray(family.theta.mean), _stages(members, model.theta.size)
+    history: list[dict[str, float]] = []
+    while True:
+        T = max(8, CURVATURE_DRAWS // len(groups)) if points == 1 else K
+        own = model, lean, data, members, Plan(R, K, T), jax.random.key(wish.seed), room
+        marginal = Marginal(*own, lambda row, K=K: _tell(row, K, history, budget), budget)
+        try:
+            found = Found(
+                learn(marginal, start, stages, points, budget.spent), marginal, K, history
+            )
+        except NotFinite as error:
+            raise _not_finite(model, groups, family, data, members[error.block], R) from None
+        if chosen or found.bias < MOST_BIAS or K >= MOST_DRAWS or budget.spent():
+            return found
+        start, stages, K = found.learned.mean, stages[-1:], 2 * K
+
+
+def _tell(row: dict[str, float], K: int, history: list[dict[str, float]], budget: Budget) -> None:
+    history.append({**row, "local_draws": K, "step": budget.steps, "seconds": budget.bar.seconds})
+    budget.bar.update(budget.steps, row["elbo"], None)
+
+
+def _points(wish: Wish, N: int) -> int:
+    """Points of q(theta) that F is averaged over."""
+    return wish.draws or (1 if N > MANY else int(np.clip(2 * (4000 // N), 2, 32)))
+
+
+def _with_cloud(
+    family: Branched, found: Found, count: int, seed: int
+) -> tuple[Branched, dict[str, Any]]:
+    """The family with weighted draws of theta, if the weights are even enough; and how even."""
+    try:
+        points, log_weight = weigh_cloud(found.marginal, found.learned, count, seed)
+    except OutOfBudget:
+        return family, {}
+    k, ess = k_hat(log_weight), effective_draws(log_weight)
+    about: dict[str, Any] = {"theta_k_hat": k, "theta_effective_draws": ess}
+    if k > MOST_K_HAT:
+        why = f"theta's posterior is far from a Gaussian, and from a Student t (k-hat {k:.2f})"
+        return family, about | {"warnings": [f"{why}: compare with NUTS"]}
+    normal = log_weight - np.logaddexp.reduce(log_weight)
+    return replace(family, cloud=Cloud(jnp.asarray(points), jnp.asarray(normal))), about
+
+
+def _not_finite(
+    model: Model, groups: Groups, family: Branched, data: Resident, members: np.ndarray, rows: int
+) -> NonFiniteError:
+    """The error of a fit whose first sweep is not finite, with the term and group at fault."""
+    recipe = Recipe(optax.identity(), 4, 1, "total", rows)
+    state = init(family, recipe.optimizer)
+    message = blame(jax.random.key(0), state, model, data, members, recipe, groups)
+    return NonFiniteError(message, state)
+
+
+def default_local_draws(M: int, rows: int) -> int:
+    """K that `solved` begins with: eight points a local dimension, at least 32; more for few rows.
+
+    Theta's noise from the draws, in its posterior sds, goes as 1/sqrt(K) whatever N. What is left of
+    their bias after correction goes as sqrt(N)/K^2: it is measured, and K doubled where it matters.
+    """
+    K = int(8 * M * np.ceil(4 / M))
+    while 2 * K * rows <= FEW and K < 512:
+        K *= 2
+    return K
+
+
+def _stages(members: np.ndarray, D: int) -> list[int]:
+    """How many blocks each stage of Newton sees: enough groups for theta, then four times more."""
+    upto = np.cumsum((members >= 0).sum(1))
+    stages, wanted = [], max(400, 20 * D)
+    while 4 * wanted < upto[-1]:
+        stages.append(int(np.searchsorted(upto, wanted)) + 1)
+        wanted *= 4
+    return sorted({*stages, len(members)})
+
+
+def _gaussian(mean: np.ndarray, precision: np.ndarray) -> Gaussian:
+    factor = jnp.asarray(np.linalg.cholesky(np.linalg.inv(precision)))
+    D = len(mean)
+    return Gaussian(jnp.asarray(mean), free_numbers(factor, False, "log"), D, False, "log")
