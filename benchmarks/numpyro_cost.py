@@ -4,8 +4,9 @@
     python -m benchmarks numpyro_cost --rows 65536 --out numpyro_cost.csv
 
 Both models take the same steps on the same blocks, in turns, so that a busy machine slows both; the
-fastest chunk of each counts. `ratio` is NumPyro's time over that of the densities: the aim is below
-1.1. `make s` is what `from_numpyro` takes to look at the function and check it, once.
+fastest chunk of each counts. For `solved` a step is a sweep over the groups. `ratio` is NumPyro's
+time over that of the densities: the aim is below 1.1. `make s` is what `from_numpyro` takes to look
+at the function and check it, once.
 """
 
 import argparse
@@ -26,8 +27,9 @@ import optax
 import ramify as rf
 from benchmarks import show
 from ramify._blas import one_blas_thread
-from ramify._data import to_device
+from ramify._data import block_shape, partition, to_device
 from ramify._feed import Feed
+from ramify._marginal import Marginal, Plan
 from ramify._steps import Recipe, State, init, steps
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
@@ -65,10 +67,12 @@ def compare(
     models: list[rf.Model], groups: rf.Groups, method: str, rows: int, rounds: int
 ) -> tuple[float, float]:
     """Seconds a step takes with each of two models, in turns; the first chunk of each compiles."""
+    if method == "solved":
+        return _compare_sweeps(models, groups, rows, rounds)
     data, optimizer = to_device(groups), optax.adam(1e-3)
     feed = Feed(groups, 0, whole=False, rows=rows, minibatch=None)
     states = [init(METHODS[method](model, groups), optimizer) for model in models]
-    count = 5 if method == "solved" else 20
+    count = 20
     seconds: tuple[list[float], list[float]] = ([], [])
     for _ in range(1 + rounds):
         chunk = feed.take(count)
@@ -77,6 +81,27 @@ def compare(
             arrays = jnp.ones(count), jnp.asarray(chunk.members), jnp.asarray(chunk.scales)
             states[i], spent = _timed(model, data, recipe, states[i], arrays)
             seconds[i].append(spent / count)
+    return min(seconds[0][1:]), min(seconds[1][1:])
+
+
+def _compare_sweeps(
+    models: list[rf.Model], groups: rf.Groups, rows: int, rounds: int
+) -> tuple[float, float]:
+    """The same for `solved`, whose step is a sweep over the groups: gradients at four thetas."""
+    R, B = block_shape(groups.sizes, rows)
+    members = partition(np.random.default_rng(0), groups.sizes, R, B)
+    thetas = 0.1 * np.random.default_rng(1).normal(size=(4, models[0].theta.size))
+    seconds: tuple[list[float], list[float]] = ([], [])
+    sweeps = []
+    for model in models:
+        solver, plan = rf.solved(model, groups).local, Plan(R, 32, 8)
+        own = (model, solver, to_device(groups), members, plan, jax.random.key(0), 4)
+        sweeps.append(Marginal(*own, report=lambda row: None))
+    for _ in range(1 + rounds):
+        for i, sweep in enumerate(sweeps):
+            started = time.perf_counter()
+            sweep.values(thetas[0], thetas)
+            seconds[i].append(time.perf_counter() - started)
     return min(seconds[0][1:]), min(seconds[1][1:])
 
 

@@ -174,6 +174,20 @@ def test_budgets_are_hard():
     assert not short.notes["converged"]
 
 
+def test_budgets_of_solved_are_hard():
+    """All sweeps count: those for the curvature and for weighted draws of theta too."""
+    model, groups = small()
+    for allowed in (1, 3):
+        short = rf.fit(model, groups, max_steps=allowed)
+        assert short.notes["sweeps"] == allowed
+        assert not short.notes["converged"]
+    assert short.family.cloud is None
+    whole = rf.fit(model, groups)
+    assert whole.notes["converged"] and whole.family.cloud is not None
+    cut = rf.fit(model, groups, max_steps=whole.notes["sweeps"] - 1)
+    assert cut.notes["sweeps"] == whole.notes["sweeps"] - 1 and cut.family.cloud is None
+
+
 def test_a_seed_is_a_fit():
     model, groups = small()
     fit = lambda seed: rf.fit(

@@ -59,8 +59,11 @@ def learn(
     start = np.asarray(start, np.float64)
     mean, hessian, here = climb(marginal, start, None, stages[0], enough)
     for blocks in stages[1:]:
-        mean, hessian, here = climb(marginal, mean, hessian, blocks, enough)
-    if points == 1:
+        if not enough():
+            mean, hessian, here = climb(marginal, mean, hessian, blocks, enough)
+    if enough():
+        precision = definite(-hessian)
+    elif points == 1:
         mean, precision, here = laplace(marginal, mean, hessian, here, stages[-1], enough)
     else:
         mean, precision, here = average(marginal, mean, hessian, points, stages[-1], enough)
@@ -226,13 +229,13 @@ def average(
     precision, length, target = definite(-hessian), 1.0, None
     here = look(mean, precision)
     for _ in range(most):
+        if length < 0.01 or enough():
+            break
         if target is None:
             target = _secant(F, mean, precision, blocks)
         move = np.linalg.solve(target, here.slope)
         if length == 1.0 and _sds(move, target) < 0.1 and _largest_change(precision, target) < 0.3:
             return mean + move, target, here
-        if length < 0.01 or enough():
-            break
         move *= min(1.0, LONGEST / np.abs(move).max())
         trial = mean + length * move, (1 - length) * precision + length * target
         there = look(*trial)
