@@ -229,13 +229,18 @@ class Model:
 
     def expected(
         self, kind: str, theta: Float[Array, " D"], z_rows: Float[Array, "R M"], batch: Batch
-    ) -> Float[Array, " R"]:
-        """The mean outcome of each row (kind "mean"), or its linear predictor ("link")."""
+    ) -> Float[Array, "R *categories"]:
+        """Each row's mean outcome ("mean"), linear predictor ("link") or probabilities."""
         del theta, z_rows, batch
         raise ValueError(
             f'kind="{kind}" is for models made from formulas; this one can make new outcomes only: '
             'kind="response".'
         )
+
+    def categories(self, kind: str) -> list[str]:
+        """Names of what `expected` of that kind has a number for each of; none where it is one."""
+        del kind
+        return []
 
     def group_effects(self, sampled: Any, sizes: Any, totals: bool, quantiles: Any) -> Any:
         """A table of what varies by group; `sampled` yields (labels, draws by name) in blocks."""

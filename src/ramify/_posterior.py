@@ -157,17 +157,21 @@ class Posterior(Fitted):
             draws: S.
             seed: predictions are a function of it.
             kind: "response" for new outcomes; of a model from a formula also "mean", the mean of
-                the outcome, and "link", the linear predictor.
+                the outcome, "link", the linear predictor, and where the outcome has ordered levels
+                "probability", that of each level.
             summary: False returns the draws themselves.
             quantiles: of the outcome.
             local_draws: as in `sample`.
 
         Returns:
             The table `at`, of the same kind and in the same order, with columns "mean", "sd" and
-            "q5", "q50", "q95" of the outcome's draws appended. For Groups a dict of columns, rows
-            in the order of `at.rows`. With `summary=False` an array [S, rows, ...] in that order.
+            "q5", "q50", "q95" of the outcome's draws appended; for probabilities "<level>_mean",
+            "<level>_sd", ... of each level. For Groups a dict of columns, rows in the order of
+            `at.rows`. With `summary=False` an array in that order, [S, rows, ...]; of probabilities
+            [S, rows, levels].
         """
-        names = ["mean", "sd", *_predict.quantile_names(quantiles)]
+        categories = _predict.categories_of(self.model, kind)
+        names = _predict.summary_names(quantiles, categories)
         if summary:
             _predict.check_no_clash(at, names)
         where = _predict.read(self._source, self.model, at, "at")
@@ -176,7 +180,8 @@ class Posterior(Fitted):
         found = self._parts(where, given, K)
         outcome = _predict.outcome_of(self.model, self._source, found[0], kind, self._outcomes)
         n = where.n_rows
-        task = _predict.Task(self.model, self.family, found, n, outcome, kind, draws, K, seed)
+        how = kind, draws, K, seed, categories
+        task = _predict.Task(self.model, self.family, found, n, outcome, *how)
         if summary:
             return _predict.appended(at, _predict.summaries(task, quantiles))
         wanted = draws * n * int(np.prod(outcome.shape)) * outcome.dtype.itemsize

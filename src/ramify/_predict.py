@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import equinox as eqx
 import jax
@@ -19,7 +19,7 @@ from ramify._model import Model
 from ramify._streaming import blocks
 from ramify._types import Batch
 
-Kind = Literal["response", "mean", "link"]
+Kind = Literal["response", "mean", "link", "probability"]
 
 _NUMBERS = 2**25  # most outcomes held at once while a summary is made: 128 MB
 
@@ -42,6 +42,14 @@ def read(source: Source, model: Model, table: Any, what: str, *, outcomes: bool 
     return groups
 
 
+def categories_of(model: Model, kind: str) -> list[str]:
+    """Names of what a prediction has a number for each of; none where it is of the outcome."""
+    if kind not in get_args(Kind):
+        known = ", ".join(f'"{name}"' for name in get_args(Kind))
+        raise ValueError(f"predict expected kind to be one of {known}; got {kind!r}.")
+    return model.categories(kind)
+
+
 def outcome_of(model: Model, source: Source, part: Part, kind: Kind, seen: dict[Any, Any]) -> Any:
     """Shape and type of one outcome, traced once for each kind of table and then kept in `seen`."""
     columns = part.at.rows | part.at.group
@@ -54,7 +62,7 @@ def outcome_of(model: Model, source: Source, part: Part, kind: Kind, seen: dict[
 def _outcome(
     kind: Kind, model: Model, key: PRNGKeyArray, theta: Array, z_rows: Array, batch: Batch
 ) -> Array:
-    """A new outcome of each row, its mean or its linear predictor, [R, ...]."""
+    """A new outcome of each row, or what `Model.expected` has of that kind, [R, ...]."""
     if kind == "response":
         return model.simulate(key, theta, z_rows, batch)
     return model.expected(kind, theta, z_rows, batch)
@@ -89,17 +97,21 @@ class Task(NamedTuple):
     draws: int
     local_draws: int
     seed: int
+    categories: Sequence[str] = ()
 
 
 def summaries(task: Task, quantiles: Sequence[float]) -> dict[str, np.ndarray]:
-    """Mean, sd and quantiles of every row's outcome, each [rows, ...]."""
-    names = ["mean", "sd", *quantile_names(quantiles)]
+    """Mean, sd and quantiles of every row's outcome, each [rows, ...], or [rows] of each category."""
+    names = summary_names(quantiles)
     shape = (task.n_rows, *task.outcome.shape)
     out = {name: np.empty(shape, np.float32) for name in names}
     for rows, values in outcomes(task):
         for name, column in summarise(values, quantiles).items():
             out[name][rows] = column
-    return out
+    if not task.categories:
+        return out
+    apart = [out[name][:, k] for k in range(len(task.categories)) for name in names]
+    return dict(zip(summary_names(quantiles, task.categories), apart, strict=True))
 
 
 def draws(task: Task) -> Shaped[np.ndarray, "S rows ..."]:
@@ -172,6 +184,17 @@ def quantile_names(quantiles: Sequence[float]) -> list[str]:
     if not all(0 <= q <= 1 for q in quantiles):
         raise ValueError(f"quantiles must be between 0 and 1; got {list(quantiles)}.")
     return [f"q{100 * q:.6g}" for q in quantiles]
+
+
+def summary_names(quantiles: Sequence[float], categories: Sequence[str] = ()) -> list[str]:
+    """The columns that a summary appends, for each category where there are any.
+
+    Example:
+        >>> summary_names([0.5], ["low", "high"])
+        ['low_mean', 'low_sd', 'low_q50', 'high_mean', 'high_sd', 'high_q50']
+    """
+    names = ["mean", "sd", *quantile_names(quantiles)]
+    return [f"{c}_{name}" for c in categories for name in names] if categories else names
 
 
 def column_names(table: Any) -> list[str]:

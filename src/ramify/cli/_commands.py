@@ -147,8 +147,10 @@ def predict(
         Path | None, typer.Option(help="CSV or Parquet file; by default CSV to the screen.")
     ] = None,
     kind: Annotated[
-        Literal["response", "mean", "link"],
-        typer.Option(help="A new outcome, its mean, or the linear predictor."),
+        Literal["response", "mean", "link", "probability"],
+        typer.Option(
+            help="A new outcome, its mean, the linear predictor, or each ordered level's probability."
+        ),
     ] = "response",
     interval: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="Mass between the outer quantiles.")
@@ -161,7 +163,8 @@ def predict(
 
     A group is conditioned on its rows in --given, else on its rows in the fit;
     a group in neither is drawn from the population. The rows come back in
-    their order with columns mean, sd and quantiles appended.
+    their order with columns mean, sd and quantiles appended; with
+    --kind probability, those of each level of the outcome.
     """
     from ramify.cli import _show
 

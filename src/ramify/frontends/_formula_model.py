@@ -192,14 +192,14 @@ class FormulaModel(Model):
 
     def expected(
         self, kind: str, theta: Float[Array, " D"], z_rows: Float[Array, "R M"], batch: Batch
-    ) -> Float[Array, " R"]:
-        """The mean outcome of each row (kind "mean"), or its linear predictor ("link")."""
+    ) -> Float[Array, "R *levels"]:
+        """Each row's mean outcome ("mean"), linear predictor ("link") or its levels' probabilities."""
         inside = self.theta.values(theta)
         rows = batch.rows | {name: column[batch.segment] for name, column in batch.group.items()}
         one = lambda z, row: self._expected(kind, inside, {"effects": z}, row)
         return jax.vmap(one)(z_rows, rows)
 
-    def _expected(self, kind: str, theta: Named, z: Named, row: Named) -> Float[Array, ""]:
+    def _expected(self, kind: str, theta: Named, z: Named, row: Named) -> Float[Array, "*levels"]:
         spec, eta = self.formula, self._eta(theta, z, row)
         if spec.link == "identity":
             return spec.layout.base + spec.layout.scale * eta
@@ -209,9 +209,22 @@ class FormulaModel(Model):
             )
         if spec.levels is not None and self._cut:
             probability = spec.family.distribution(spec.link, eta, theta, row).probs
+            if kind == "probability":
+                return probability
             numbers = spec.levels if are_numbers(spec.levels) else range(len(spec.levels))
             return probability @ jnp.asarray(list(numbers), eta.dtype)
         return INVERSE[spec.link](eta) * (row["trials"] if "trials" in row else 1.0)
+
+    def categories(self, kind: str) -> list[str]:
+        """The levels of an ordered response, where each has a probability of its own."""
+        if kind != "probability":
+            return []
+        if not self._cut:
+            raise ValueError(
+                f"kind=\"probability\" is for likelihood='ordered'; for {self.formula.likelihood!r} "
+                'use kind="mean".'
+            )
+        return [str(level) for level in self.formula.levels or ()]
 
     def global_values(self, theta: Float[Array, " D"]) -> Named:
         """Effects, sds, correlations and family parameters on the user's scale, by name."""
