@@ -15,6 +15,8 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
+from ramify._small import solve_lower
+
 Covariance = Literal["dense", "block", "diagonal"]
 ScaleMap = Literal["log", "paper"]
 
@@ -93,7 +95,9 @@ def whiten(scale: Array, x: Float[Array, "*batch dim"]) -> Float[Array, "*batch 
     """L^-1 x, for a vector or a lower triangular matrix L."""
     if scale.ndim == x.ndim:
         return x / scale
-    return solve_triangular(scale, x[..., None], lower=True)[..., 0]
+    if scale.ndim == 2:  # one matrix, perhaps a large one
+        return solve_triangular(scale, x, lower=True)
+    return solve_lower(scale, x)
 
 
 def log_det(scale: Array, diagonal: bool) -> Float[Array, "*batch"]:

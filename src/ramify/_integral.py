@@ -18,18 +18,19 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float, Int
 
 from ramify._family import quarter_sizes
 from ramify._local import Local
 from ramify._model import Model, group_log_liks
+from ramify._small import inverse_factor
 from ramify._solver import (
     Quadratic,
     Site,
     Solver,
     expand_likelihood,
     expand_local,
+    times_covariance,
 )
 from ramify._types import Batch
 
@@ -156,10 +157,31 @@ def log_integral(q: Quadratic, definite: Bool[Array, " B"]) -> Float[Array, " B"
     """Log of the integral of exp(expansion) over z; of no meaning where it is not definite."""
     M = q.slope.shape[-1]
     eye = jnp.eye(M, dtype=q.slope.dtype)
-    factor = jnp.linalg.cholesky(jnp.where(definite[:, None, None], q.curvature, eye))
-    white = solve_triangular(factor, q.slope[..., None], lower=True)[..., 0]
+    curvature = jnp.where(definite[:, None, None], q.curvature, eye)
+    return q.value + _log_volume(q.slope, curvature) + 0.5 * M * math.log(2 * math.pi)
+
+
+@jax.custom_jvp
+def _log_volume(slope: Float[Array, "B M"], curvature: Float[Array, "B M M"]) -> Float[Array, " B"]:
+    """Half of g' P^-1 g - log |P|."""
+    factor = inverse_factor(curvature)
+    white = jnp.einsum("bij,bi->bj", factor, slope)
     log_det = jnp.sum(jnp.log(jnp.diagonal(factor, axis1=-2, axis2=-1)), -1)
-    return q.value + 0.5 * jnp.sum(white**2, -1) - log_det + 0.5 * M * math.log(2 * math.pi)
+    return 0.5 * jnp.sum(white**2, -1) + log_det
+
+
+@_log_volume.defjvp
+def _log_volume_jvp(
+    primals: tuple[Array, Array], tangents: tuple[Array, Array]
+) -> tuple[Array, Array]:
+    """With m = P^-1 g it changes by m' dg - (m' dP m + tr(P^-1 dP)) / 2: no factor is differentiated."""
+    slope, curvature = primals
+    factor = inverse_factor(curvature)
+    mode = times_covariance(factor, slope)
+    bent = jnp.einsum("bi,bij,bj->b", mode, tangents[1], mode)
+    trace = jnp.einsum("bik,bij,bjk->b", factor, tangents[1], factor)
+    change = jnp.sum(mode * tangents[0], -1) - 0.5 * (bent + trace)
+    return _log_volume(slope, curvature), change
 
 
 def resample(level: Float[Array, "T B"], log_weight: Float[Array, "K B"]) -> Int[Array, "T B"]:

@@ -20,11 +20,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float, Int
 
 from ramify._local import Local
 from ramify._model import Model, sum_rows
+from ramify._small import inverse_factor
 from ramify._types import Batch
 
 MAX_DIM = 48  # M x M curvature of every row of a block: past this a network is the better answer
@@ -309,17 +309,6 @@ def _combine(
     return site.anchor + times_covariance(scale, likelihood.slope + prior.slope), scale
 
 
-def inverse_factor(precision: Float[Array, "B M M"]) -> Float[Array, "B M M"]:
-    """Lower triangular L with L L' = precision^-1; NaN where it is not positive definite.
-
-    The Cholesky factor of the matrix read backwards is an upper factor U U' of the matrix itself,
-    and the transpose of its inverse is lower triangular.
-    """
-    upper = jnp.linalg.cholesky(precision[:, ::-1, ::-1])[:, ::-1, ::-1]
-    eye = jnp.broadcast_to(jnp.eye(precision.shape[-1], dtype=precision.dtype), precision.shape)
-    return solve_triangular(upper, eye, lower=False).swapaxes(-1, -2)
-
-
 def safe_scale(
     precision: Float[Array, "B M M"],
 ) -> tuple[Float[Array, "B M M"], Bool[Array, " B"]]:
@@ -329,7 +318,7 @@ def safe_scale(
     eye = jnp.eye(M, dtype=precision.dtype)
     dampings = jnp.array([0.0, 1e-3, 0.1, 2.0, 2.0 * M])
     damped = precision[None] + (dampings[:, None] * size[None])[..., None, None] * eye[None, None]
-    scales = inverse_factor(damped.reshape(-1, M, M)).reshape(-1, B, M, M)
+    scales = inverse_factor(damped)
     good = jnp.all(jnp.isfinite(scales), (-2, -1))
     first = jnp.argmax(good, 0)
     chosen = jnp.take_along_axis(scales, first[None, :, None, None], 0)[0]

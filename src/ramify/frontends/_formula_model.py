@@ -7,12 +7,12 @@ from typing import Any, final
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ramify._data import Groups
 from ramify._data._raw import columns_of, length
 from ramify._model import Model, Named, Parameter, correlation_cholesky, positive, real
+from ramify._small import solve_lower
 from ramify._types import Batch
 from ramify.frontends import _formula_priors as priors_of
 from ramify.frontends import _formula_results as results
@@ -155,7 +155,8 @@ class FormulaModel(Model):
         log_det = jnp.sum(jnp.log(sd))
         if "cor" in theta:
             M = len(layout.group)
-            apart = solve_triangular(theta["cor"], jnp.eye(M), lower=True) @ apart
+            # Solved for once: with z on its right it would be for every group and draw.
+            apart = jax.vmap(solve_lower, (None, 0), 1)(theta["cor"], jnp.eye(M)) @ apart
             log_det += jnp.sum(jnp.log(jnp.diagonal(theta["cor"])))
         size = 0.5 * len(layout.group) * np.log(2 * np.pi)
         return -0.5 * jnp.sum(apart**2) - log_det - size

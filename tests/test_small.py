@@ -1,0 +1,60 @@
+"""Factors and solves of many small matrices, against LAPACK in double precision."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+from ramify._small import inverse_factor, solve_lower
+
+
+def matrices(M, B=50):
+    rng = np.random.default_rng(M)
+    a = rng.normal(size=(B, M, M))
+    return a @ a.swapaxes(-1, -2) + 0.1 * np.eye(M)
+
+
+@pytest.mark.parametrize("M", [1, 2, 5, 8, 9, 30])
+def test_inverse_factor(M):
+    precision = matrices(M)
+    with jax.enable_x64():
+        factor = np.asarray(inverse_factor(jnp.asarray(precision)))
+    assert np.all(np.triu(factor, 1) == 0)
+    np.testing.assert_allclose(
+        factor, np.linalg.cholesky(np.linalg.inv(precision)), rtol=1e-8, atol=1e-9
+    )
+    np.testing.assert_allclose(
+        np.asarray(inverse_factor(jnp.asarray(precision[:3], jnp.float32)[None]))[0],
+        factor[:3],
+        atol=2e-3 * np.abs(factor[:3]).max(),
+    )
+
+
+@pytest.mark.parametrize("M", [2, 9])
+def test_gradients(M):
+    with jax.enable_x64():
+        symmetric = lambda a: inverse_factor(a @ a.swapaxes(-1, -2) + jnp.eye(M))
+        a = jnp.asarray(np.random.default_rng(0).normal(size=(3, M, M)))
+        check_grads(symmetric, (a,), order=2, modes=["fwd", "rev"], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "bad", [np.diag([1.0, -1.0]), np.diag([0.0, 1.0]), np.full((2, 2), np.nan)]
+)
+def test_what_is_not_positive_definite_is_not_finite(bad):
+    both = np.stack([np.eye(2), bad])
+    finite = np.isfinite(np.asarray(inverse_factor(jnp.asarray(both)))).all((1, 2))
+    assert finite.tolist() == [True, False]
+
+
+@pytest.mark.parametrize("M", [1, 3, 12])
+def test_solve_lower(M):
+    factor = np.linalg.cholesky(matrices(M))
+    x = np.random.default_rng(1).normal(size=(50, M))
+    exact = np.linalg.solve(factor, x[..., None])[..., 0]
+    with jax.enable_x64():
+        found = solve_lower(jnp.asarray(factor), jnp.asarray(x))
+        solve = lambda factor, x: solve_lower(jnp.asarray(factor), jnp.asarray(x))
+        check_grads(solve, (factor[:2], x[:2]), 1, atol=1e-4, rtol=1e-4)
+    np.testing.assert_allclose(found, exact, rtol=1e-8, atol=1e-9)
