@@ -1,10 +1,13 @@
 """What users get wrong with formulas, and the one sentence that they get for it."""
 
+import warnings
+
 import numpy as np
 import numpyro.distributions as dist
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from ramify.frontends.formula import from_formula
@@ -156,6 +159,32 @@ def test_unknown_likelihoods_and_links():
         likelihood="bernoulli",
         link="log",
     )
+
+
+def answers(column) -> pa.Table:
+    return pa.table({"user": np.arange(6) % 2, "answer": column})
+
+
+def test_text_levels_are_sorted_with_a_word_of_warning():
+    text = ["low", "mid", "high"] * 2
+    with pytest.warns(
+        UserWarning, match="order of the alphabet: high < low < mid. Give an ordered"
+    ):
+        model, _ = from_formula("answer ~ (1 | user)", answers(text), likelihood="ordered")
+    assert model.formula.levels == ["high", "low", "mid"]
+
+
+def test_levels_of_an_ordered_arrow_type_keep_their_order(tmp_path):
+    """As Parquet gives them back."""
+    places = pa.DictionaryArray.from_arrays(
+        pa.array([0, 1, 2] * 2, pa.int8()), ["low", "mid", "high"], ordered=True
+    )
+    pq.write_table(answers(places), tmp_path / "answers.parquet")
+    table = pq.read_table(tmp_path / "answers.parquet")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model, _ = from_formula("answer ~ (1 | user)", table, likelihood="ordered")
+    assert model.formula.levels == ["low", "mid", "high"]
 
 
 def test_ordered_has_no_place_for_a_missing_intercept():

@@ -46,6 +46,16 @@ def read_frame(table: Any, names: list[str], what: str = "table") -> Any:
     return pd.DataFrame(columns)
 
 
+def is_sorted_text(table: Any, name: str, what: str = "table") -> bool:
+    """Whether a column's levels are in the order of the alphabet for want of another."""
+    import pandas as pd
+
+    series, declared = _as_series(name, columns_of(table, [name], what)[name])
+    if isinstance(series.dtype, pd.CategoricalDtype):
+        return not declared
+    return series.dtype.kind not in "biuf"
+
+
 def rows_in_words(bad: Bool[np.ndarray, " n"]) -> str:
     """Which rows: `row 3`, `rows 1, 4 and 17`, `1,204 rows (1, 4, 17, 20, 21, ...)`."""
     where = np.flatnonzero(bad)
@@ -88,7 +98,8 @@ def _as_series(name: str, raw: Raw) -> tuple[Any, bool]:
         return raw.to_pandas(), type(raw.dtype).__name__ == "Enum"
     if maker == "pyarrow":
         series = raw.to_pandas()
-        return series if isinstance(series, pd.Series) else pd.Series(series), False
+        declared = bool(getattr(raw.type, "ordered", False))  # of a dictionary type
+        return series if isinstance(series, pd.Series) else pd.Series(series), declared
     if maker == "pandas":
         return pd.Series(raw).reset_index(drop=True), True
     values = raw if np.ma.isMA(raw) else np.asarray(raw)

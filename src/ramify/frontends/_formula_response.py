@@ -1,13 +1,14 @@
 """The left side of a formula: what the outcome is, and whether the likelihood allows it."""
 
 import re
+import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float64
 
 from ramify.frontends._formula_design import code, variables
-from ramify.frontends._formula_frame import read_frame, rows_in_words
+from ramify.frontends._formula_frame import is_sorted_text, read_frame, rows_in_words
 from ramify.frontends._formula_text import FormulaText, unquoted
 
 Levels = list[Any] | None
@@ -73,6 +74,8 @@ def read_response(
         values = (
             frame[name] if hasattr(frame[name].dtype, "categories") else np.asarray(frame[name])
         )
+    if support == "levels" and levels is None and name and is_sorted_text(table, name, what):
+        _warn_of_order(name, values.cat.categories)
     y, levels = _numbers(parts.response, values, support, likelihood, level, levels)
     trials = extra.get("trials")
     if support == "trials" and trials is None:
@@ -84,6 +87,16 @@ def read_response(
         raise ValueError(f"trials are for likelihood='binomial'; this is {likelihood!r}.")
     _check_support(parts.response, y, support, likelihood, trials)
     return Response(y, levels, trials, extra.get("weights"))
+
+
+def _warn_of_order(name: str, levels: Any) -> None:
+    """Text has no order of its own, and the alphabet's is seldom that of the answers."""
+    warnings.warn(
+        f"the levels of {name} are text, and taken in the order of the alphabet: "
+        f"{' < '.join(map(str, levels))}. Give an ordered categorical, or numbers, for another.",
+        UserWarning,
+        stacklevel=4,
+    )
 
 
 def _named(text: str) -> tuple[str | None, str | None]:
