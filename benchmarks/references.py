@@ -1,4 +1,4 @@
-"""Reference posteriors of the problems in `tests/problems.py`: long NUTS, or quadrature.
+"""Reference posteriors of the problems in `tests/problems/`: long NUTS, or quadrature.
 
     python -m benchmarks.references --out tests/references                 # all of them
     python -m benchmarks.references --out tests/references --only poisson  # one, or several

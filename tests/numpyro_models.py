@@ -5,8 +5,6 @@ label column is always "group", so models take `group` and `n_group`.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,59 +13,9 @@ import numpyro.distributions as dist
 from numpyro import handlers
 from numpyro.infer.reparam import LocScaleReparam, TransformReparam
 
-import ramify as rf
+from numpyro_case import Case, count, own, positive, real, table
 
 sample, plate, deterministic = numpyro.sample, numpyro.plate, numpyro.deterministic
-
-
-@dataclass(frozen=True)
-class Case:
-    """A model and a data set for it."""
-
-    model: Callable[..., Any]
-    table: dict[str, np.ndarray]
-    rows: tuple[str, ...]
-    group: tuple[str, ...] = ()
-    options: dict[str, Any] = field(default_factory=dict)
-
-    def groups(self) -> rf.Groups:
-        return rf.Groups.from_table(
-            self.table, by="group", rows=list(self.rows), group=list(self.group)
-        )
-
-    def make(self) -> Any:
-        return rf.from_numpyro(self.model, self.groups(), **self.options)
-
-    def arguments(self) -> dict[str, Any]:
-        """What NumPyro itself is given: the whole data, sorted by group."""
-        groups = self.groups()
-        number = np.repeat(np.arange(len(groups)), groups.sizes)
-        return {**groups.rows, **groups.group, "group": number, "n_group": len(groups)}
-
-
-def _table(seed: int = 0, N: int = 6, **columns: Callable[..., np.ndarray]) -> dict[str, Any]:
-    """Ragged groups with columns drawn by functions of (rng, number of rows, group numbers)."""
-    rng = np.random.default_rng(seed)
-    group = np.repeat(np.arange(N), rng.integers(1, 6, N))
-    made = {name: make(rng, len(group), group) for name, make in columns.items()}
-    return {"group": group, **made}
-
-
-def _real(*shape):
-    return lambda rng, n, group: rng.normal(size=(n, *shape))
-
-
-def _count(high):
-    return lambda rng, n, group: rng.integers(0, high, n).astype(np.int32)
-
-
-def _positive(rng, n, group):
-    return rng.gamma(2.0, size=n)
-
-
-def _own(*shape):
-    """A group column: the same in all rows of a group."""
-    return lambda rng, n, group: rng.normal(size=(group.max() + 1, *shape))[group]
 
 
 def _schools(error, y=None, *, group, n_group):
@@ -120,9 +68,7 @@ def radon():
         with plate("houses", floor.shape[0]):
             sample("y", dist.Normal(a[group] + slope * floor, sigma), obs=y)
 
-    return Case(
-        model, _table(floor=_count(2), y=_real(), uranium=_own()), ("floor", "y"), ("uranium",)
-    )
+    return Case(model, table(floor=count(2), y=real(), uranium=own()), ("floor", "y"), ("uranium",))
 
 
 def radon_uranium_in_the_rows():
@@ -136,9 +82,7 @@ def radon_uranium_in_the_rows():
         mean = gamma[0] + gamma[1] * uranium[group] + a[group] - 0.7 * floor
         sample("y", dist.Normal(mean, 1.0), obs=y)
 
-    return Case(
-        model, _table(floor=_count(2), y=_real(), uranium=_own()), ("floor", "y"), ("uranium",)
-    )
+    return Case(model, table(floor=count(2), y=real(), uranium=own()), ("floor", "y"), ("uranium",))
 
 
 def movielens():
@@ -150,7 +94,7 @@ def movielens():
         with plate("rows", x.shape[0]):
             sample("y", dist.Bernoulli(logits=(x * beta[group]).sum(-1)), obs=y)
 
-    return Case(model, _table(x=_real(5), y=_count(2)), ("x", "y"))
+    return Case(model, table(x=real(5), y=count(2)), ("x", "y"))
 
 
 def poisson_exposure():
@@ -162,7 +106,7 @@ def poisson_exposure():
         with plate("rows", x.shape[0]):
             sample("y", dist.Poisson(exposure * jnp.exp(a[group] + slope * x)), obs=y)
 
-    return Case(model, _table(x=_real(), exposure=_positive, y=_count(6)), ("x", "exposure", "y"))
+    return Case(model, table(x=real(), exposure=positive, y=count(6)), ("x", "exposure", "y"))
 
 
 def lkj_slopes():
@@ -177,7 +121,7 @@ def lkj_slopes():
         with plate("rows", x.shape[0]):
             sample("y", dist.Normal((x * beta[group]).sum(-1), sigma), obs=y)
 
-    return Case(model, _table(x=_real(3), y=_real()), ("x", "y"))
+    return Case(model, table(x=real(3), y=real()), ("x", "y"))
 
 
 def lkj_non_centred():
@@ -194,7 +138,7 @@ def lkj_non_centred():
         with plate("rows", x.shape[0]):
             sample("y", dist.Normal(mean, 0.5), obs=y)
 
-    return Case(model, _table(x=_real(), y=_real()), ("x", "y"))
+    return Case(model, table(x=real(), y=real()), ("x", "y"))
 
 
 def student_t():
@@ -208,7 +152,7 @@ def student_t():
             mean = beta[group, 0] + beta[group, 1] * x
             sample("y", dist.StudentT(nu, mean, sigma), obs=y)
 
-    return Case(model, _table(x=_real(), y=_real()), ("x", "y"))
+    return Case(model, table(x=real(), y=real()), ("x", "y"))
 
 
 def two_outcomes():
@@ -224,8 +168,8 @@ def two_outcomes():
             with handlers.mask(mask=happened == 1):
                 sample("spent", dist.LogNormal(a[group, 1], sigma), obs=spent)
 
-    columns = {"x": _real(), "bought": _count(2), "spent": _positive}
-    return Case(model, _table(**columns), tuple(columns), options={"outcome": "spent"})
+    columns = {"x": real(), "bought": count(2), "spent": positive}
+    return Case(model, table(**columns), tuple(columns), options={"outcome": "spent"})
 
 
 def item_response():
@@ -242,7 +186,7 @@ def item_response():
             logits = discrimination[item] * (ability[group] - difficulty[item])
             sample("y", dist.Bernoulli(logits=logits), obs=y)
 
-    return Case(model, _table(item=_count(4), y=_count(2)), ("item", "y"))
+    return Case(model, table(item=count(4), y=count(2)), ("item", "y"))
 
 
 def factors_everywhere():
@@ -258,8 +202,8 @@ def factors_everywhere():
         tail = jnp.log1p(-cloud.cdf(y) + 1e-6)
         numpyro.factor("y", jnp.where(censored == 1, tail, cloud.log_prob(y)))
 
-    columns = {"y": _real(), "censored": _count(2), "bound": _own()}
-    return Case(model, _table(**columns), ("y", "censored"), ("bound",))
+    columns = {"y": real(), "censored": count(2), "bound": own()}
+    return Case(model, table(**columns), ("y", "censored"), ("bound",))
 
 
 def masks_and_scales():
@@ -270,8 +214,8 @@ def masks_and_scales():
         with plate("rows", x.shape[0]), handlers.scale(scale=weight):
             sample("y", dist.Normal(a[group] + x, 1.0).mask(missing == 0), obs=y)
 
-    columns = {"x": _real(), "weight": _positive, "missing": _count(2), "y": _real()}
-    return Case(model, _table(**columns), tuple(columns))
+    columns = {"x": real(), "weight": positive, "missing": count(2), "y": real()}
+    return Case(model, table(**columns), tuple(columns))
 
 
 def observed_group():
@@ -285,7 +229,7 @@ def observed_group():
         with plate("rows", len(group)):
             sample("y", dist.Laplace(a[group], 1.0), obs=y)
 
-    return Case(model, _table(y=_real(), measured=_own()), ("y",), ("measured",))
+    return Case(model, table(y=real(), measured=own()), ("y",), ("measured",))
 
 
 def vector_outcome():
@@ -300,7 +244,7 @@ def vector_outcome():
             mean = line[group, 0][:, None] + line[group, 1][:, None] * times
             sample("y", dist.Normal(mean, sigma).to_event(1), obs=y)
 
-    return Case(model, _table(times=_real(4), y=_real(4)), ("times", "y"))
+    return Case(model, table(times=real(4), y=real(4)), ("times", "y"))
 
 
 def simplex_locals():
@@ -313,7 +257,7 @@ def simplex_locals():
         with plate("rows", len(group)):
             sample("y", dist.Categorical(probs=share[group]), obs=y)
 
-    return Case(model, _table(y=_count(3)), ("y",))
+    return Case(model, table(y=count(3)), ("y",))
 
 
 def no_plates():
@@ -325,7 +269,7 @@ def no_plates():
         v = jnp.dot(jnp.diag(sigma), z.T).T
         sample("y", dist.Normal(v[group, 0] + v[group, 1] * x, 1.0), obs=y)
 
-    return Case(model, _table(x=_real(), y=_real()), ("x", "y"))
+    return Case(model, table(x=real(), y=real()), ("x", "y"))
 
 
 def inner_plate():
@@ -339,7 +283,7 @@ def inner_plate():
         with plate("rows", x.shape[0]):
             sample("y", dist.Normal((x * beta[:, group].T).sum(-1), 1.0), obs=y)
 
-    return Case(model, _table(x=_real(3), y=_real()), ("x", "y"))
+    return Case(model, table(x=real(3), y=real()), ("x", "y"))
 
 
 def bounded():
@@ -353,7 +297,7 @@ def bounded():
             q = sample("q", dist.TruncatedNormal(low[0], kappa, low=-2.0))
         sample("y", dist.Normal(p[group] + q[group] + low[1], 1.0), obs=y)
 
-    return Case(model, _table(y=_real()), ("y",))
+    return Case(model, table(y=real()), ("y",))
 
 
 def transform_reparam():
@@ -371,7 +315,7 @@ def transform_reparam():
             sample("y", dist.Poisson(rate[group]), obs=y)
 
     wrapped = handlers.reparam(model, config={"rate": TransformReparam()})
-    return Case(wrapped, _table(y=_count(5)), ("y",))
+    return Case(wrapped, table(y=count(5)), ("y",))
 
 
 def mixture():
@@ -386,7 +330,7 @@ def mixture():
         with plate("rows", len(group)):
             sample("y", dist.Normal(a[group], 1.0), obs=y)
 
-    return Case(model, _table(y=_real()), ("y",))
+    return Case(model, table(y=real()), ("y",))
 
 
 CASES: dict[str, Callable[[], Case]] = {

@@ -10,10 +10,8 @@ from scipy import stats
 import oracle
 import ramify as rf
 from conjugate import assemble
-from exact_fits import exact_family, read, regression
+from exact_fits import read, regression
 from ramify._data import Groups, cut, to_device, whole
-from ramify._family import group_noise, group_points, orthogonal
-from ramify._gaussian import FREEDOM
 from ramify._local import Pooled, Single
 
 SIZES, DIM = np.array([4, 0, 7, 1]), 3
@@ -203,60 +201,6 @@ def test_solved_is_exact_on_the_conjugate_model(table, groups, x64):
     np.testing.assert_allclose(local.scale @ local.scale.swapaxes(1, 2), cov, atol=1e-9)
 
 
-# The Theorem and its Corollary
-
-
-def random_gaussian(rng, size):
-    factor = rng.standard_normal((size, size)) / np.sqrt(size)
-    return rng.standard_normal(size), factor @ factor.T + 0.1 * np.eye(size)
-
-
-def corresponding_branch(mean, cov, D, M):
-    """The library's branch Gaussian of a joint one, assembled again."""
-    theta, local = rf.joint_to_branch(jnp.asarray(mean), jnp.asarray(cov), D, M)
-    return oracle.branch_to_joint(oracle.Branch(*(np.asarray(x) for x in (*theta, *local))))
-
-
-@pytest.mark.parametrize("D, M", [(2, 2), (3, 1), (1, 2)])
-def test_corollary_against_the_oracle(D, M, x64):
-    rng = np.random.default_rng(D)
-    mean, cov = random_gaussian(rng, D + N * M)
-    theta, local = rf.joint_to_branch(jnp.asarray(mean), jnp.asarray(cov), D, M)
-    for actual, expected in zip((*theta, *local), oracle.joint_to_branch(mean, cov, D, M)):
-        np.testing.assert_allclose(actual, expected, atol=1e-10)
-
-
-def test_theorem(table, x64):
-    """The branch distribution is closer than the joint one, strictly if that ties groups together."""
-    rng, brute = np.random.default_rng(0), oracle.brute_force(table, N)
-    for _ in range(100):
-        mean, cov = random_gaussian(rng, DIM * (N + 1))
-        branch = corresponding_branch(mean, cov, DIM, DIM)
-        joint_kl = oracle.gaussian_kl(mean, cov, brute.mean, brute.cov)
-        branch_kl = oracle.gaussian_kl(*branch, brute.mean, brute.cov)
-        assert branch_kl < joint_kl - 1e-3
-        # Without ties beyond theta there is nothing to gain.
-        again = corresponding_branch(*branch, DIM, DIM)
-        again_kl = oracle.gaussian_kl(*again, brute.mean, brute.cov)
-        np.testing.assert_allclose(again_kl, branch_kl, rtol=1e-9)
-
-
-def test_at_the_optimum_branch_and_joint_are_equal(table, x64):
-    brute = oracle.brute_force(table, N)
-    branch = corresponding_branch(brute.mean, brute.cov, DIM, DIM)
-    assert abs(oracle.gaussian_kl(*branch, brute.mean, brute.cov)) < 1e-9
-
-
-@pytest.mark.parametrize("method", ["joint", "branch", "solved"])
-def test_the_posterior_is_a_member_of_each_dense_family(method, table, groups, x64):
-    model = regression(DIM)
-    brute = oracle.brute_force(table, N)
-    family = exact_family(method, model, table, N)
-    mean, cov = assemble(family, model, groups)
-    np.testing.assert_allclose(mean, brute.mean, atol=1e-8)
-    np.testing.assert_allclose(cov, brute.cov, atol=1e-8)
-
-
 # Networks
 
 
@@ -416,43 +360,3 @@ def test_how_parameters_grow(covariance):
     tables = [size(rf.branch(model, g, covariance=covariance)) for g in (few, many)]
     each = {"dense": 3 + 9 + 6, "block": 3 + 6, "diagonal": 2 * 3}[covariance]
     assert tables[1] - tables[0] == 45 * each
-
-
-# Noise
-
-
-def test_noise_belongs_to_the_group(key):
-    one = group_noise(key, jnp.array([5, 2, 9]), (4,))
-    other = group_noise(key, jnp.array([9, 9, 1, 5]), (4,))
-    np.testing.assert_array_equal(one[jnp.array([0, 2])], other[jnp.array([3, 0])])
-    np.testing.assert_array_equal(other[0], other[1])
-    assert abs(np.corrcoef(group_noise(key, jnp.arange(5000), (2,)).T)[0, 1]) < 0.06
-
-
-@pytest.mark.parametrize("K, M", [(4, 1), (32, 3), (10, 2), (7, 4)], ids=str)
-def test_points_belong_to_the_group_and_are_student_t(key, K, M):
-    points = jax.jit(group_points, static_argnums=(2, 3))(key, jnp.arange(4000), K, M)
-    assert points.shape == (K, 4000, M)
-    alone = group_points(key, jnp.array([17]), K, M)
-    np.testing.assert_allclose(alone[:, 0], points[:, 17], atol=1e-5)
-    for k in (0, K // 2, K - 1):  # each point alone is t-distributed
-        x = np.asarray(points[k, :, 0], float)
-        assert stats.kstest(x, stats.t(FREEDOM).cdf).pvalue > 1e-3
-        radius = np.sum(np.asarray(points[k], float) ** 2, 1) / M
-        assert stats.kstest(radius, stats.f(M, FREEDOM).cdf).pvalue > 1e-3
-
-
-def test_quarters_of_points_are_independent(key):
-    points = np.asarray(group_points(key, jnp.arange(4000), 8, 2), float)
-    length = np.log(np.sum(points**2, -1))
-    for a, b in [(0, 2), (0, 4), (2, 6), (1, 7)]:
-        assert abs(np.corrcoef(length[a], length[b])[0, 1]) < 0.07
-        assert abs(np.corrcoef(points[a, :, 0], points[b, :, 0])[0, 1]) < 0.07
-
-
-def test_orthogonal_frames(key):
-    q = orthogonal(jax.random.normal(key, (500, 6, 6)))
-    np.testing.assert_allclose(q @ q.swapaxes(1, 2), np.tile(np.eye(6), (500, 1, 1)), atol=1e-5)
-    # Uniform: the last entry of the first row is distributed as a coordinate on the sphere.
-    entry = np.asarray(q[:, -1, 0], float) ** 2
-    assert stats.kstest(entry, stats.beta(0.5, 2.5).cdf).pvalue > 1e-3

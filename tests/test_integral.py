@@ -109,3 +109,16 @@ def test_the_control_takes_most_of_the_noise_of_binary_groups(x64):
     value, plain, batch = weigher(lik, groups, 32)
     error = lambda f: np.abs(np.asarray(jax.grad(total(f, batch))(THETA) - truth)).max()
     assert error(value) < 0.5 * error(plain)
+
+
+def test_jackknife_removes_the_bias_of_log_mean_exp():
+    """On log-normal weights with known mean, and the estimate of what is left covers it."""
+    rng = np.random.default_rng(0)
+    K, many, s = 16, 200_000, 0.8
+    log_weight = jnp.asarray(s * rng.normal(size=(K, many)) - s**2 / 2)  # E[w] = 1
+    plain = float(jnp.mean(jax.nn.logsumexp(log_weight, 0) - np.log(K)))
+    corrected, left = bound(log_weight)
+    error = float(jnp.std(corrected)) / np.sqrt(many)
+    assert plain < -0.02
+    assert abs(float(jnp.mean(corrected))) < 0.25 * abs(plain)
+    assert abs(float(jnp.mean(corrected)) + float(jnp.mean(left))) < 5 * error + 0.002

@@ -12,9 +12,7 @@ import problems
 import ramify as rf
 from ramify._data import cut, to_device, whole
 from ramify._elbo import elbo
-from ramify._family import example, group_points, orthogonal
-from ramify._gaussian import log_density, log_density_t
-from ramify._integral import bound
+from ramify._family import example
 from ramify._marginal import definite
 from ramify._solver import newton, recombine, safe_scale, uses_theta
 
@@ -325,45 +323,6 @@ def test_new_groups_as_if_they_had_been_fitted():
     # Theta itself moves a little with ten more groups: a few hundredths of z's sd.
     assert (np.abs(ours.mean(0) - theirs.mean(0)) < 4 * error + 0.05 * sd).all()
     np.testing.assert_allclose(ours.std(0), sd, rtol=0.1)
-
-
-def test_points_are_balanced_and_independent_of_place():
-    """Directions come both ways, frames are orthogonal, and a group's points follow its number."""
-    points = np.asarray(group_points(jax.random.key(0), jnp.array([5, 2]), 48, 3))
-    swapped = np.asarray(group_points(jax.random.key(0), jnp.array([2, 5]), 48, 3))
-    np.testing.assert_array_equal(points[:, 0], swapped[:, 1])
-    np.testing.assert_allclose(points.mean(0), 0, atol=1e-5)
-    frame = np.asarray(orthogonal(jax.random.normal(jax.random.key(1), (7, 4, 4))))
-    np.testing.assert_allclose(
-        frame @ frame.swapaxes(1, 2), np.eye(4)[None].repeat(7, 0), atol=1e-5
-    )
-
-
-def test_points_follow_the_proposal():
-    """Weights of the t proposal against a Gaussian average to one: points and density agree."""
-    index = jnp.arange(4000)
-    for M in (1, 3, 6):
-        points = group_points(jax.random.key(M), index, 16, M)
-        zero = jnp.zeros(points.shape[:-1])
-        w = np.exp(np.asarray(log_density(points, zero) - log_density_t(points, zero), np.float64))
-        points, each = np.asarray(points, np.float64), w.mean(0)
-        assert abs(each.mean() - 1) < 4 * each.std() / np.sqrt(len(each))
-        second = (w[..., None] * points**2).mean(0)
-        se = second.std(0) / np.sqrt(len(second))
-        assert (np.abs(second.mean(0) - 1) < 4 * se).all()
-
-
-def test_jackknife_removes_the_bias_of_log_mean_exp():
-    """On log-normal weights with known mean, and the estimate of what is left covers it."""
-    rng = np.random.default_rng(0)
-    K, many, s = 16, 200_000, 0.8
-    log_weight = jnp.asarray(s * rng.normal(size=(K, many)) - s**2 / 2)  # E[w] = 1
-    plain = float(jnp.mean(jax.nn.logsumexp(log_weight, 0) - np.log(K)))
-    corrected, left = bound(log_weight)
-    error = float(jnp.std(corrected)) / np.sqrt(many)
-    assert plain < -0.02
-    assert abs(float(jnp.mean(corrected))) < 0.25 * abs(plain)
-    assert abs(float(jnp.mean(corrected)) + float(jnp.mean(left))) < 5 * error + 0.002
 
 
 def test_safe_scale_and_definite():
