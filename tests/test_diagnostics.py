@@ -95,22 +95,33 @@ def test_a_mean_that_is_off_is_worth_a_look(exact, table):
     assert "would move the mean of mu[" in found.reasons[0]
 
 
+def true_log_weights(theta, table):
+    post = oracle.exact(table, N)
+    density = lambda t: oracle.gaussian_log_density(t, post.theta_mean, post.theta_cov)
+    log_p = np.array([density(t) for t in np.asarray(theta.theta, np.float64)])
+    return log_p - np.asarray(theta.log_q, np.float64)
+
+
 def test_weights_of_theta_are_exact(exact, table):
     """With exact locals, weights are the density of the posterior over q's, known in closed form."""
     fit = spoiled(exact, table, shift=0.5, factor=1.2)
     theta = _diagnostics.draw_theta(jax.random.key(0), fit.family, fit.model, 50)
     found, noise = _diagnostics._theta_log_weights(fit.family, fit.model, fit.groups, theta, 512)
-    post = oracle.exact(table, N)
-    truth = np.array(
-        [
-            oracle.gaussian_log_density(t, post.theta_mean, post.theta_cov)
-            for t in np.asarray(theta.theta, np.float64)
-        ]
-    ) - np.asarray(theta.log_q, np.float64)
+    truth = true_log_weights(theta, table)
     # The points are shared by all draws, so their noise is common to all but for a slope.
     np.testing.assert_allclose(found - found.mean(), truth - truth.mean(), atol=0.05)
     assert np.std(truth) > 0.3
     assert 0.2 < np.std(noise) / np.std(found - truth) < 5  # a sample of what is off
+
+
+def test_a_solved_sites_gaussian_takes_the_noise_out(table):
+    """The same for solved(), with few draws: a normal model has no noise left, but for rounding."""
+    fit = spoiled(exact_fit("solved", table, N), table, shift=0.5, factor=1.2)
+    theta = _diagnostics.draw_theta(jax.random.key(0), fit.family, fit.model, 30)
+    found, noise = _diagnostics._theta_log_weights(fit.family, fit.model, fit.groups, theta, 18)
+    truth = true_log_weights(theta, table)
+    np.testing.assert_allclose(found - found.mean(), truth - truth.mean(), atol=1e-3)
+    assert np.abs(noise).max() < 1e-3
 
 
 def test_a_group_that_is_wrong_is_found(exact):

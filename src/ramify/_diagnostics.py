@@ -16,16 +16,16 @@ from jaxtyping import Array, Bool, Float, Float64, Int64, PRNGKeyArray, Shaped
 from ramify._blas import one_blas_thread
 from ramify._data import Groups
 from ramify._draws import Draws, draw_theta, map_draws, per_draw
-from ramify._family import Branched, Family, group_noise, group_points
+from ramify._family import Branched, Family, group_noise, group_points, quarter_sizes
 from ramify._gaussian import FREEDOM
-from ramify._integral import bound
+from ramify._integral import Parts, bound, controlled, log_integral, parabola
 from ramify._local import Local
 from ramify._metrics import _sums, _theta_terms
 from ramify._model import Model, group_log_lik
 from ramify._pareto import effective_draws as effective_draws
 from ramify._pareto import k_hat as k_hat
 from ramify._posterior import Posterior
-from ramify._solver import Solver, recombine
+from ramify._solver import Site, Solver, expand_likelihood, expand_local, recombine
 from ramify._streaming import blocks, precise_sum
 from ramify._types import Batch
 from ramify._verdict import Locals, Theta, Verdict, judge
@@ -167,20 +167,55 @@ def _marginal_block(
     theta. Half the difference between two independent halves of the points, which comes third, is a
     sample of that function. `lean`: see `_solved_once`.
     """
-    conditional, _ = _solved_once(family, model, batch, lean)
+    conditional, site = _solved_once(family, model, batch, lean)
     points = group_points(theta.keys[0], batch.index, K, model.z.size)
-    half = 2 * -(-K // 4)  # of four independent quarters
-    mean = lambda w: jax.nn.logsumexp(w, 0) - jnp.log(w.shape[0])
+    again = isinstance(family.local, Solver) and family.local.uses_theta and not lean
 
     def one(_: PRNGKeyArray, value: Float[Array, " D"]) -> tuple[Array, Array, Array]:
-        local = conditional(value)
-        weigh = lambda noise: _log_weight(model, batch, value, *local.propose(noise))
-        log_weight = jax.lax.map(weigh, points, batch_size=8)
+        z, log_q = jax.vmap(conditional(value).propose)(points)
+        weigh = lambda z: _log_weight(model, batch, value, z, jnp.zeros(len(z)))
+        log_weight = jax.lax.map(weigh, z, batch_size=8) - log_q
+        parts, definite = _with_control(model, batch, site, value, again, z, log_q, log_weight)
         real = lambda x: jnp.where(batch.group_mask, x, 0)
-        apart = mean(log_weight[:half]) - mean(log_weight[half:])
-        return *precise_sum(real(bound(log_weight)[0])), 0.5 * jnp.sum(real(apart))
+        total, apart = controlled(parts, definite)[0], _apart(parts, definite)
+        return *precise_sum(real(total)), 0.5 * jnp.sum(real(apart))
 
     return map_draws(one, theta, per_draw(family, model, batch, K))
+
+
+def _apart(parts: Parts, definite: Bool[Array, " B"]) -> Float[Array, " B"]:
+    """How far the estimates from two independent halves of the draws are apart."""
+    half = sum(quarter_sizes(len(parts.log_weight))[:2])  # of four independent quarters
+    mean = lambda w: jax.nn.logsumexp(w, 0) - jnp.log(w.shape[0])
+    apart = lambda w: mean(w[:half]) - mean(w[half:])
+    return apart(parts.log_weight) - jnp.where(definite, apart(parts.log_weight_gaussian), 0)
+
+
+def _with_control(
+    model: Model,
+    batch: Batch,
+    site: Site | None,
+    theta: Float[Array, " D"],
+    again: bool,
+    z: Float[Array, "K B M"],
+    log_q: Float[Array, "K B"],
+    log_weight: Float[Array, "K B"],
+) -> tuple[Parts, Bool[Array, " B"]]:
+    """The draws with the Gaussian of a solved site as their control; without where there is none.
+
+    The likelihood's expansion is the site's own or, `again`, made at this theta.
+    """
+    if site is None:
+        none = jnp.zeros(log_weight.shape[1])
+        return Parts(log_weight, jnp.zeros_like(log_weight), none), none > 0
+    known = jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, 0), site.likelihood)
+    if again:
+        known = expand_likelihood(model, batch, theta, site.anchor)
+    gaussian = expand_local(model, batch, theta, site.anchor) + known
+    definite = site.converged & batch.group_mask
+    volume = log_integral(gaussian, definite)
+    parts = Parts(log_weight, parabola(gaussian, z - site.anchor) - log_q, volume)
+    return parts, definite & jnp.isfinite(volume)
 
 
 def _log_weight(
@@ -224,7 +259,8 @@ def _local_block(
 
     Weights are those of what draws come from: the Student t proposal of a tight fit, or the Gaussian.
     """
-    conditional, converged = _solved_once(family, model, batch, lean=False)
+    conditional, site = _solved_once(family, model, batch, lean=False)
+    converged = jnp.ones(len(batch.index), bool) if site is None else site.converged
     M = model.z.size
 
     def one(key: PRNGKeyArray, theta: Float[Array, " D"]) -> tuple[Array, Array]:
@@ -240,13 +276,14 @@ def _local_block(
         return _centred(joint - log_q), _gap(local, joint, z, log_q)
 
     weights, gaps = jax.lax.map(lambda x: one(*x), (draws.keys, draws.theta))
-    return weights.reshape(-1, weights.shape[-1]), jnp.mean(gaps, 0), converged
+    gap = jnp.mean(gaps, 0)
+    return weights.reshape(-1, weights.shape[-1]), gap, converged | ~batch.group_mask
 
 
 def _solved_once(
     family: Branched, model: Model, batch: Batch, lean: bool
-) -> tuple[Any, Bool[Array, " B"]]:
-    """The block's conditional, and whether each group's solution was found.
+) -> tuple[Any, Site | None]:
+    """The block's conditional, and what it was solved to, where it was.
 
     A solver's conditional follows theta through the likelihood too, at the price of dozens of likelihoods
     a row. `lean` leaves that out, which any proposal may, and which changes little where theta is
@@ -254,11 +291,10 @@ def _solved_once(
     """
     local, centre = family.local, family.theta.mean
     if not isinstance(local, Solver):
-        return family.conditional(model, batch), jnp.ones(batch.index.shape[0], bool)
+        return family.conditional(model, batch), None
     site = local.solve(model, batch, centre)
-    return (
-        lambda theta: recombine(model, batch, site, theta, local.uses_theta and not lean)
-    ), site.converged | ~batch.group_mask
+    again = local.uses_theta and not lean
+    return (lambda theta: recombine(model, batch, site, theta, again)), site
 
 
 def _centred(log_weight: Float[Array, "K B"]) -> Float[Array, "K B"]:

@@ -73,6 +73,16 @@ class Parts(NamedTuple):
     log_integral: Float[Array, " B"]
 
 
+def controlled(
+    parts: Parts, definite: Bool[Array, " B"]
+) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
+    """Log p^(y_i | theta) with the Gaussian's control where it is definite, and the bias left in it."""
+    value, bias = bound(parts.log_weight)
+    noise, noise_bias = bound(parts.log_weight_gaussian)
+    control = lambda x: jnp.where(definite, x, 0)
+    return value + control(parts.log_integral - noise), bias - control(noise_bias)
+
+
 class Weigh(NamedTuple):
     """A block's importance draws with the proposal held fixed, and their weights at any theta.
 
@@ -100,10 +110,7 @@ class Weigh(NamedTuple):
 
     def bound(self, parts: Parts) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
         """Log p^(y_i | theta), and an estimate of the bias that is left in it."""
-        value, bias = bound(parts.log_weight)
-        noise, noise_bias = bound(parts.log_weight_gaussian)
-        control = lambda x: jnp.where(self.definite, x, 0)
-        return value + control(parts.log_integral - noise), bias - control(noise_bias)
+        return controlled(parts, self.definite)
 
     def for_hessian(
         self, levels: Float[Array, "T B"] | None, parts: Parts
