@@ -11,7 +11,9 @@ from exact_fits import exact_fit, gaussian, read
 from ramify import _diagnostics
 from ramify._cloud import Cloud
 from ramify._diagnostics import diagnose, effective_draws, k_hat
+from ramify._draws import draw_theta
 from ramify._posterior import Posterior
+from ramify._weighing import theta_log_weights
 
 SIZES = np.array([4, 0, 3, 6, 1, 5, 2, 3])
 N, DIM = len(SIZES), 2
@@ -105,8 +107,8 @@ def true_log_weights(theta, table):
 def test_weights_of_theta_are_exact(exact, table):
     """With exact locals, weights are the density of the posterior over q's, known in closed form."""
     fit = spoiled(exact, table, shift=0.5, factor=1.2)
-    theta = _diagnostics.draw_theta(jax.random.key(0), fit.family, fit.model, 50)
-    found, noise = _diagnostics._theta_log_weights(fit.family, fit.model, fit.groups, theta, 512)
+    theta = draw_theta(jax.random.key(0), fit.family, fit.model, 50)
+    found, noise = theta_log_weights(fit.family, fit.model, fit.groups, theta, 512)
     truth = true_log_weights(theta, table)
     # The points are shared by all draws, so their noise is common to all but for a slope.
     np.testing.assert_allclose(found - found.mean(), truth - truth.mean(), atol=0.05)
@@ -114,11 +116,21 @@ def test_weights_of_theta_are_exact(exact, table):
     assert 0.2 < np.std(noise) / np.std(found - truth) < 5  # a sample of what is off
 
 
+def test_a_summary_with_a_check(exact, table):
+    """Of an exact q(theta) all draws count; of one that is too narrow, few, and a k-hat says so."""
+    good = exact.summary(check=True)
+    assert list(good.columns)[-2:] == ["ess", "k_hat"] and "ess" not in exact.summary().columns
+    assert np.all(good["ess"] > 600) and np.all(good["k_hat"] < 0.5)
+    bad = spoiled(exact, table, shift=1.0, factor=0.5).summary(check=True)
+    assert np.all(bad["ess"] < 0.2 * good["ess"]) and bad["k_hat"].max() > 0.5
+    np.testing.assert_array_equal(bad["mean"], spoiled(exact, table, 1.0, 0.5).summary()["mean"])
+
+
 def test_a_solved_sites_gaussian_takes_the_noise_out(table):
     """The same for solved(), with few draws: a normal model has no noise left, but for rounding."""
     fit = spoiled(exact_fit("solved", table, N), table, shift=0.5, factor=1.2)
-    theta = _diagnostics.draw_theta(jax.random.key(0), fit.family, fit.model, 30)
-    found, noise = _diagnostics._theta_log_weights(fit.family, fit.model, fit.groups, theta, 18)
+    theta = draw_theta(jax.random.key(0), fit.family, fit.model, 30)
+    found, noise = theta_log_weights(fit.family, fit.model, fit.groups, theta, 18)
     truth = true_log_weights(theta, table)
     np.testing.assert_allclose(found - found.mean(), truth - truth.mean(), atol=1e-3)
     assert np.abs(noise).max() < 1e-3

@@ -45,7 +45,11 @@ def small(log_lik=normal) -> tuple[rf.Model, rf.Groups]:
 
 NATS = {"joint": 0.05, "branch": 0.05, "amortized": 0.3}
 SDS = {"joint": 0.02, "branch": 0.02, "amortized": 0.05}
-QUICK = [("joint", "diagonal"), ("branch", "dense"), ("branch", "diagonal")]  # a network takes minutes
+QUICK = [
+    ("joint", "diagonal"),
+    ("branch", "dense"),
+    ("branch", "diagonal"),
+]  # a network takes minutes
 NINE = [
     pytest.param(
         method, covariance, marks=() if (method, covariance) in QUICK else pytest.mark.slow

@@ -13,11 +13,19 @@ from ramify import _metrics, _predict
 from ramify._blas import one_blas_thread
 from ramify._conditioning import check_columns, matched
 from ramify._data import Groups
-from ramify._draws import covariance_of, method_of, posterior_theta, sample_block, theta_values
+from ramify._draws import (
+    covariance_of,
+    draw_theta,
+    method_of,
+    posterior_theta,
+    sample_block,
+    theta_values,
+)
 from ramify._fitted import Fitted
 from ramify._metrics import Estimate, EvidenceForm, PredictiveForm
 from ramify._streaming import blocks, check_memory
-from ramify._summary import Summary, summarise_theta, words
+from ramify._summary import Summary, summarise_theta, with_reliability, words
+from ramify._weighing import affordable, theta_log_weights
 
 if TYPE_CHECKING:
     from ramify._refine import Gaps
@@ -190,15 +198,29 @@ class Posterior(Fitted):
 
     @one_blas_thread
     def summary(
-        self, quantiles: Sequence[float] = (0.05, 0.5, 0.95), draws: int = 20_000, seed: int = 0
+        self,
+        quantiles: Sequence[float] = (0.05, 0.5, 0.95),
+        draws: int = 20_000,
+        seed: int = 0,
+        *,
+        check: bool = False,
     ) -> Summary:
         """A table of mean, sd and quantiles of every global, constrained, by name.
 
         Those of real parameters are exact, from the Gaussian q(theta); the others come from draws.
-        For a model from a formula whose fit weighs its draws of theta, `ess` and `k_hat` say how far
-        each mean can be relied upon; `diagnose` says it of every fit.
+        Columns `ess` and `k_hat` say how far each mean can be relied upon: so many independent draws
+        of the posterior would tell it as well, and above 0.7 it can't be trusted. A fit on small data
+        weighs its draws of theta and has them anyway; `check=True` weighs some draws for any other
+        fit, which takes seconds (`diagnose` says what to make of it).
         """
-        return summarise_theta(self.family, self.model, quantiles, draws, seed)
+        table = summarise_theta(self.family, self.model, quantiles, draws, seed)
+        if not check or "ess" in table.columns:
+            return table
+        groups = self._for_metrics(None)
+        S, K = affordable(self.model, groups, None)
+        theta = draw_theta(jax.random.fold_in(jax.random.key(seed), 1), self.family, self.model, S)
+        log_weight, _ = theta_log_weights(self.family, self.model, groups, theta, K)
+        return with_reliability(table, self.model, theta.theta, log_weight)
 
     @one_blas_thread
     def group_effects(

@@ -7,7 +7,7 @@ from typing import Any, final
 
 import jax
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Array, Float, Float64
 from numpyro.distributions import constraints
 
 from ramify._cloud import weighted_quantiles
@@ -104,7 +104,28 @@ def summarise_theta(
         else:
             rows.append(_from_draws(np.asarray(values[name], np.float64), quantiles, weight))
     columns = ["mean", "sd", *quantile_names(quantiles)]
-    return Summary(names, dict(zip(columns, np.concatenate(rows, 1), strict=True)))
+    table = dict(zip(columns, np.concatenate(rows, 1), strict=True))
+    return Summary(names, table | ({} if weight is None else reliability(_flat(values), weight)))
+
+
+def with_reliability(
+    summary: Summary,
+    model: Model,
+    theta: Float[Array, "S D"],
+    log_weight: Float64[np.ndarray, " S"],
+) -> Summary:
+    """The summary with columns `ess` and `k_hat`, from draws of q(theta) weighed by the posterior."""
+    values = theta_values(model, theta)
+    draws = _flat(model.summarised(values) or values)
+    weight = np.exp(log_weight - np.logaddexp.reduce(log_weight))
+    return Summary(summary.names, summary.columns | reliability(draws, weight))
+
+
+def _flat(values: Mapping[str, Any]) -> Float64[np.ndarray, "S n"]:
+    """Draws of named values [S, ...] side by side."""
+    return np.concatenate(
+        [np.asarray(v, np.float64).reshape(len(v), -1) for v in values.values()], 1
+    )
 
 
 def _of_draws(

@@ -198,6 +198,9 @@ def summary(
     groups: Annotated[
         Path | None, typer.Option(help="Write every group's effects to a CSV or Parquet file.")
     ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Add how far each mean can be relied upon: seconds.")
+    ] = False,
     device: Device = None,
 ) -> None:
     """Show the population effects, the groups' sds and correlations, and how the fit went."""
@@ -207,7 +210,7 @@ def summary(
         if path is not None:
             check_writable(path)
     posterior = _load(fit, device)
-    table = posterior.summary(quantiles=_quantiles(interval))
+    table = posterior.summary(quantiles=_quantiles(interval), check=check)
     _show.posterior(posterior, table)
     if out is not None:
         write_table(_show.summary_table(table), out)
