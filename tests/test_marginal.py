@@ -8,7 +8,7 @@ import pytest
 from ramify._integral import bound, resample, spread
 from ramify._marginal import Expansion, Marginal, definite
 from ramify._summary import worries
-from ramify._theta import _secant, _shorter, climb
+from ramify._theta import _moments, _secant, _shorter, climb
 
 
 def test_resampling_follows_the_weights():
@@ -126,6 +126,16 @@ def test_a_curvature_that_is_no_number_changes_nothing():
 
     precision = np.diag([2.0, 3.0])
     np.testing.assert_array_equal(_secant(Broken(), np.zeros(2), precision, 1), precision)
+
+
+def test_moments_of_a_cloud_that_one_point_dominates():
+    """Its weight is cut; and where too few points are left to tell a covariance, none is told."""
+    points = np.random.default_rng(0).normal(size=(1000, 2))
+    points[0] = [30.0, 30.0]
+    mean, covariance = _moments(points, np.where(np.arange(1000) == 0, 7.0, 0.0))
+    assert np.all(np.abs(mean) < 2) and np.linalg.eigvalsh(covariance).min() > 0.5
+    assert _moments(points, np.where(np.arange(1000) < 15, 30.0, 0.0)) is None
+    assert _moments(points, np.full(1000, -np.inf)) is None
 
 
 def test_a_search_that_stalled_is_said_in_words():

@@ -276,21 +276,28 @@ def weigh_cloud(
     mean, covariance = learned.mean, np.linalg.inv(learned.precision)
     points, log_weight = _student_points(F, mean, covariance, count // 4, 4 * seed)
     for attempt in range(1, 4):
-        mean, covariance = _moments(points, log_weight)
+        better = _moments(points, log_weight)
+        if better is None and attempt > 1:
+            break
+        mean, covariance = better or (mean, covariance)
         points, log_weight = _student_points(F, mean, covariance, count, 4 * seed + attempt)
         if k_hat(log_weight) < MOST_K_HAT:
             break
     return points, log_weight
 
 
-def _moments(points: np.ndarray, log_weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _moments(points: np.ndarray, log_weight: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     """Mean and covariance by weights cut at sqrt(T) times their mean (Ionides 2008).
 
-    So no point in a tail decides alone.
+    So no point in a tail decides alone. None where too few points count to tell a covariance.
     """
+    if not np.isfinite(log_weight.max()):
+        return None
     weight = np.exp(log_weight - log_weight.max())
     weight = np.minimum(weight, np.sqrt(len(weight)) * weight.mean())
     weight /= weight.sum()
+    if np.sum(weight**2) * 10 * points.shape[1] > 1:
+        return None
     mean = weight @ points
     return mean, (weight[:, None] * (points - mean)).T @ (points - mean)
 
