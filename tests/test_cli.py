@@ -297,6 +297,22 @@ def test_compilations_are_kept_where_the_user_says(tmp_path, monkeypatch):
     assert os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] == "7"
 
 
+def test_compilations_are_forgotten_where_there_is_no_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "to be restored")
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    (tmp_path / "file").write_text("in the way")
+    remember_compilations()
+    monkeypatch.delenv("XDG_CACHE_HOME")
+
+    def no_home():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)
+    remember_compilations()
+    assert "JAX_COMPILATION_CACHE_DIR" not in os.environ
+
+
 def test_help_is_quick():
     """Nothing that computes is loaded to show the help: JAX alone takes a second."""
     program = (

@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 
 import oracle
+import ramify as rf
 from exact_fits import exact_fit, gaussian, read
 from ramify import _diagnostics
 from ramify._cloud import Cloud
 from ramify._diagnostics import diagnose, effective_draws, k_hat
 from ramify._draws import draw_theta
 from ramify._posterior import Posterior
+from ramify._summary import Summary, reliability, with_reliability
 from ramify._weighing import theta_log_weights
 
 SIZES = np.array([4, 0, 3, 6, 1, 5, 2, 3])
@@ -124,6 +126,23 @@ def test_a_summary_with_a_check(exact, table):
     bad = spoiled(exact, table, shift=1.0, factor=0.5).summary(check=True)
     assert np.all(bad["ess"] < 0.2 * good["ess"]) and bad["k_hat"].max() > 0.5
     np.testing.assert_array_equal(bad["mean"], spoiled(exact, table, 1.0, 0.5).summary()["mean"])
+
+
+def test_reliability_stays_with_its_parameter():
+    """Whatever the order of the names: tau comes before mu here."""
+    zero = lambda *_: jnp.zeros(())
+    model = rf.Model({"tau": rf.positive(), "mu": rf.real(2)}, {"z": rf.real()}, zero, zero, zero)
+    rng = np.random.default_rng(0)
+    theta = jnp.asarray(rng.normal(size=(400, 3)))
+    log_weight = np.where(rng.random(400) < 0.01, np.nan, np.asarray(theta[:, 1], float))
+    plain = Summary(["tau", "mu[0]", "mu[1]"], {"mean": np.zeros(3), "sd": np.ones(3)})
+    found = with_reliability(plain, model, theta, log_weight)
+    weight = np.where(np.isfinite(log_weight), np.exp(log_weight), 0)
+    draws = np.asarray(theta, float) * 1.0
+    draws[:, 0] = np.exp(draws[:, 0])
+    expected = reliability(draws, weight / weight.sum())
+    np.testing.assert_allclose(found["ess"], expected["ess"], rtol=1e-3)
+    assert np.isfinite(found["ess"]).all() and found["ess"][1] == found["ess"].min()
 
 
 def test_a_solved_sites_gaussian_takes_the_noise_out(table):

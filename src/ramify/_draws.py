@@ -154,7 +154,7 @@ def per_draw(family: Family, model: Model, batch: Batch, local_draws: int) -> in
     """About how many numbers one draw of a block needs while it is worked on."""
     R, B, M = batch.segment.shape[0], batch.index.shape[0], model.z.size
     at_once = 1 if local_draws == 1 else 8  # as weights are worked out
-    size = at_once * R * (M + 4) + B * (M * M + 4 * M + 2 * local_draws * M)
+    size = at_once * R * (M + 4) + B * (M * M + 4 * M + local_draws * (2 * M + 4))
     if isinstance(family, Joint):
         return size + 2 * (family.D + family.N * M)
     again = isinstance(family.local, Solver) and family.local.uses_theta

@@ -85,8 +85,8 @@ def group_points(
 
 
 def quarter_sizes(K: int) -> list[int]:
-    """How many of K draws are in each of their four independent quarters, the larger ones first."""
-    return [(K + 3 - i) // 4 for i in range(4)]
+    """How many of K draws are in each of their four independent quarters; halves are even where K is."""
+    return [(K + 3 - i) // 4 for i in (0, 2, 1, 3)]
 
 
 def orthogonal(noise: Float[Array, "*batch M M"]) -> Float[Array, "*batch M M"]:

@@ -58,6 +58,7 @@ def fit_solved(
 ) -> Posterior:
     """Finds q(theta), and weighted draws of theta where the data are small enough for them."""
     found = _search(model, groups, family, wish, budget)
+    ended = budget.spent()
     learned, K = found.learned, found.local_draws
     family = replace(family, theta=_gaussian(learned.mean, learned.precision))
     about: dict[str, Any] = {}
@@ -68,7 +69,7 @@ def fit_solved(
     notes = {
         "method": "solved",
         "why": why,
-        "converged": not budget.spent() and learned.left < STALLED,
+        "converged": not ended and learned.left < STALLED,
         "local_draws": K,
         "left_sds": learned.left,
         "bias_sds": found.bias,
@@ -124,7 +125,8 @@ def _with_cloud(
     try:
         points, log_weight = weigh_cloud(found.marginal, found.learned, count, seed)
     except OutOfBudget:
-        return family, {}
+        why = "the budget ended before theta's draws were weighed: its posterior is a Gaussian's"
+        return family, {"warnings": [why]}
     k, ess = k_hat(log_weight), effective_draws(log_weight)
     about: dict[str, Any] = {"theta_k_hat": k, "theta_effective_draws": ess}
     if k > MOST_K_HAT:

@@ -240,6 +240,7 @@ class Marginal:
 
     def _slopes(self, centre: np.ndarray, thetas: np.ndarray, blocks: int) -> np.ndarray:
         """The gradient of F at each of a few points, [S, D]."""
+        self._ask()
         padded, out = self._sweep(centre, thetas, blocks, False)
         prior = np.asarray(_prior_slopes(self.model, padded), np.float64)
         scale = self.groups_upto[-1] / self.groups_upto[blocks - 1]
@@ -249,13 +250,17 @@ class Marginal:
         """F at each of any number of thetas [n, D], all groups included, [n]."""
         found = []
         for start in range(0, len(thetas), self.points):
-            if self.budget is not None and self.budget.spent():
-                raise OutOfBudget
+            self._ask()
             some = thetas[start : start + self.points]
             padded, out = self._sweep(centre, some, len(self.members), False)
             prior = np.asarray(log_priors(self.model, padded), np.float64)
             found.append((np.asarray(out.values, np.float64).sum(0) + prior)[: len(some)])
         return np.concatenate(found)
+
+    def _ask(self) -> None:
+        """Ends what is worth nothing unless it is completed, if there is no budget left for it."""
+        if self.budget is not None and self.budget.spent():
+            raise OutOfBudget
 
     def _sweep(
         self, centre: np.ndarray, thetas: np.ndarray, blocks: int, second: bool

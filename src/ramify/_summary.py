@@ -105,7 +105,8 @@ def summarise_theta(
             rows.append(_from_draws(np.asarray(values[name], np.float64), quantiles, weight))
     columns = ["mean", "sd", *quantile_names(quantiles)]
     table = dict(zip(columns, np.concatenate(rows, 1), strict=True))
-    return Summary(names, table | ({} if weight is None else reliability(_flat(values), weight)))
+    in_order = {name: values[name] for name in model.theta.parameters}
+    return Summary(names, table | ({} if weight is None else reliability(_flat(in_order), weight)))
 
 
 def with_reliability(
@@ -115,8 +116,10 @@ def with_reliability(
     log_weight: Float64[np.ndarray, " S"],
 ) -> Summary:
     """The summary with columns `ess` and `k_hat`, from draws of q(theta) weighed by the posterior."""
-    values = theta_values(model, theta)
-    draws = _flat(model.summarised(values) or values)
+    values = theta_values(model, theta)  # compiled, and so sorted by name
+    in_order = {name: values[name] for name in model.theta.parameters}
+    draws = _flat(model.summarised(values) or in_order)
+    log_weight = np.where(np.isfinite(log_weight), log_weight, -np.inf)
     weight = np.exp(log_weight - np.logaddexp.reduce(log_weight))
     return Summary(summary.names, summary.columns | reliability(draws, weight))
 

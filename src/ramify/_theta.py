@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ramify._gaussian import FREEDOM
-from ramify._marginal import Expansion, Marginal, definite
+from ramify._marginal import Expansion, Marginal, OutOfBudget, definite
 from ramify._pareto import k_hat
 
 CURVATURE_GROUPS = 20_000  # groups whose curvature stands for all: sds are then good to a percent
@@ -173,6 +173,8 @@ def _newton(
             break
         there = F(mean + move, (mean + move)[None], blocks, second=False, precision=precision)
         if not there.value >= here.value - 0.1 - 1e-7 * abs(here.value):  # nor if it is no number
+            if enough():
+                break
             move *= _shorter(here, there, move)
             there = F(mean + move, (mean + move)[None], blocks, second=False, precision=precision)
         gained = there.value - here.value
@@ -186,8 +188,14 @@ def _newton(
 def _secant(
     F: Marginal, mean: np.ndarray, precision: np.ndarray, blocks: int, one_sided: bool = False
 ) -> np.ndarray:
-    """The precision that gradients around the mean tell; as it was, where one is not finite."""
-    hessian = F.curvature(mean, precision, blocks, one_sided)
+    """The precision that gradients around the mean tell; as it was, where one is not finite.
+
+    Nor does it change where the budget ends before all the gradients are known.
+    """
+    try:
+        hessian = F.curvature(mean, precision, blocks, one_sided)
+    except OutOfBudget:
+        return precision
     return definite(-hessian) if np.isfinite(hessian).all() else precision
 
 
@@ -233,6 +241,8 @@ def average(
             break
         if target is None:
             target = _secant(F, mean, precision, blocks)
+        if enough():
+            break
         move = np.linalg.solve(target, here.slope)
         if length == 1.0 and _sds(move, target) < 0.1 and _largest_change(precision, target) < 0.3:
             return mean + move, target, here

@@ -35,10 +35,21 @@ def remember_compilations() -> None:
     `JAX_COMPILATION_CACHE_DIR=/elsewhere`, `JAX_ENABLE_COMPILATION_CACHE=false`.
     """
     try:
-        flags = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if "flags" in line]
-    except OSError:
-        return  # no way to tell the processor
-    kind = hashlib.sha256("".join(flags[:1]).encode()).hexdigest()[:12]
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(home / "ramify" / kind))
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+        kind = _processor()
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        folder = home / "ramify" / kind
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError):
+        return  # no way to tell the processor, no home, or no room in it
+    if os.access(folder, os.W_OK):
+        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder))
+        os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+
+
+def _processor() -> str:
+    """A short name for what this machine's processor can do."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    features = next((line for line in lines if line.startswith(("flags", "Features"))), None)
+    if features is None:
+        raise OSError("the processor does not say what it can do")
+    return hashlib.sha256(features.encode()).hexdigest()[:12]

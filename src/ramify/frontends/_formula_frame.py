@@ -52,7 +52,7 @@ def is_sorted_text(table: Any, name: str, what: str = "table") -> bool:
 
     series, declared = _as_series(name, columns_of(table, [name], what)[name])
     if isinstance(series.dtype, pd.CategoricalDtype):
-        return not declared
+        return not declared and series.cat.categories.dtype.kind not in "biuf"
     return series.dtype.kind not in "biuf"
 
 
