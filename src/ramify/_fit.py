@@ -75,12 +75,13 @@ def fit(
             if why == "as asked" and (wrong := _missing_curvature(model, groups, family)):
                 raise ValueError(f"solved() does not fit this model: {wrong}. Use amortized().")
             if optimizer is None:
-                wish = Wish(local_draws, draws, rows, seed)
-                posterior = fit_solved(model, groups, family, wish, Budget(bar, max_steps), why)
+                wish, budget = Wish(local_draws, draws, rows, seed), Budget(bar, max_steps)
+                posterior = fit_solved(model, groups, family, wish, budget, why)
                 if local_draws != 1:
                     return posterior
                 # The paper's bound, K = 1, is learned by steps from where the tight one ended.
-                family = replace(posterior.family, cloud=None)
+                family = posterior.family
+                max_steps = None if max_steps is None else max(1, max_steps - budget.steps)
         feed = Feed(groups, seed, whole=isinstance(family, Joint), rows=rows, minibatch=minibatch)
         recipe = Recipe(optimizer or _adam(), draws or 10, local_draws or 1, estimator, 0)
         plateau = None if optimizer is not None else _plateau(family, feed, groups, max_steps)

@@ -139,19 +139,30 @@ def weigh_block(
     z, log_q = jax.vmap(local.propose)(points)
     own = jax.vmap(lambda theta, z: model.log_local(theta, z, batch), (None, 0))
     rows = lambda theta, z: group_log_liks(model, theta, z, batch)
-    prior = lambda theta: expand_local(model, batch, theta, site.anchor)
+    expansion = site_gaussian(model, batch, site, solver.uses_theta)
     if solver.uses_theta:
         log_joint = lambda t, z: own(t, z) + rows(t, z)
-        expansion = lambda t: prior(t) + expand_likelihood(model, batch, t, site.anchor)
         fixed = -log_q
     else:
         log_joint = own
-        # Filler groups have an expansion of minus infinity, whose gradient is no number.
-        known = jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, 0), site.likelihood)
-        expansion = lambda t: prior(t) + known
         fixed = rows(jnp.zeros(model.theta.size), z) - log_q
     definite = site.converged & batch.group_mask
     return Weigh(log_joint, expansion, z, fixed, log_q, site.anchor, definite)
+
+
+def site_gaussian(
+    model: Model, batch: Batch, site: Site, again: bool
+) -> Callable[[Array], Quadratic]:
+    """Theta -> the expansion of log p(y_i, z | theta) around the site's anchor.
+
+    The likelihood's is the site's own or, where theta is in it, made `again` at each theta.
+    """
+    # Filler groups have an expansion of minus infinity, whose gradient is no number.
+    known = jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, 0), site.likelihood)
+    prior = lambda theta: expand_local(model, batch, theta, site.anchor)
+    if again:
+        return lambda theta: prior(theta) + expand_likelihood(model, batch, theta, site.anchor)
+    return lambda theta: prior(theta) + known
 
 
 def parabola(q: Quadratic, step: Float[Array, "n B M"]) -> Float[Array, "n B"]:

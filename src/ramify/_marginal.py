@@ -8,7 +8,7 @@ a smooth function of D numbers. One sweep over the data returns it with its grad
 same noise belongs to a group in every sweep, so that F is one deterministic function.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -25,9 +25,8 @@ from ramify._progress import Budget
 from ramify._solver import Site, Solver, recombine
 from ramify._types import Batch
 
-ONE_SIDED = (
-    0.3  # posterior sds: short beside theta's skewness, long beside the rounding of F's slope
-)
+# Posterior sds: a step short beside theta's skewness, and long beside the rounding of F's slope.
+ONE_SIDED = 0.3
 
 
 class Sweep(NamedTuple):
@@ -226,41 +225,40 @@ class Marginal:
         groups are many F is hardly skewed, and a short step to `one_sided` costs half as much.
         """
         axes = np.linalg.inv(np.linalg.cholesky(precision)).T  # columns of unit length in q
-        length, each = (ONE_SIDED, 1) if one_sided else (1.0, 2)
-        base, rise = self._slopes(mean, mean[None], blocks) if one_sided else 0.0, []
-        for some in np.split(axes.T, range(self.points // each, len(mean), self.points // each)):
-            ends = mean + length * some if one_sided else np.concatenate([mean + some, mean - some])
-            slopes = self._slopes(mean, ends, blocks)
-            rise.append(
-                slopes - base if one_sided else 0.5 * (slopes[: len(some)] - slopes[len(some) :])
-            )
-        white = np.concatenate(rise) @ axes / length  # [axis, axis]: about -1 on the diagonal
+        step = ONE_SIDED if one_sided else 1.0
+        ahead, behind = mean + step * axes.T, mean[None] if one_sided else mean - step * axes.T
+        slopes = self._slopes(mean, np.concatenate([ahead, behind]), blocks)
+        apart = step if one_sided else 2 * step
+        white = (
+            (slopes[: len(ahead)] - slopes[len(ahead) :]) @ axes / apart
+        )  # about -1, [axis, axis]
         back = np.linalg.cholesky(precision)
         return _symmetric(back @ _symmetric(white) @ back.T)
 
     def _slopes(self, centre: np.ndarray, thetas: np.ndarray, blocks: int) -> np.ndarray:
-        """The gradient of F at each of a few points, [S, D]."""
-        self._ask()
-        padded, out = self._sweep(centre, thetas, blocks, False)
-        prior = np.asarray(_prior_slopes(self.model, padded), np.float64)
-        scale = self.groups_upto[-1] / self.groups_upto[blocks - 1]
-        return (prior + scale * np.asarray(out.slopes, np.float64))[: len(thetas)]
+        """The gradient of F at each of any number of thetas, [n, D]."""
+        scale, found = self.groups_upto[-1] / self.groups_upto[blocks - 1], []
+        for some in self._chunks(thetas):
+            padded, out = self._sweep(centre, some, blocks, False)
+            prior = np.asarray(_prior_slopes(self.model, padded), np.float64)
+            found.append((prior + scale * np.asarray(out.slopes, np.float64))[: len(some)])
+        return np.concatenate(found)
 
     def values(self, centre: np.ndarray, thetas: np.ndarray) -> np.ndarray:
         """F at each of any number of thetas [n, D], all groups included, [n]."""
         found = []
-        for start in range(0, len(thetas), self.points):
-            self._ask()
-            some = thetas[start : start + self.points]
+        for some in self._chunks(thetas):
             padded, out = self._sweep(centre, some, len(self.members), False)
             prior = np.asarray(log_priors(self.model, padded), np.float64)
             found.append((np.asarray(out.values, np.float64).sum(0) + prior)[: len(some)])
         return np.concatenate(found)
 
-    def _ask(self) -> None:
-        """Ends what is worth nothing unless it is completed, if there is no budget left for it."""
-        if self.budget is not None and self.budget.spent():
-            raise OutOfBudget
+    def _chunks(self, thetas: np.ndarray) -> Iterator[np.ndarray]:
+        """As many points as a sweep takes, again and again; raises where the budget ends between."""
+        for start in range(0, len(thetas), self.points):
+            if self.budget is not None and self.budget.spent():
+                raise OutOfBudget
+            yield thetas[start : start + self.points]
 
     def _sweep(
         self, centre: np.ndarray, thetas: np.ndarray, blocks: int, second: bool

@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 from numpyro.distributions import biject_to, constraints
 
+from ramify._scalar import check_scalar
 from ramify._types import Batch
 
 Named = dict[str, Array]
@@ -319,9 +320,9 @@ class Model:
         }
         group = first(batch.group)
         row = first(batch.rows) | group
-        _check_scalar("log_prior(theta)", self._log_prior, theta)
-        _check_scalar("log_local(theta, z, group)", self._log_local, theta, z, group)
-        _check_scalar("log_lik(theta, z, row)", self._log_lik, theta, z, row)
+        check_scalar("log_prior(theta)", self._log_prior, theta)
+        check_scalar("log_local(theta, z, group)", self._log_local, theta, z, group)
+        check_scalar("log_lik(theta, z, row)", self._log_lik, theta, z, row)
 
 
 @eqx.filter_jit
@@ -382,25 +383,6 @@ def _check_names(theta: Mapping[str, Parameter], z: Mapping[str, Parameter]) -> 
         raise ValueError(
             f"Model has a parameter named {twice[0]!r} in both theta and z; "
             "names must differ, since results are looked up by name. Rename one of them."
-        )
-
-
-def _check_scalar(what: str, density: Callable[..., Any], *arguments: Any) -> None:
-    try:
-        out = jax.eval_shape(density, *arguments)
-    except KeyError as error:
-        have = ", ".join(sorted({name for columns in arguments for name in columns}))
-        raise ValueError(
-            f"{what} asks for {error.args[0]!r}, which is neither a parameter nor a column of the "
-            f"data; there are: {have}."
-        ) from error
-    shape = getattr(out, "shape", None)
-    if shape != ():
-        raise ValueError(
-            f"{what} must return one number (shape []), the log density for one "
-            f"{'row' if 'row' in what else 'group' if 'group' in what else 'theta'}; "
-            f"got shape {list(shape) if shape is not None else type(out).__name__}. "
-            "Sum over the event, for example with .to_event(1) or jnp.sum."
         )
 
 

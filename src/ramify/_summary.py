@@ -13,7 +13,7 @@ from numpyro.distributions import constraints
 from ramify._cloud import weighted_quantiles
 from ramify._draws import draw_theta, theta_values
 from ramify._family import Family
-from ramify._model import Model
+from ramify._model import Model, Named
 from ramify._pareto import k_hat
 from ramify._predict import quantile_names
 
@@ -105,8 +105,9 @@ def summarise_theta(
             rows.append(_from_draws(np.asarray(values[name], np.float64), quantiles, weight))
     columns = ["mean", "sd", *quantile_names(quantiles)]
     table = dict(zip(columns, np.concatenate(rows, 1), strict=True))
-    in_order = {name: values[name] for name in model.theta.parameters}
-    return Summary(names, table | ({} if weight is None else reliability(_flat(in_order), weight)))
+    return Summary(
+        names, table | ({} if weight is None else reliability(_flat(model, values), weight))
+    )
 
 
 def with_reliability(
@@ -116,19 +117,18 @@ def with_reliability(
     log_weight: Float64[np.ndarray, " S"],
 ) -> Summary:
     """The summary with columns `ess` and `k_hat`, from draws of q(theta) weighed by the posterior."""
-    values = theta_values(model, theta)  # compiled, and so sorted by name
-    in_order = {name: values[name] for name in model.theta.parameters}
-    draws = _flat(model.summarised(values) or in_order)
+    draws = _flat(model, theta_values(model, theta))
     log_weight = np.where(np.isfinite(log_weight), log_weight, -np.inf)
     weight = np.exp(log_weight - np.logaddexp.reduce(log_weight))
     return Summary(summary.names, summary.columns | reliability(draws, weight))
 
 
-def _flat(values: Mapping[str, Any]) -> Float64[np.ndarray, "S n"]:
-    """Draws of named values [S, ...] side by side."""
-    return np.concatenate(
-        [np.asarray(v, np.float64).reshape(len(v), -1) for v in values.values()], 1
-    )
+def _flat(model: Model, values: Named) -> Float64[np.ndarray, "S n"]:
+    """Draws of the globals [S, ...] side by side, as the rows of a summary."""
+    # The values were compiled, which sorts them by name.
+    named = model.summarised(values) or {name: values[name] for name in model.theta.parameters}
+    columns = [np.asarray(v, np.float64).reshape(len(v), -1) for v in named.values()]
+    return np.concatenate(columns, 1)
 
 
 def _of_draws(

@@ -11,10 +11,10 @@ from jaxtyping import Array, Bool, Float, Float64, PRNGKeyArray
 from ramify._data import Groups
 from ramify._draws import Draws, map_draws, per_draw
 from ramify._family import Branched, Family, group_points, quarter_sizes
-from ramify._integral import Parts, controlled, log_integral, parabola
+from ramify._integral import Parts, controlled, log_integral, parabola, site_gaussian
 from ramify._metrics import _sums, _theta_terms
 from ramify._model import Model, group_log_lik
-from ramify._solver import Site, Solver, expand_likelihood, expand_local, recombine
+from ramify._solver import Site, Solver, recombine
 from ramify._streaming import blocks, precise_sum
 from ramify._types import Batch
 
@@ -62,7 +62,7 @@ def _marginal_block(
     """
     conditional, site = solved_once(family, model, batch, lean)
     points = group_points(theta.keys[0], batch.index, K, model.z.size)
-    again = isinstance(family.local, Solver) and family.local.uses_theta and not lean
+    again = site is not None and family.local.uses_theta and not lean
 
     def one(_: PRNGKeyArray, value: Float[Array, " D"]) -> tuple[Array, Array, Array]:
         z, log_q = jax.vmap(conditional(value).propose)(points)
@@ -101,10 +101,7 @@ def _with_control(
     if site is None:
         none = jnp.zeros(log_weight.shape[1])
         return Parts(log_weight, jnp.zeros_like(log_weight), none), none > 0
-    known = jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, 0), site.likelihood)
-    if again:
-        known = expand_likelihood(model, batch, theta, site.anchor)
-    gaussian = expand_local(model, batch, theta, site.anchor) + known
+    gaussian = site_gaussian(model, batch, site, again)(theta)
     definite = site.converged & batch.group_mask
     volume = log_integral(gaussian, definite)
     parts = Parts(log_weight, parabola(gaussian, z - site.anchor) - log_q, volume)

@@ -18,9 +18,8 @@ def main() -> None:
     try:
         app(prog_name="ramify")
     except SystemExit as end:
-        if (
-            end.code == 130
-        ):  # XLA may be compiling in a thread, and crashes when Python shuts down under it
+        if end.code == 130:
+            # XLA may be compiling in a thread, and crashes when Python shuts down under it.
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(130)
