@@ -231,36 +231,31 @@ def _first(when: np.ndarray, good: np.ndarray) -> float | None:
 def floor(fit: Fit, groups: rf.Groups, args: argparse.Namespace) -> None:
     """What one sweep over all users must cost at least, at one point of theta, and what it cost.
 
-    Arithmetic, multiplications and additions counted one each, with T Newton steps, V rounds of
-    variational Newton on Q points, K local draws, n rows and N groups:
+    Arithmetic, multiplications and additions counted one each, with T Newton steps, K local draws,
+    n rows and N groups:
 
         a row's value       v = 2 M                 x'z
         a row's expansion   e = M^2 + 5 M           x'z, its slope (2 M), and the lower triangle
                                                     of w x x', made and added up (M (M + 1))
-        rows                n [T e + V (Q e + 2 Q v) + K v]
-                                                    Newton; averages and the bounds they must not
-                                                    lower; the importance draws
-        factorisations      N (T + 2 V + 6) (2/3 M^3 + 4 M^2)
+        rows                n (T e + K v)           Newton; the importance draws
+        factorisations      N (T + 6) (2/3 M^3 + 4 M^2)
                                                     Cholesky, inverse and two products; 5 of them
                                                     are the dampings tried, 1 the recombination
-        theta               N K (5 + 4 D) c         log p(z | theta), the gradients of the bound and
-                                                    of its bias (2 more each) and D Hessian-vector
-                                                    products (4 each; most sweeps do without), where
-                                                    a value takes c = M^2 + 2 M: a triangular solve
+        theta               3 N K c                 log p(z | theta) and the gradient of the bound,
+                                                    where a value takes c = M^2 + 2 M: a triangular
+                                                    solve
 
     Memory: every row is read once, 4 n (M + 1) bytes, since a block's rows fit in the cache; each
     group's last solution is read and written, 8 N M. All else could stay on the chip.
     """
     posterior, history = fit.posterior, fit.posterior.history
-    n, N, D, K = groups.n_rows, len(groups), posterior.model.theta.size, posterior.local_draws
-    V, Q = posterior.family.local.rounds, len(posterior.family.local.points)
+    n, N, K = groups.n_rows, len(groups), posterior.local_draws
     whole = history["groups"] == N
     T = float(history["newton_steps"][whole].mean())
     value, expansion = 2 * M, M**2 + 5 * M
-    rows = n * (T * expansion + V * (Q * expansion + 2 * Q * value) + K * value)
-    factors = N * (T + 2 * V + 6) * (2 / 3 * M**3 + 4 * M**2)
-    theta = N * K * 5 * (M**2 + 2 * M)
-    hessian = N * K * 4 * D * (M**2 + 2 * M)
+    rows = n * (T * expansion + K * value)
+    factors = N * (T + 6) * (2 / 3 * M**3 + 4 * M**2)
+    theta = N * K * 3 * (M**2 + 2 * M)
     moved = 4 * n * (M + 1) + 8 * N * M
     ms = lambda flops: 1e3 * flops / (1e12 * args.tflops)
     took = 1e3 * np.diff(history["seconds"], prepend=0.0)[whole]
@@ -268,15 +263,9 @@ def floor(fit: Fit, groups: rf.Groups, args: argparse.Namespace) -> None:
         "floor of one sweep",
         newton_steps=T,
         local_draws=K,
-        gflop={
-            "rows": rows / 1e9,
-            "factorisations": factors / 1e9,
-            "theta": theta / 1e9,
-            "hessian": hessian / 1e9,
-        },
+        gflop={"rows": rows / 1e9, "factorisations": factors / 1e9, "theta": theta / 1e9},
         memory_ms=1e3 * moved / (1e12 * args.tbytes),
         arithmetic_ms=ms(rows + factors + theta),
-        arithmetic_with_hessian_ms=ms(rows + factors + theta + hessian),
         whole_sweeps_took_ms=[round(float(t), 1) for t in took],
     )
 

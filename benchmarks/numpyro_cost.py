@@ -26,7 +26,7 @@ import optax
 
 import ramify as rf
 from benchmarks import show
-from ramify._blas import one_blas_thread
+from ramify._computing import computing
 from ramify._data import block_shape, partition, to_device
 from ramify._feed import Feed
 from ramify._marginal import Marginal, Plan
@@ -62,7 +62,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-@one_blas_thread
+@computing
 def compare(
     models: list[rf.Model], groups: rf.Groups, method: str, rows: int, rounds: int
 ) -> tuple[float, float]:

@@ -76,6 +76,10 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--draws", type=int, default=paper.METRIC_DRAWS, help="draws for the metrics (10,000)"
     )
+    parser.add_argument(
+        "--beside", type=int, default=0,
+        help="other jobs on the machine meanwhile: written down, since they take time (0)",
+    )  # fmt: skip
     parser.add_argument("--again", action="store_true", help="run what is there already")
     quick_options(parser)
 
@@ -126,7 +130,7 @@ def measure(run: Run, problem: Problem, args: argparse.Namespace) -> Row:
         posterior, row["warm_seconds"] = timed(fit)
     found, seconds = timed(lambda: metrics(posterior, problem, args.draws, run.seed))
     row |= found | {"metric_draws": args.draws, "metric_seconds": seconds}
-    row |= {"seconds_asked": args.seconds}
+    row |= {"seconds_asked": args.seconds, "beside": args.beside}
     row |= about_machine()
     where = folder(args)
     write(where / "traces" / f"{run.name}.csv", trace(posterior.history))

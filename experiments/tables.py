@@ -63,7 +63,7 @@ def synthetic(where: Path, scale: str) -> str:
             [
                 *key,
                 _steps(fits),
-                spread([fit["seconds"] for fit in fits], 0),
+                _seconds(fits),
                 spread([fit["elbo"] for fit in fits], 2),
                 f"{np.mean([fit['elbo_se'] for fit in fits]):.3f}",
                 f"{best:,.2f}",
@@ -107,7 +107,7 @@ def movielens(where: Path, which: str) -> str:
                 theirs[1],
                 values("train_seen", "train_rows"),
                 values("train", "train_rows"),
-                spread([fit["seconds"] for fit in fits], 0) if fits else "",
+                _seconds(fits),
             ]
         )
     return markdown(head, body)
@@ -133,8 +133,8 @@ def times(where: Path, which: str) -> str:
         reach = lambda target, trace=trace, row=row: timing.first(trace, row["elbo"], target)
         cells = [reach(max(ends)) if ends else None, reach(best - 0.001 * count)]
         family = ", ".join(filter(None, [row["method"], row["covariance"]]))
-        own = [f"{row['elbo'] / count:.5f}", f"{row['seconds']:.1f}"]
-        seen = ["never" if cell is None else f"{cell:.1f}" for cell in cells]
+        own = [f"{row['elbo'] / count:.5f}", f"{row['seconds']:.1f}{_busy(row)}"]
+        seen = ["never" if cell is None else f"{cell:.1f}{_busy(row)}" for cell in cells]
         moved = timing.shifted(trace, row["elbo"])
         seen += [spread([timing.at(moved, t) / count], 5) for t in AFTER]
         body.append([family, row["recipe"], f"{row['seed']:.0f}", *own, *seen])
@@ -229,6 +229,17 @@ def markdown(head: list[str], body: list[list[str]]) -> str:
 
 def _key(row: runs.Row) -> tuple[str, str, str]:
     return row["covariance"] or "", row["method"], row["recipe"]
+
+
+def _seconds(fits: list[runs.Row]) -> str:
+    """Of a fit, with a star where other jobs ran beside one."""
+    if not fits:
+        return ""
+    return spread([fit["seconds"] for fit in fits], 0) + max(map(_busy, fits))
+
+
+def _busy(row: runs.Row) -> str:
+    return "*" if row.get("beside") else ""
 
 
 def _steps(fits: list[runs.Row]) -> str:

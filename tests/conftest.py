@@ -14,7 +14,7 @@ if not {"cuda", "gpu", "rocm", "tpu"} & set(os.environ.get("JAX_PLATFORMS", "").
         if flag not in flags:
             os.environ["XLA_FLAGS"] = f"{flags} {flag}={value}".strip()
 
-# The library keeps BLAS to one thread while it computes (see `ramify._blas`); tests that call its
+# The library keeps BLAS to one thread while it computes (see `ramify._computing`); tests that call its
 # parts directly need the same, or small triangular solves wait for each other's threads.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 

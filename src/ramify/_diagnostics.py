@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Float64, Int64, PRNGKeyArray, Shaped
 
-from ramify._blas import one_blas_thread
+from ramify._computing import computing
 from ramify._data import Groups
 from ramify._draws import Draws, draw_theta
 from ramify._family import Branched, group_noise, group_points
@@ -91,7 +91,7 @@ class Diagnosis:
         return "\n".join(lines)
 
 
-@one_blas_thread
+@computing
 def diagnose(
     posterior: Posterior, groups: Groups | None = None, draws: int | None = None, seed: int = 0
 ) -> Diagnosis:

@@ -9,7 +9,7 @@ import numpy as np
 import optax
 
 from ramify._blame import NonFiniteError, blame
-from ramify._blas import one_blas_thread
+from ramify._computing import computing
 from ramify._data import Groups, to_device, whole
 from ramify._elbo import Estimator
 from ramify._family import Branched, Family, Joint, amortized, example, solved
@@ -25,7 +25,7 @@ from ramify._stein import missing_curvature
 from ramify._steps import Recipe, init, steps
 
 
-@one_blas_thread
+@computing
 def fit(
     model: Model,
     groups: Groups,

@@ -27,7 +27,6 @@ STALLED = 0.5  # posterior sds that theta's last gradient still asks for
 MANY = 2000  # groups, past which q(theta) is Laplace's: what averages over it add goes as 1/N
 FEW = 2**13  # likelihoods of rows that cost next to nothing
 CLOUD_WORK = 2**28  # likelihoods of rows, for weighted draws of theta where the data are small
-CURVATURE_DRAWS = 160_000  # of z, over all groups, for Hessians: at least 8 a group
 
 
 class Wish(NamedTuple):
@@ -73,12 +72,13 @@ def fit_solved(
         "converged": not ended and learned.left < STALLED,
         "local_draws": K,
         "left_sds": learned.left,
-        "bias_sds": found.bias,
         "unconverged": int(learned.unconverged.sum()),
         "unconverged_groups": [str(x) for x in groups.labels[learned.unconverged][:20]],
         "sweeps": budget.steps,
         "seconds": budget.bar.seconds,
     } | about
+    if np.isfinite(found.bias):  # the budget may have ended before it was estimated
+        notes["bias_sds"] = found.bias
     return Posterior(model, family, groups, local_draws=K, history=columns, notes=notes)
 
 
@@ -86,17 +86,19 @@ def _search(model: Model, groups: Groups, family: Branched, wish: Wish, budget: 
     """The best q(theta), with K doubled until its bias is small where the user did not choose K."""
     K, chosen = default_local_draws(model.z.size, groups.n_rows), (wish.local_draws or 1) > 1
     K = wish.local_draws if chosen and wish.local_draws else K
-    (R, B), data = block_shape(groups.sizes, wish.rows), to_device(groups)
-    members = partition(np.random.default_rng(wish.seed), groups.sizes, R, B)
+    data = to_device(groups)
     # Proposals that are reweighted need no variational Newton: theta's bias is the same without.
     lean = replace(family.local, rounds=0, points=family.local.points[:1])
     points = _points(wish, len(groups))
-    room = max(points, 2 * min(model.theta.size, 32))  # points of theta in one sweep
-    start, stages = np.asarray(family.theta.mean), _stages(members, model.theta.size)
+    room = max(points, 2 * min(model.theta.size, 33))  # points of theta in one sweep
+    start, first = np.asarray(family.theta.mean), True
     history: list[dict[str, float]] = []
     while True:
-        T = max(8, CURVATURE_DRAWS // len(groups)) if points == 1 else K
-        own = model, lean, data, members, Plan(R, K, T), jax.random.key(wish.seed), room
+        R, B = block_shape(groups.sizes, wish.rows or _rows(K * model.z.size))
+        members = partition(np.random.default_rng(wish.seed), groups.sizes, R, B)
+        stages = _stages(members, model.theta.size) if first else [len(members)]
+        plan = Plan(R, K, one_proposal=points == 1)
+        own = model, lean, data, members, plan, jax.random.key(wish.seed), room
         marginal = Marginal(*own, lambda row, K=K: _tell(row, K, history, budget), budget)
         try:
             found = Found(
@@ -106,7 +108,7 @@ def _search(model: Model, groups: Groups, family: Branched, wish: Wish, budget: 
             raise _not_finite(model, groups, family, data, members[error.block], R) from None
         if chosen or found.bias < MOST_BIAS or K >= MOST_DRAWS or budget.spent():
             return found
-        start, stages, K = found.learned.mean, stages[-1:], 2 * K
+        start, first, K = found.learned.mean, False, 2 * K
 
 
 def _tell(row: dict[str, float], K: int, history: list[dict[str, float]], budget: Budget) -> None:
@@ -157,6 +159,18 @@ def default_local_draws(M: int, rows: int) -> int:
     while 2 * K * rows <= FEW and K < 512:
         K *= 2
     return K
+
+
+def _rows(numbers: int) -> int | None:
+    """Rows of a sweep's block where a row has so many numbers of z; None for the usual number.
+
+    On an accelerator kernels take longer to start than to run unless a block is large: as large as a
+    thirty-second of its memory can hold.
+    """
+    if jax.default_backend() == "cpu":
+        return None
+    memory = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", 2**34)
+    return int(np.clip(memory // 32 // (4 * numbers), 2**16, 2**19))
 
 
 def _stages(members: np.ndarray, D: int) -> list[int]:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from ramify._family import quarter_sizes
 from ramify._local import Local
@@ -112,20 +112,6 @@ class Weigh(NamedTuple):
         """Log p^(y_i | theta), and an estimate of the bias that is left in it."""
         return controlled(parts, self.definite)
 
-    def for_hessian(
-        self, levels: Float[Array, "T B"] | None, parts: Parts
-    ) -> Callable[[Array], Float[Array, " B"]]:
-        """A function with about the Hessian of log p^(y_i | theta), without the control.
-
-        With `levels`, from a few draws chosen by weight. Second derivatives of the control take
-        minutes to compile, and the noise that it would remove matters for groups that say little.
-        """
-        if levels is None:
-            return lambda theta: bound(self.log_joint(theta, self.z) + self.fixed)[0]
-        picks = resample(levels, parts.log_weight)[..., None]
-        z = jnp.take_along_axis(self.z, picks, 0)
-        return lambda theta: spread(self.log_joint(theta, z))
-
 
 def weigh_block(
     model: Model,
@@ -200,20 +186,3 @@ def _log_volume_jvp(
     trace = jnp.einsum("bik,bij,bjk->b", factor, tangents[1], factor)
     change = jnp.sum(mode * tangents[0], -1) - 0.5 * (bent + trace)
     return _log_volume(slope, curvature), change
-
-
-def resample(level: Float[Array, "T B"], log_weight: Float[Array, "K B"]) -> Int[Array, "T B"]:
-    """Draws chosen independently by weight: each level picks where the running share passes it."""
-    share = jnp.cumsum(jax.nn.softmax(log_weight, 0), 0)
-    return jnp.minimum(jnp.sum(share[None] < level[:, None], 1), log_weight.shape[0] - 1)
-
-
-def spread(log_joint: Float[Array, "T B"]) -> Float[Array, " B"]:
-    """A function with the gradient and Hessian of log p(y_i | theta), from T posterior draws of z.
-
-    Louis' identity: the Hessian of the marginal is E[hess log p(y, z | theta)] plus the covariance
-    of its gradient, over p(z | theta, y). Both are estimated without bias: the mean's Hessian is the
-    first, and half the sample variance of the changes has the second as its own.
-    """
-    change = log_joint - jax.lax.stop_gradient(log_joint)
-    return jnp.mean(log_joint, 0) + 0.5 * jnp.var(change, 0, ddof=1)

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from ramify._computing import fast_products
 from ramify._gaussian import (
     Covariance,
     ScaleMap,
@@ -144,9 +145,10 @@ class Layers(eqx.Module):
 
     def __call__(self, x: Float[Array, "*batch first"]) -> Float[Array, "*batch last"]:
         """Applies the layers to the last axis."""
-        for place, linear in enumerate(self.linears):
-            x = x if place == 0 else jax.nn.leaky_relu(x)
-            x = x @ linear.weight.T + jnp.asarray(linear.bias)
+        with fast_products():
+            for place, linear in enumerate(self.linears):
+                x = x if place == 0 else jax.nn.leaky_relu(x)
+                x = x @ linear.weight.T + jnp.asarray(linear.bias)
         return x
 
 

@@ -4,8 +4,9 @@ With z integrated by K importance draws a group from its solved conditional, wha
 
     F(theta) = log p(theta) + sum_i log p^(y_i | theta),
 
-a smooth function of D numbers. One sweep over the data returns it with its gradient and Hessian. The
-same noise belongs to a group in every sweep, so that F is one deterministic function.
+a smooth function of D numbers. One sweep over the data returns it with its gradient; curvature comes
+from gradients at several points. The same noise belongs to a group in every sweep, so that F is one
+deterministic function.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,14 +16,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ramify._data import Resident, cut
 from ramify._family import group_points
 from ramify._integral import Weigh, weigh_block
 from ramify._model import Model, log_priors
 from ramify._progress import Budget
-from ramify._solver import Site, Solver, recombine
+from ramify._solver import Solver, recombine
 from ramify._types import Batch
 
 # Posterior sds: a step short beside theta's skewness, and long beside the rounding of F's slope.
@@ -30,15 +31,10 @@ ONE_SIDED = 0.3
 
 
 class Sweep(NamedTuple):
-    """Sums over groups of one pass: values of each block and point, slopes of each point.
-
-    Hessian and bias are averaged over the points.
-    """
+    """Sums over groups of one pass: values of each block and point, slopes of each point."""
 
     values: Float[Array, "J S"]
     slopes: Float[Array, "S D"]
-    hessian: Float[Array, "D D"]
-    bias: Float[Array, " D"]
     begin: Float[Array, "N M"]
     converged: Array
     steps: Int[Array, ""]
@@ -47,13 +43,14 @@ class Sweep(NamedTuple):
 class Plan(NamedTuple):
     """What a sweep does; hashable, compiled once.
 
-    With fewer `curvature_draws` T than `local_draws` K, Hessians come from T draws a group: eight are
-    as good as forty where there are thousands of groups, and cost a fifth.
+    `one_proposal`: all points of theta share the draws made at the centre, and a likelihood without
+    theta is then evaluated once for all of them. For points that are near beside the spread of
+    z_i, as they are where thousands of groups tell theta.
     """
 
     rows: int
     local_draws: int
-    curvature_draws: int
+    one_proposal: bool
 
 
 @eqx.filter_jit
@@ -68,24 +65,15 @@ def sweep(
     count: Int[Array, ""],
     members: Int[Array, "J B"],
     blocks: Int[Array, ""],
-    second: Bool[Array, ""],
+    of: Float[Array, "2"],
     begin: Float[Array, "N M"],
 ) -> Sweep:
     """One pass over the first `blocks` blocks at the first `count` points of theta.
 
-    Both counts and whether to compute the Hessian (`second`) are arguments, not shapes, so one
-    compilation serves every stage of a fit.
+    Both counts are arguments, not shapes, so one compilation serves every stage of a fit. So is
+    what slopes are `of`: [1, 0] for those of F, [0, 1] for those of the bias left in it.
     """
     D, J, S = centre.shape[0], members.shape[0], thetas.shape[0]
-
-    def at_point(s: Array, carry: Any, site: Site, batch: Batch, noise: Any, j: Array) -> Any:
-        values, slopes, hessian, bias = carry
-        local = recombine(model, batch, site, thetas[s], solver.uses_theta)
-        points, levels = noise
-        weigh = weigh_block(model, solver, batch, site, local, points)
-        value, g, h, c = _expand_theta(weigh, thetas[s], batch, second, levels)
-        sums = slopes.at[s].add(g), hessian + h / count, bias + c / count
-        return values.at[j, s].set(value), *sums
 
     def block(j: Array, carry: tuple[Any, Array, Array, Array]) -> Any:
         sums, begin, converged, steps = carry
@@ -94,70 +82,49 @@ def sweep(
         warm = begin.at[place].get(mode="fill", fill_value=jnp.nan)
         warm = jnp.where(jnp.isnan(warm), solver.begin(model, batch, centre), warm)
         site = jax.lax.stop_gradient(solver.solve(model, batch, centre, warm))
-        noise = _noise(key, batch, plan, model.z.size)
-        body = lambda s, c: at_point(s, c, site, batch, noise, j)
-        sums = jax.lax.fori_loop(0, count, body, sums)
+        points = group_points(key, batch.index, plan.local_draws, model.z.size)
+
+        def propose(theta: Array) -> Weigh:
+            local = recombine(model, batch, site, theta, solver.uses_theta)
+            return weigh_block(model, solver, batch, site, local, points)
+
+        shared = propose(centre) if plan.one_proposal else None
+
+        def at_point(s: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
+            weigh = propose(thetas[s]) if shared is None else shared
+            value, slope = _expand_theta(weigh, thetas[s], batch, of)
+            return sums[0].at[j, s].set(value), sums[1].at[s].add(slope)
+
+        sums = jax.lax.fori_loop(0, count, at_point, sums)
         begin = begin.at[place].set(site.anchor, mode="drop")
         converged = converged.at[place].set(site.converged, mode="drop")
         return sums, begin, converged, steps + site.steps
 
-    zeros = jnp.zeros((J, S)), jnp.zeros((S, D)), jnp.zeros((D, D)), jnp.zeros(D)
+    zeros = jnp.zeros((J, S)), jnp.zeros((S, D))
     carry = zeros, begin, jnp.ones(begin.shape[0], bool), jnp.zeros((), jnp.int32)
     sums, begin, converged, steps = jax.lax.fori_loop(0, blocks, block, carry)
-    values, slopes, hessian, bias = sums
-    return Sweep(values, slopes, hessian, bias, begin, converged, steps)
-
-
-def _noise(key: PRNGKeyArray, batch: Batch, plan: Plan, M: int) -> tuple[Array, Array | None]:
-    """The groups' own points [K, B, M], and levels [T, B] to resample them at."""
-    key_points, key_levels = jax.random.split(key)
-    points = group_points(key_points, batch.index, plan.local_draws, M)
-    if plan.curvature_draws >= plan.local_draws:
-        return points, None
-    one = lambda i: jax.random.uniform(jax.random.fold_in(key_levels, i), (plan.curvature_draws,))
-    return points, jax.vmap(one)(batch.index).T
+    return Sweep(sums[0], sums[1], begin, converged, steps)
 
 
 def _expand_theta(
-    weigh: Weigh,
-    theta: Float[Array, " D"],
-    batch: Batch,
-    second: Bool[Array, ""],
-    levels: Float[Array, "T B"] | None,
-) -> tuple[Array, Array, Array, Array]:
-    """Value, gradient, Hessian (zero unless `second`) and the gradient of the bias.
+    weigh: Weigh, theta: Float[Array, " D"], batch: Batch, of: Float[Array, "2"]
+) -> tuple[Array, Array]:
+    """The value, and the slope of what it is asked `of`, summed over the block's groups."""
 
-    With `levels` the Hessian is estimated from a few draws a group, resampled by weight.
-    """
-    real = lambda x: jnp.sum(jnp.where(batch.group_mask, x, 0))
-    sums = lambda parts: jax.tree.map(real, weigh.bound(parts))
-    parts, pull = jax.vjp(weigh.parts, theta)
-    (value, _), on_parts = jax.vjp(sums, parts)
-    one, zero = jnp.array([1.0, 0.0]), jnp.array([0.0, 1.0])
-    slope, bias = jax.vmap(lambda c: pull(on_parts(c)[0])[0])((one, zero))
-    curved = weigh.for_hessian(levels, parts)
-    return value, slope, _hessian(lambda t: real(curved(t)), theta, second), bias
+    def sums(theta: Array) -> tuple[Array, Array]:
+        both = jnp.stack(weigh.bound(weigh.parts(theta)))
+        value, bias = jnp.sum(jnp.where(batch.group_mask, both, 0), 1)
+        return of[0] * value + of[1] * bias, value
 
-
-def _hessian(
-    function: Callable[[Array], Array], theta: Float[Array, " D"], wanted: Bool[Array, ""]
-) -> Float[Array, "D D"]:
-    """By Hessian-vector products, eight directions at a time; zero where it is not wanted."""
-    _, along = jax.linearize(jax.grad(function), theta)
-    D = theta.shape[0]
-    width = min(D, 8)  # memory is bounded, and there is no odd remainder to compile
-    directions = jnp.eye(-(-D // width) * width, D).reshape(-1, width, D)
-    product = lambda e: jax.lax.cond(wanted, jax.vmap(along), jnp.zeros_like, e)
-    return jax.lax.map(product, directions).reshape(-1, D)[:D]
+    slope, value = jax.grad(sums, has_aux=True)(theta)
+    return value, slope
 
 
 class Expansion(NamedTuple):
-    """F at a few points of theta: mean value, gradient and Hessian over them, in float64."""
+    """F at a few points of theta: mean value and gradient over them, in float64."""
 
     value: float
     slope: np.ndarray
-    hessian: np.ndarray
-    bias: np.ndarray
 
 
 class OutOfBudget(Exception):
@@ -194,7 +161,6 @@ class Marginal:
         centre: np.ndarray,
         thetas: np.ndarray,
         blocks: int,
-        second: bool = True,
         precision: np.ndarray | None = None,
     ) -> Expansion:
         """Expands F at `thetas` [S, D], with locals solved at `centre`, over the first blocks.
@@ -202,17 +168,15 @@ class Marginal:
         `precision` is that of q(theta), where known, for the ELBO that is reported.
         """
         count = len(thetas)
-        padded, out = self._sweep(centre, thetas, blocks, second)
+        padded, out = self._sweep(centre, thetas, blocks)
         self.converged = np.asarray(out.converged)
         self.first_bad_block = int(np.argmax(~np.isfinite(np.asarray(out.values)).all(1)))
         scale = self.groups_upto[-1] / self.groups_upto[blocks - 1]
         expansion = self._with_prior(padded[:count], out, scale)
         if not np.isfinite(expansion.value):
             return expansion  # a step too far, or a model at fault: the caller knows which
-        if second or precision is not None:
-            self._precision = definite(-expansion.hessian) if precision is None else precision
         self.newton_steps = int(out.steps) / blocks
-        self.tell(expansion.value, blocks, points=count)
+        self.tell(expansion.value, blocks, precision, points=count)
         return expansion
 
     def curvature(
@@ -239,7 +203,7 @@ class Marginal:
         """The gradient of F at each of any number of thetas, [n, D]."""
         scale, found = self.groups_upto[-1] / self.groups_upto[blocks - 1], []
         for some in self._chunks(thetas):
-            padded, out = self._sweep(centre, some, blocks, False)
+            padded, out = self._sweep(centre, some, blocks)
             prior = np.asarray(_prior_slopes(self.model, padded), np.float64)
             found.append((prior + scale * np.asarray(out.slopes, np.float64))[: len(some)])
         return np.concatenate(found)
@@ -248,7 +212,7 @@ class Marginal:
         """F at each of any number of thetas [n, D], all groups included, [n]."""
         found = []
         for some in self._chunks(thetas):
-            padded, out = self._sweep(centre, some, len(self.members), False)
+            padded, out = self._sweep(centre, some, len(self.members))
             prior = np.asarray(log_priors(self.model, padded), np.float64)
             found.append((np.asarray(out.values, np.float64).sum(0) + prior)[: len(some)])
         return np.concatenate(found)
@@ -260,8 +224,17 @@ class Marginal:
                 raise OutOfBudget
             yield thetas[start : start + self.points]
 
+    def bias(self, mean: np.ndarray) -> np.ndarray:
+        """The slope, at the mean, of the bias that K draws leave in F, all groups included."""
+        out = self._sweep(mean, mean[None], len(self.members), of=(0.0, 1.0))[1]
+        return np.asarray(out.slopes[0], np.float64)
+
     def _sweep(
-        self, centre: np.ndarray, thetas: np.ndarray, blocks: int, second: bool
+        self,
+        centre: np.ndarray,
+        thetas: np.ndarray,
+        blocks: int,
+        of: tuple[float, float] = (1.0, 0.0),
     ) -> tuple[Array, Sweep]:
         """A sweep at these points, repeated to fill the compiled shape; the next begins from here."""
         if self.budget is not None:
@@ -278,7 +251,7 @@ class Marginal:
             jnp.asarray(len(thetas)),
             self.members,
             jnp.asarray(blocks),
-            jnp.asarray(second),
+            jnp.asarray(of, self._dtype),
             self.begin,
         )
         self.begin = out.begin
@@ -303,30 +276,18 @@ class Marginal:
         return jnp.zeros(()).dtype
 
     def _with_prior(self, thetas: Array, out: Sweep, scale: float) -> Expansion:
-        value, slope, hessian = _expand_prior(self.model, thetas)
+        value, slope = log_priors(self.model, thetas), _prior_slopes(self.model, thetas)
         groups = np.asarray(out.values, np.float64)[:, : len(thetas)].sum() / len(thetas)
         double = lambda x: np.asarray(x, np.float64)
         return Expansion(
-            float(value) + scale * groups,
-            double(slope) + scale * double(out.slopes)[: len(thetas)].mean(0),
-            _symmetric(double(hessian) + scale * double(out.hessian)),
-            scale * double(out.bias),
+            float(double(value).mean() + scale * groups),
+            double(slope).mean(0) + scale * double(out.slopes)[: len(thetas)].mean(0),
         )
 
 
 @eqx.filter_jit
 def _prior_slopes(model: Model, thetas: Float[Array, "S D"]) -> Float[Array, "S D"]:
     return jax.vmap(jax.grad(model.log_prior))(thetas)
-
-
-@eqx.filter_jit
-def _expand_prior(model: Model, thetas: Float[Array, "S D"]) -> tuple[Array, Array, Array]:
-    one = lambda t: (
-        model.log_prior(t),
-        jax.grad(model.log_prior)(t),
-        jax.hessian(model.log_prior)(t),
-    )
-    return jax.tree.map(lambda x: jnp.mean(x, 0), jax.vmap(one)(thetas))
 
 
 def _symmetric(matrix: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 from ramify import _metrics, _predict
-from ramify._blas import one_blas_thread
+from ramify._computing import computing
 from ramify._conditioning import check_columns, matched
 from ramify._data import Groups
 from ramify._draws import (
@@ -62,13 +62,13 @@ class Posterior(Fitted):
         first = f"Posterior by {method_of(self.family)}({covariance}): {sizes}"
         return "\n".join([first, *words(self.notes, self.history)])
 
-    @one_blas_thread
+    @computing
     def sample_theta(self, draws: int = 1000, seed: int = 0) -> Named:
         """Draws of the globals alone, {"mu": [S, ...]}; the same as `sample` gives."""
         theta = posterior_theta(jax.random.key(seed), self.family, self.model, draws).theta
         return jax.tree.map(np.asarray, theta_values(self.model, theta))
 
-    @one_blas_thread
+    @computing
     def sample(
         self,
         draws: int = 1000,
@@ -138,7 +138,7 @@ class Posterior(Fitted):
                 {name: np.asarray(value)[:, real] for name, value in z.items()},
             )
 
-    @one_blas_thread
+    @computing
     def predict(
         self,
         at: Any,
@@ -196,7 +196,7 @@ class Posterior(Fitted):
         check_memory(wanted, None, f"{draws:,} draws of {n:,} rows", "Predict fewer rows")
         return _predict.draws(task)
 
-    @one_blas_thread
+    @computing
     def summary(
         self,
         quantiles: Sequence[float] = (0.05, 0.5, 0.95),
@@ -222,7 +222,7 @@ class Posterior(Fitted):
         log_weight, _ = theta_log_weights(self.family, self.model, groups, theta, K)
         return with_reliability(table, self.model, theta.theta, log_weight)
 
-    @one_blas_thread
+    @computing
     def group_effects(
         self,
         groups: Any = None,
@@ -251,7 +251,7 @@ class Posterior(Fitted):
         sampled = self.sample_blocks(draws, data, seed)
         return self.model.group_effects(sampled, data.sizes, totals, quantiles)
 
-    @one_blas_thread
+    @computing
     def elbo(
         self,
         groups: Groups | None = None,
@@ -275,7 +275,7 @@ class Posterior(Fitted):
         key = jax.random.key(seed)
         return _metrics.elbo(self.family, self.model, groups, draws, local_draws, key)
 
-    @one_blas_thread
+    @computing
     def log_evidence(
         self,
         groups: Groups | None = None,
@@ -300,7 +300,7 @@ class Posterior(Fitted):
         key = jax.random.key(seed)
         return _metrics.log_evidence(self.family, self.model, groups, draws, form, local_draws, key)
 
-    @one_blas_thread
+    @computing
     def log_predictive(
         self,
         train: Any,
@@ -334,7 +334,7 @@ class Posterior(Fitted):
         key = jax.random.key(seed)
         return _metrics.log_predictive(self.family, self.model, found, draws, form, K, key)
 
-    @one_blas_thread
+    @computing
     def to_arviz(
         self,
         groups: Groups | None = None,
@@ -366,7 +366,7 @@ class Posterior(Fitted):
             found = self._parts(where, data, self._local_draws(None))
         return data_tree(self, self.sample(draws, groups, seed), data, found, seed)
 
-    @one_blas_thread
+    @computing
     def refine(self, groups: Groups | None = None) -> "tuple[Posterior, Gaps]":
         """Optimises each group's own parameters inside the fitted family, q(theta) held fixed.
 

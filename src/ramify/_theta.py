@@ -12,20 +12,21 @@ from typing import NamedTuple
 import numpy as np
 
 from ramify._gaussian import FREEDOM
-from ramify._marginal import Expansion, Marginal, OutOfBudget, definite
+from ramify._marginal import ONE_SIDED, Expansion, Marginal, OutOfBudget, definite
 from ramify._pareto import k_hat
 
 CURVATURE_GROUPS = 20_000  # groups whose curvature stands for all: sds are then good to a percent
 MOST_K_HAT = 0.7  # of theta's weights, past which they tell little (Vehtari and others)
 LONGEST = 1.0  # of a Newton step in any coordinate: theta's scales are logarithms
+FIRST_LOOK = 0.05  # how far apart the first gradients are, in every coordinate
 
 
 class Learned(NamedTuple):
     """q(theta) = N(mean, precision^-1), and what is left to worry about.
 
     `left` is the step that the last gradient still asks for, rms in posterior sds: near zero unless
-    the search stalled. `bias` estimates, in posterior sds, how far finite K still moves each mean;
-    `unconverged` marks the groups whose mode was not found.
+    the search stalled. `bias` estimates, in posterior sds, how far finite K still moves each mean
+    (nan where the budget ended before); `unconverged` marks the groups whose mode was not found.
     """
 
     mean: np.ndarray
@@ -57,18 +58,18 @@ def learn(
     `enough` says that the budget is spent: what has been reached is then returned.
     """
     start = np.asarray(start, np.float64)
-    mean, hessian, here = climb(marginal, start, None, stages[0], enough)
+    mean, precision, here = climb(marginal, start, None, stages[0], enough)
     for blocks in stages[1:]:
         if not enough():
-            mean, hessian, here = climb(marginal, mean, hessian, blocks, enough)
-    if enough():
-        precision = definite(-hessian)
-    elif points == 1:
-        mean, precision, here = laplace(marginal, mean, hessian, here, stages[-1], enough)
-    else:
-        mean, precision, here = average(marginal, mean, hessian, points, stages[-1], enough)
+            mean, precision, here = climb(marginal, mean, precision, blocks, enough)
+    if not enough():
+        if points == 1:
+            mean, precision, here = laplace(marginal, mean, precision, here, stages[-1], enough)
+        else:
+            mean, precision, here = average(marginal, mean, precision, points, stages[-1], enough)
     left = _sds(np.linalg.solve(precision, here.slope), precision)
-    shift = np.linalg.solve(precision, here.bias)  # how far it moves the mean of q(theta)
+    slope = np.full_like(mean, np.nan) if enough() else marginal.bias(mean)
+    shift = np.linalg.solve(precision, slope)  # how far it moves the mean of q(theta)
     bias = shift / np.sqrt(np.diag(np.linalg.inv(precision)))
     return Learned(mean, precision, left, bias, ~marginal.converged)
 
@@ -76,43 +77,60 @@ def learn(
 def climb(
     F: Marginal,
     mean: np.ndarray,
-    hessian: np.ndarray | None,
+    precision: np.ndarray | None,
     blocks: int,
     enough: Callable[[], bool],
     most: int = 60,
 ) -> tuple[np.ndarray, np.ndarray, Expansion]:
     """Newton to the mode of F over the first blocks; steps from afar do not lower F.
 
-    A Hessian from a smaller part of the data, where there is one, serves while steps succeed: its
-    error slows the last digits only, and a sweep without a Hessian is cheaper. Ends when a step
-    would gain less than a tenth of a nat, or a few steps after it gains less than the spread of
-    theta itself: there the noise of K draws moves F by more than a step does, and what is left is
-    for `average`.
+    The curvature is that of gradients around the start (or of a smaller part of the data, where
+    there is one), taught by every step what the gradient did; it is looked for again where a
+    step fails. Ends when a step would gain less than a tenth of a nat, or a few steps after it
+    gains less than the spread of theta itself: there the noise of K draws moves F by more than a
+    step does, and what is left is for `average`.
     """
-    second, near, longest = hessian is None, 0, LONGEST
-    here = F(mean, mean[None], blocks, second)
-    fresh = second
+    near, longest, fresh = 0, LONGEST, precision is None
+    here = F(mean, mean[None], blocks, precision)
     if not np.isfinite(here.value):
         raise NotFinite(F.first_bad_block)
+    P = _first_precision(F, mean, blocks) if precision is None else precision
     for _ in range(most):
-        hessian = here.hessian if second or hessian is None else hessian
-        move = np.linalg.solve(definite(-hessian), here.slope)
+        move = np.linalg.solve(P, here.slope)
         gain = 0.5 * here.slope @ move
         close = gain < 0.5 * len(mean)
         near += close
         if gain < 0.1 or near > 3 or longest < 1e-6 or enough():
             break
         move *= min(1.0, longest / np.abs(move).max())
-        there = F(mean + move, (mean + move)[None], blocks, second)
+        there = F(mean + move, (mean + move)[None], blocks, P)
         slack = 0.1 + 1e-7 * abs(here.value) + (len(mean) if close else 0)
         if there.value >= here.value - slack:
             longest = min(LONGEST, max(longest, 2 * np.abs(move).max()))
-            mean, here, fresh = mean + move, there, second
+            P, fresh = _taught(P, move, here.slope - there.slope), False
+            mean, here = mean + move, there
         elif not fresh:
-            hessian, fresh = F(mean, mean[None], _curvature_blocks(F, blocks)).hessian, True
+            P, fresh = _secant(F, mean, P, _curvature_blocks(F, blocks), one_sided=True), True
         else:
             longest = _shorter(here, there, move) * np.abs(move).max()
-    return mean, here.hessian if hessian is None else hessian, here
+    return mean, P, here
+
+
+def _first_precision(F: Marginal, mean: np.ndarray, blocks: int) -> np.ndarray:
+    """Curvature where nothing is known of its scale: over a short way, and then over its own."""
+    short = np.eye(len(mean)) * (ONE_SIDED / FIRST_LOOK) ** 2
+    first = _secant(F, mean, short, blocks, one_sided=True)
+    return _secant(F, mean, first, blocks, one_sided=True)
+
+
+def _taught(P: np.ndarray, move: np.ndarray, fall: np.ndarray) -> np.ndarray:
+    """The precision after a step along which the slope fell by so much (BFGS, damped by Powell)."""
+    expected = P @ move
+    bent = move @ expected
+    share = 1.0 if move @ fall >= 0.2 * bent else 0.8 * bent / (bent - move @ fall)
+    seen = share * fall + (1 - share) * expected
+    taught = P - np.outer(expected, expected) / bent + np.outer(seen, seen) / (move @ seen)
+    return definite(0.5 * (taught + taught.T))
 
 
 def _shorter(here: Expansion, there: Expansion, move: np.ndarray) -> float:
@@ -125,7 +143,7 @@ def _shorter(here: Expansion, there: Expansion, move: np.ndarray) -> float:
 def laplace(
     F: Marginal,
     mean: np.ndarray,
-    hessian: np.ndarray,
+    precision: np.ndarray,
     here: Expansion,
     blocks: int,
     enough: Callable[[], bool],
@@ -136,7 +154,6 @@ def laplace(
     Averages over q(theta) differ from values at its centre by terms in 1/N. The mode needs every
     group (`here` is F with all of them); its curvature is known from some thousands, at random.
     """
-    precision = definite(-hessian)
     for _ in range(most):
         if enough():
             break
@@ -171,12 +188,12 @@ def _newton(
         move *= min(1.0, LONGEST / np.abs(move).max())
         if gain < 0.1 or enough():
             break
-        there = F(mean + move, (mean + move)[None], blocks, second=False, precision=precision)
+        there = F(mean + move, (mean + move)[None], blocks, precision)
         if not there.value >= here.value - 0.1 - 1e-7 * abs(here.value):  # nor if it is no number
             if enough():
                 break
             move *= _shorter(here, there, move)
-            there = F(mean + move, (mean + move)[None], blocks, second=False, precision=precision)
+            there = F(mean + move, (mean + move)[None], blocks, precision)
         gained = there.value - here.value
         if gained > 0:
             mean, here = mean + move, there
@@ -216,7 +233,7 @@ def _curvature_blocks(F: Marginal, blocks: int) -> int:
 def average(
     F: Marginal,
     mean: np.ndarray,
-    hessian: np.ndarray,
+    precision: np.ndarray,
     points: int,
     blocks: int,
     enough: Callable[[], bool],
@@ -231,10 +248,10 @@ def average(
 
     def look(m: np.ndarray, P: np.ndarray) -> Expansion:
         thetas = m + np.linalg.solve(np.linalg.cholesky(P).T, noise.T).T
-        return F(m, thetas, blocks, second=False, precision=P)
+        return F(m, thetas, blocks, P)
 
     objective = lambda e, P: e.value - 0.5 * np.linalg.slogdet(P)[1]
-    precision, length, target = definite(-hessian), 1.0, None
+    length, target = 1.0, None
     here = look(mean, precision)
     for _ in range(most):
         if length < 0.01 or enough():

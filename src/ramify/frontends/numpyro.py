@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from ramify._computing import computing
 from ramify._data import Groups
 from ramify._model import Model, Named, Space
 from ramify._types import Batch
@@ -32,6 +33,7 @@ from ramify.frontends._sites import draw, from_values, run
 What = tuple[Literal["term", "value", "observed"], Level]
 
 
+@computing
 def from_numpyro(
     fn: Callable[..., Any],
     groups: Groups,

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ramify._computing import computing
 from ramify._data import Groups
 from ramify._diagnostics import Diagnosis, diagnose
 from ramify._posterior import Posterior
@@ -21,6 +22,7 @@ from ramify.report import _facts, _figures, _texts
 NEEDED = 'A report needs jinja2 and plotly: pip install "ramify[report]".'
 
 
+@computing
 def write_report(
     posterior: Posterior,
     groups: Any = None,
