@@ -16,33 +16,37 @@ POWER = 1.18
 
 
 def main(argv: list[str]) -> int:
-    """Times branch with one batch size after the other, writes a file, prints the choice."""
+    """Times branch with one batch size after the other, writes a file after each, prints the choice."""
     args = _parse(argv)
     if args.quick:
         args.steps, args.sizes = 20, [2, 4]
     problem = movielens.problem(args, args.scale)
     path = runs.folder(args) / "batch-size" / f"{problem.data}_{problem.scale}.csv"
-    if path.exists() and not args.again:
-        print(f"{path.name}: done before", flush=True)
-        return 0
-    sizes = [size for size in args.sizes if size <= len(problem.train)]
-    seconds = []
-    for size in sizes:
+    rows = runs.read(path) if path.exists() and not args.again else []
+    about = {"data": problem.data, "scale": problem.scale, "covariance": args.covariance}
+    for size in args.sizes:
+        if size > len(problem.train) or any(row["minibatch"] == size for row in rows):
+            continue
         posterior = recipes.fit(
             problem, "branch", args.covariance, "paper", 0, steps=args.steps, minibatch=size
         )
-        seconds.append(runs.step_seconds(posterior.history))
-        print(f"B = {size}: {1e3 * seconds[-1]:.3f} ms a step", flush=True)
-    scores = score(np.array(sizes), np.array(seconds))
-    chosen = sizes[int(np.argmax(scores))]
-    about = {"data": problem.data, "scale": problem.scale, "covariance": args.covariance}
-    rows = [
-        about | {"minibatch": size, "step_ms": 1e3 * time, "score": value, "chosen": size == chosen}
-        for size, time, value in zip(sizes, seconds, scores, strict=True)
-    ]
-    runs.write(path, [row | runs.about_machine() for row in rows])
-    print(f"the rule chooses B = {chosen}; the paper had {paper.MINIBATCH[args.scale]}", flush=True)
+        time = 1e3 * runs.step_seconds(posterior.history)
+        print(f"B = {size}: {time:.3f} ms a step", flush=True)
+        rows = ranked([*rows, about | {"minibatch": size, "step_ms": time} | runs.about_machine()])
+        runs.write(path, rows)
+    chosen = [f"{row['minibatch']:.0f}" for row in rows if str(row["chosen"]) == "True"]
+    print(f"the rule chooses B = {chosen[0]}; the paper had {paper.MINIBATCH[args.scale]}")
     return 0
+
+
+def ranked(rows: list[runs.Row]) -> list[runs.Row]:
+    """The rows with the rule's score, and which it chooses."""
+    sizes, times = (np.array([row[name] for row in rows]) for name in ("minibatch", "step_ms"))
+    scores = score(sizes, times)
+    return [
+        row | {"score": value, "chosen": value == scores.max()}
+        for row, value in zip(rows, scores, strict=True)
+    ]
 
 
 def score(sizes: np.ndarray, seconds: np.ndarray) -> np.ndarray:

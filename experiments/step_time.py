@@ -15,17 +15,17 @@ METHODS = ("branch", "amortized")
 
 
 def main(argv: list[str]) -> int:
-    """Times every method and covariance, writes a file, prints the ratios."""
+    """Times every method and covariance, writes a file after each, prints the ratios."""
     args = _parse(argv)
     if args.quick:
         args.steps, args.covariances = 20, args.covariances[:1]
     problem = movielens.problem(args, args.scale)
     path = runs.folder(args) / "step-time" / f"{problem.data}_{problem.scale}.csv"
-    if path.exists() and not args.again:
-        print(f"{path.name}: done before", flush=True)
-        return 0
-    rows = []
+    rows = runs.read(path) if path.exists() and not args.again else []
     for covariance in args.covariances:
+        if any(row["covariance"] == covariance for row in rows):
+            print(f"{path.name}, {covariance}: done before", flush=True)
+            continue
         times = {}
         for method in METHODS:
             posterior = recipes.fit(problem, method, covariance, "paper", 0, steps=args.steps)
@@ -38,7 +38,7 @@ def main(argv: list[str]) -> int:
         rows.append(row | runs.about_machine())
         said = f"branch {times['branch']:.3f} ms, amortized {times['amortized']:.3f} ms"
         print(f"{covariance}: {said}, {ratio:.2f} times as long", flush=True)
-    runs.write(path, rows)
+        runs.write(path, rows)
     return 0
 
 

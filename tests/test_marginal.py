@@ -3,10 +3,15 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
+from scipy.stats import multivariate_normal, norm
 
+import ramify as rf
+from ramify._data import to_device, whole
 from ramify._integral import bound
-from ramify._marginal import Expansion, Marginal
+from ramify._marginal import Expansion, Marginal, Plan
+from ramify._solver import solver
 from ramify._summary import worries
 from ramify._theta import _moments, _secant, _shorter, _taught, climb
 
@@ -34,6 +39,41 @@ def test_quarters_of_any_size(K):
     corrected, left = bound(jnp.asarray(w))
     np.testing.assert_allclose(corrected, fine, rtol=1e-6)
     np.testing.assert_allclose(left, (coarse - fine) / 3, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("one_proposal", [False, True])
+def test_a_sweep_of_a_normal_model_is_exact(one_proposal):
+    """F and its slope at several points, with z integrated out by hand; no bias is left."""
+    rng = np.random.default_rng(0)
+    group = np.repeat(np.arange(6), [1, 2, 3, 5, 8, 13])
+    y = (rng.normal(size=6)[group] + rng.normal(size=len(group))).astype(np.float32)
+    groups = rf.Groups.from_table({"g": group, "y": y}, by="g", rows=["y"])
+    normal = lambda x, mean: dist.Normal(mean, 1).log_prob(x)
+    model = rf.Model(
+        theta={"mu": rf.real()},
+        z={"b": rf.real()},
+        log_prior=lambda theta: normal(theta["mu"], 0),
+        log_local=lambda theta, z, group: normal(z["b"], theta["mu"]),
+        log_lik=lambda theta, z, row: normal(row["y"], z["b"]),
+    )
+    members = np.array([[0, 1, 2], [3, 4, 5]])
+    own = solver(model, whole(groups), rounds=0), to_device(groups), members
+    plan = Plan(rows=26, local_draws=32, one_proposal=one_proposal)
+    F = Marginal(model, *own, plan, jax.random.key(0), 3, lambda row: None)
+    thetas = np.array([[-0.5], [0.1], [0.9]])
+    n, mean = np.bincount(group), np.bincount(group, y) / np.bincount(group)
+    slope = lambda t: -t + np.sum((mean - t) * n / (n + 1))
+    np.testing.assert_allclose(
+        F._slopes(thetas[1], thetas, 2)[:, 0], [slope(t) for t in thetas[:, 0]], rtol=1e-4
+    )
+    parts = [multivariate_normal(np.zeros(k), np.eye(k) + 1) for k in n]
+    each = np.split(y, np.cumsum(n)[:-1])
+    exact = [
+        norm.logpdf(t) + sum(p.logpdf(v - t) for p, v in zip(parts, each, strict=True))
+        for t in thetas[:, 0]
+    ]
+    np.testing.assert_allclose(F.values(thetas[1], thetas), exact, rtol=1e-5)
+    np.testing.assert_allclose(F.bias(thetas[1]), 0, atol=1e-4)
 
 
 class Ridge(Marginal):

@@ -127,11 +127,13 @@ class Posterior(Fitted):
     def _blocks(
         self, draws: int, groups: Groups, seed: int, K: int
     ) -> Iterator[tuple[Shaped[np.ndarray, " B"], Named]]:
-        theta = posterior_theta(jax.random.key(seed), self.family, self.model, draws)
+        # Each block by itself: between two of them runs the code of whoever asked.
+        draw_theta, draw_block = computing(posterior_theta), computing(sample_block)
+        theta = draw_theta(jax.random.key(seed), self.family, self.model, draws)
         places = max(_NUMBERS // (draws * self.model.z.size), 1)
         for block in blocks(groups, places=min(places, 16_384)):
             (batch,) = block.batches
-            z = sample_block(self.family, self.model, batch, theta, K)
+            z = draw_block(self.family, self.model, batch, theta, K)
             real = slice(0, block.stop - block.start)
             yield (
                 groups.labels[block.start : block.stop],
