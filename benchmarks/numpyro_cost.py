@@ -94,7 +94,7 @@ def _compare_sweeps(
     seconds: tuple[list[float], list[float]] = ([], [])
     sweeps = []
     for model in models:
-        solver, plan = rf.solved(model, groups).local, Plan(R, 32, 8)
+        solver, plan = rf.solved(model, groups).local, Plan(R, 32, one_proposal=False)
         own = (model, solver, to_device(groups), members, plan, jax.random.key(0), 4)
         sweeps.append(Marginal(*own, report=lambda row: None))
     for _ in range(1 + rounds):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
 from jax.lax import Precision
-from threadpoolctl import threadpool_info
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import ramify as rf
 from ramify._computing import computing
@@ -42,7 +42,9 @@ def test_networks_may_round():
 
 def test_one_blas_thread():
     threads = lambda: {p["num_threads"] for p in threadpool_info() if p["user_api"] == "blas"}
-    assert computing(threads)() == {1}
+    with threadpool_limits(2, "blas"):
+        assert computing(threads)() == {1}
+        assert threads() == {2}
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import pytest
 import conjugate
 import oracle
 import ramify as rf
+from ramify import _fit_solved
 
 MAKE = {"joint": rf.joint, "branch": rf.branch, "amortized": rf.amortized}
 TABLE, _ = oracle.simulate(0, 10, 100, 10)
@@ -182,11 +183,32 @@ def test_budgets_of_solved_are_hard():
         assert short.notes["sweeps"] == allowed
         assert short.family.cloud is None
         assert allowed > 3 or not short.notes["converged"]
+        # A q(theta) that was not found is the one that the fit began with.
+        if allowed == 1:
+            start = rf.solved(model, groups).theta.covariance
+            np.testing.assert_allclose(short.family.theta.covariance, start, rtol=1e-4)
     whole = rf.fit(model, groups)
     assert whole.notes["converged"] and whole.family.cloud is not None
     cut = rf.fit(model, groups, max_steps=whole.notes["sweeps"] - 1)
     assert cut.notes["sweeps"] == whole.notes["sweeps"] - 1 and cut.family.cloud is None
     assert cut.notes["converged"] and "before theta's draws were weighed" in str(cut)
+
+
+@pytest.mark.slow
+def test_a_budget_that_ends_as_draws_double_keeps_what_was_found(monkeypatch):
+    """The first sweep with more draws is the last allowed: mean and sds are those of the search before."""
+    monkeypatch.setattr(_fit_solved, "MOST_BIAS", 0.0)
+    monkeypatch.setattr(_fit_solved, "MOST_DRAWS", 600)
+    model, groups = small()
+    whole = rf.fit(model, groups)
+    draws, step = whole.history["local_draws"], whole.history["step"]
+    assert draws[-1] > draws[0]
+    last = int(step[draws > draws[0]][0])
+    cut = rf.fit(model, groups, max_steps=last)
+    before = rf.fit(model, groups, local_draws=int(draws[0]))
+    sd = lambda fit: np.sqrt(np.diag(fit.family.theta.covariance))
+    np.testing.assert_allclose(sd(cut), sd(before), rtol=0.02)
+    assert np.all(np.abs(cut.family.theta.mean - before.family.theta.mean) < 0.1 * sd(before))
 
 
 def test_a_seed_is_a_fit():

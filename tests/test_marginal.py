@@ -13,7 +13,7 @@ from ramify._integral import bound
 from ramify._marginal import Expansion, Marginal, Plan
 from ramify._solver import solver
 from ramify._summary import worries
-from ramify._theta import _moments, _secant, _shorter, _taught, climb
+from ramify._theta import NotFinite, Start, _moments, _secant, _shorter, _taught, climb
 
 
 def test_the_jackknife_removes_the_bias_in_one_over_k():
@@ -76,33 +76,107 @@ def test_a_sweep_of_a_normal_model_is_exact(one_proposal):
     np.testing.assert_allclose(F.bias(thetas[1]), 0, atol=1e-4)
 
 
+@pytest.mark.parametrize("one_proposal", [False, True])
+def test_a_sweep_of_a_logistic_model_against_a_grid(one_proposal):
+    """Slopes away from the centre, all-zero groups among them, and what the bias is said to be.
+
+    200 groups: the noise of a slope is told by seeds, and K = 16 leaves a bias that K = 8 has more of.
+    """
+    rng = np.random.default_rng(1)
+    group = np.repeat(np.arange(200), rng.integers(1, 8, 200))
+    y = rng.random(len(group)) < 1 / (1 + np.exp(-rng.normal(size=200)[group]))
+    groups = rf.Groups.from_table({"g": group, "y": y.astype(np.int32)}, by="g", rows=["y"])
+    model = rf.Model(
+        theta={"mu": rf.real()},
+        z={"b": rf.real()},
+        log_prior=lambda theta: 0.0 * theta["mu"],
+        log_local=lambda theta, z, group: dist.Normal(theta["mu"], 1).log_prob(z["b"]),
+        log_lik=lambda theta, z, row: dist.Bernoulli(logits=z["b"]).log_prob(row["y"]),
+    )
+    own = solver(model, whole(groups), rounds=0), to_device(groups), np.arange(200)[None]
+    plan, thetas = Plan(len(group), 16, one_proposal), np.array([[-0.2], [0.0], [0.2]])
+    make = lambda seed: Marginal(model, *own, plan, jax.random.key(seed), 3, lambda row: None)
+    fits = [make(seed) for seed in range(8)]
+    slopes = np.stack([F._slopes(thetas[1], thetas, 1)[:, 0] for F in fits])
+    assert all(np.asarray(F.begin).size == np.isfinite(F.begin).sum() for F in fits)
+    ones, n = np.bincount(group, y), np.bincount(group)
+    exact = [_exact_slope(t, ones, n) for t in thetas[:, 0]]
+    error = slopes.std(0, ddof=1) / np.sqrt(len(slopes))
+    bias = np.mean([F.bias(thetas[1])[0] for F in fits])
+    assert np.all(np.abs(slopes.mean(0) - exact) < 5 * error + 3 * abs(bias))
+    assert np.all(error < 0.5) and 1e-5 < abs(bias) < 0.5  # sds of mu are about 0.1: a slope of 10
+
+
+def _exact_slope(t, ones, n):
+    z = np.linspace(-9, 9, 4001)
+    log = ones[:, None] * z - n[:, None] * np.logaddexp(0, z) - 0.5 * (z - t) ** 2
+    weight = np.exp(log - log.max(1, keepdims=True))
+    return np.sum(weight @ (z - t) / weight.sum(1))
+
+
 class Ridge(Marginal):
     """A function with the shape of a marginal far from its mode: neither concave nor quadratic."""
 
-    points, first_bad_block = 1, 0
+    points, first_bad_block, newton_steps = 1, 0, 0
     groups_upto = np.array([100])
 
     def __init__(self):
-        self.calls = 0
+        self.values_seen, self.slopes_seen, self.report = 0, 0, lambda row: None
 
-    def __call__(self, centre, thetas, blocks, precision=None):
-        self.calls += 1
+    def __call__(self, centre, thetas, blocks):
+        self.values_seen += 1
         return Expansion(float(self.value(centre)), self._slopes(centre, thetas, blocks)[0])
 
     def _slopes(self, centre, thetas, blocks):
+        self.slopes_seen += len(thetas)
         return np.asarray(jax.vmap(jax.grad(self.value))(jnp.asarray(thetas)), float)
 
     def value(self, t):
         return -50 * ((1 - t[0]) ** 2 + 20 * (t[1] - t[0] ** 2) ** 2)
 
 
+def nowhere(mean):
+    """A search's start, with a precision that is no more than a guess."""
+    return Start(np.array(mean), np.eye(len(mean)), found=False)
+
+
 def test_newton_follows_a_bent_ridge():
-    """Rosenbrock's valley upside down, from beyond its bend, in at most forty evaluations."""
+    """Rosenbrock's valley upside down, from beyond its bend, in some forty values and sixty slopes."""
     ridge = Ridge()
-    mean, precision, _ = climb(ridge, np.array([-1.5, 0.5]), None, 1, lambda: False)
+    mean, precision, _ = climb(ridge, nowhere([-1.5, 0.5]), 1, lambda: False)
     sd = np.sqrt(np.diag(np.linalg.inv(precision)))
     assert np.all(np.abs(mean - 1) < 0.5 * sd)
-    assert ridge.calls <= 40
+    assert ridge.values_seen <= 40 and ridge.slopes_seen <= 60
+
+
+def test_steps_to_where_no_slope_is_are_not_taken():
+    """A finite value with a slope that is no number: the search stays where both are."""
+
+    class Cliff(Ridge):
+        def _slopes(self, centre, thetas, blocks):
+            slopes = super()._slopes(centre, thetas, blocks)
+            return np.where(thetas[:, :1] > -0.9, np.nan, slopes)
+
+    mean, precision, here = climb(Cliff(), nowhere([-1.5, 0.5]), 1, lambda: False)
+    assert mean[0] <= -0.9 and here.finite
+    assert np.all(np.isfinite(precision)) and np.linalg.eigvalsh(precision).min() > 0
+    with pytest.raises(NotFinite):
+        climb(Cliff(), nowhere([0.5, 0.5]), 1, lambda: False)
+
+
+def test_a_look_around_is_never_far():
+    """Where F is flat its own spread is wide; one coordinate moves by 1 at most."""
+
+    class Flat(Ridge):
+        def value(self, t):
+            return -0.5 * (t[0] ** 2 + 1e-7 * t[1] ** 2)
+
+        def _slopes(self, centre, thetas, blocks):
+            assert np.abs(thetas - centre).max() <= 1 + 1e-9
+            return super()._slopes(centre, thetas, blocks)
+
+    found = Flat().curvature(np.zeros(2), np.diag([1.0, 1e-7]), 1, one_sided=True)
+    np.testing.assert_allclose(np.diag(found), [-1, -1e-7], rtol=1e-4)
 
 
 def test_a_failed_step_is_cut_to_the_parabolas_top():

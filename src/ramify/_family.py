@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from scipy.special import betaincinv
 
 from ramify._cloud import Cloud
+from ramify._computing import computing
 from ramify._data import Groups
 from ramify._gaussian import FREEDOM, Covariance, Gaussian, ScaleMap, gaussian
 from ramify._local import (
@@ -310,6 +311,7 @@ def solved(model: Model, groups: Groups, *, rounds: int = 1, start: Any = None) 
     return Branched(_theta(model, groups, "dense", "log"), local, len(groups))
 
 
+@computing
 def joint_to_branch(
     mean: Float[Array, " total"], covariance: Float[Array, "total total"], D: int, M: int
 ) -> tuple[tuple[Array, Array], tuple[Array, Array, Array]]:

@@ -10,7 +10,7 @@ import optax
 
 from ramify._blame import NonFiniteError, blame
 from ramify._computing import computing
-from ramify._data import Groups, to_device, whole
+from ramify._data import Groups, to_device
 from ramify._elbo import Estimator
 from ramify._family import Branched, Family, Joint, amortized, example, solved
 from ramify._feed import Feed
@@ -23,6 +23,7 @@ from ramify._schedule import Plateau
 from ramify._solver import MAX_DIM, Solver
 from ramify._stein import missing_curvature
 from ramify._steps import Recipe, init, steps
+from ramify._streaming import pack
 
 
 @computing
@@ -108,7 +109,8 @@ def _missing_curvature(model: Model, groups: Groups, family: Branched) -> str | 
     some = np.random.default_rng(0).permutation(len(groups))[:256]
     sizes = groups.sizes[some]
     few = groups.subset(positions=np.sort(some[np.cumsum(sizes) <= max(8192, sizes[0])]))
-    return missing_curvature(model, whole(few), family.theta.mean)
+    batch = pack(few, 0, len(few), max(few.n_rows, 1), len(few))
+    return missing_curvature(model, batch, family.theta.mean)
 
 
 def _adam() -> optax.GradientTransformation:

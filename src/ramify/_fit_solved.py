@@ -19,7 +19,7 @@ from ramify._pareto import effective_draws, k_hat
 from ramify._posterior import Posterior
 from ramify._progress import Budget
 from ramify._steps import Recipe, init
-from ramify._theta import MOST_K_HAT, Learned, NotFinite, learn, weigh_cloud
+from ramify._theta import MOST_K_HAT, Learned, NotFinite, Start, learn, weigh_cloud
 
 MOST_BIAS = 0.1  # of theta's means, in posterior sds, before K is doubled
 MOST_DRAWS = 2048
@@ -91,12 +91,16 @@ def _search(model: Model, groups: Groups, family: Branched, wish: Wish, budget: 
     lean = replace(family.local, rounds=0, points=family.local.points[:1])
     points = _points(wish, len(groups))
     room = max(points, 2 * min(model.theta.size, 33))  # points of theta in one sweep
-    start, first = np.asarray(family.theta.mean), True
+    guess = (
+        np.asarray(family.theta.mean, np.float64),
+        np.asarray(family.theta.covariance, np.float64),
+    )
+    start = Start(guess[0], np.linalg.inv(guess[1]), found=False)
     history: list[dict[str, float]] = []
     while True:
-        R, B = block_shape(groups.sizes, wish.rows or _rows(K * model.z.size))
+        R, B = block_shape(groups.sizes, wish.rows, most=_rows(K * model.z.size))
         members = partition(np.random.default_rng(wish.seed), groups.sizes, R, B)
-        stages = _stages(members, model.theta.size) if first else [len(members)]
+        stages = [len(members)] if start.found else _stages(members, model.theta.size)
         plan = Plan(R, K, one_proposal=points == 1)
         own = model, lean, data, members, plan, jax.random.key(wish.seed), room
         marginal = Marginal(*own, lambda row, K=K: _tell(row, K, history, budget), budget)
@@ -108,7 +112,7 @@ def _search(model: Model, groups: Groups, family: Branched, wish: Wish, budget: 
             raise _not_finite(model, groups, family, data, members[error.block], R) from None
         if chosen or found.bias < MOST_BIAS or K >= MOST_DRAWS or budget.spent():
             return found
-        start, first, K = found.learned.mean, False, 2 * K
+        start, K = Start(found.learned.mean, found.learned.precision, found=True), 2 * K
 
 
 def _tell(row: dict[str, float], K: int, history: list[dict[str, float]], budget: Budget) -> None:
@@ -162,7 +166,7 @@ def default_local_draws(M: int, rows: int) -> int:
 
 
 def _rows(numbers: int) -> int | None:
-    """Rows of a sweep's block where a row has so many numbers of z; None for the usual number.
+    """Most rows of a sweep's block where a row has so many numbers of z; None for the usual number.
 
     On an accelerator kernels take longer to start than to run unless a block is large: as large as a
     thirty-second of its memory can hold.
@@ -170,7 +174,7 @@ def _rows(numbers: int) -> int | None:
     if jax.default_backend() == "cpu":
         return None
     memory = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", 2**34)
-    return int(np.clip(memory // 32 // (4 * numbers), 2**16, 2**19))
+    return int(np.clip(memory // 32 // (jnp.zeros(()).nbytes * numbers), 2**12, 2**19))
 
 
 def _stages(members: np.ndarray, D: int) -> list[int]:

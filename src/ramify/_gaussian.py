@@ -137,7 +137,9 @@ class Gaussian(eqx.Module):
     def covariance(self) -> Float[Array, "dim dim"]:
         """L L'."""
         scale = self.scale
-        return jnp.diag(scale**2) if self.diagonal else scale @ scale.T
+        return (
+            jnp.diag(scale**2) if self.diagonal else jnp.matmul(scale, scale.T, precision="highest")
+        )
 
     def draw(self, noise: Float[Array, " dim"]) -> tuple[Float[Array, " dim"], Float[Array, ""]]:
         """The point mean + L noise and its log density."""

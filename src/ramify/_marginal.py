@@ -28,6 +28,9 @@ from ramify._types import Batch
 
 # Posterior sds: a step short beside theta's skewness, and long beside the rounding of F's slope.
 ONE_SIDED = 0.3
+FARTHEST = (
+    1.0  # of such a step in any coordinate, where the posterior is wider: scales are logarithms
+)
 
 
 class Sweep(NamedTuple):
@@ -96,7 +99,9 @@ def sweep(
             return sums[0].at[j, s].set(value), sums[1].at[s].add(slope)
 
         sums = jax.lax.fori_loop(0, count, at_point, sums)
-        begin = begin.at[place].set(site.anchor, mode="drop")
+        # A group that found no mode begins anew, so that F does not depend on what came before.
+        found = jnp.where(site.converged[:, None], site.anchor, jnp.nan)
+        begin = begin.at[place].set(found, mode="drop")
         converged = converged.at[place].set(site.converged, mode="drop")
         return sums, begin, converged, steps + site.steps
 
@@ -126,6 +131,11 @@ class Expansion(NamedTuple):
     value: float
     slope: np.ndarray
 
+    @property
+    def finite(self) -> bool:
+        """Whether it is of use."""
+        return bool(np.isfinite(self.value) and np.isfinite(self.slope).all())
+
 
 class OutOfBudget(Exception):
     """There is no budget left for values that are worth nothing unless all of them are known."""
@@ -154,30 +164,18 @@ class Marginal:
         self.begin = jnp.full((data.count.shape[0], model.z.size), jnp.nan)
         self.converged = np.ones(data.count.shape[0], bool)
         self.first_bad_block, self.newton_steps = 0, 0.0
-        self._precision = np.eye(model.theta.size)
 
-    def __call__(
-        self,
-        centre: np.ndarray,
-        thetas: np.ndarray,
-        blocks: int,
-        precision: np.ndarray | None = None,
-    ) -> Expansion:
+    def __call__(self, centre: np.ndarray, thetas: np.ndarray, blocks: int) -> Expansion:
         """Expands F at `thetas` [S, D], with locals solved at `centre`, over the first blocks.
 
-        `precision` is that of q(theta), where known, for the ELBO that is reported.
+        Not finite after a step too far, or where the model is at fault: the caller knows which.
         """
-        count = len(thetas)
         padded, out = self._sweep(centre, thetas, blocks)
         self.converged = np.asarray(out.converged)
         self.first_bad_block = int(np.argmax(~np.isfinite(np.asarray(out.values)).all(1)))
-        scale = self.groups_upto[-1] / self.groups_upto[blocks - 1]
-        expansion = self._with_prior(padded[:count], out, scale)
-        if not np.isfinite(expansion.value):
-            return expansion  # a step too far, or a model at fault: the caller knows which
         self.newton_steps = int(out.steps) / blocks
-        self.tell(expansion.value, blocks, precision, points=count)
-        return expansion
+        scale = self.groups_upto[-1] / self.groups_upto[blocks - 1]
+        return self._with_prior(padded[: len(thetas)], out, scale)
 
     def curvature(
         self, mean: np.ndarray, precision: np.ndarray, blocks: int, one_sided: bool = False
@@ -188,15 +186,16 @@ class Marginal:
         their derivative is, and a secant over theta's own spread is what a skewed F needs. Where
         groups are many F is hardly skewed, and a short step to `one_sided` costs half as much.
         """
-        axes = np.linalg.inv(np.linalg.cholesky(precision)).T  # columns of unit length in q
-        step = ONE_SIDED if one_sided else 1.0
-        ahead, behind = mean + step * axes.T, mean[None] if one_sided else mean - step * axes.T
-        slopes = self._slopes(mean, np.concatenate([ahead, behind]), blocks)
-        apart = step if one_sided else 2 * step
-        white = (
-            (slopes[: len(ahead)] - slopes[len(ahead) :]) @ axes / apart
-        )  # about -1, [axis, axis]
         back = np.linalg.cholesky(precision)
+        axes = np.linalg.inv(back)  # rows of unit length in q
+        if one_sided:
+            far = np.minimum(ONE_SIDED, FARTHEST / np.abs(axes).max(1))[:, None]
+            ahead, behind, apart = mean + far * axes, mean[None], far
+        else:
+            ahead, behind, apart = mean + axes, mean - axes, 2.0
+        slopes = self._slopes(mean, np.concatenate([ahead, behind]), blocks)
+        change = (slopes[: len(ahead)] - slopes[len(ahead) :]) / apart
+        white = change @ axes.T  # about -1, [axis, axis]
         return _symmetric(back @ _symmetric(white) @ back.T)
 
     def _slopes(self, centre: np.ndarray, thetas: np.ndarray, blocks: int) -> np.ndarray:
@@ -257,19 +256,15 @@ class Marginal:
         self.begin = out.begin
         return padded, out
 
-    def tell(
-        self, value: float, blocks: int, precision: np.ndarray | None = None, points: int = 1
-    ) -> None:
-        """Reports the ELBO that follows from E_q[F] and the precision of q(theta)."""
-        self._precision = self._precision if precision is None else precision
-        row = {"elbo": value + self._entropy(points), "groups": int(self.groups_upto[blocks - 1])}
-        self.report(row | {"newton_steps": self.newton_steps})
+    def tell(self, value: float, precision: np.ndarray, blocks: int, points: int = 1) -> None:
+        """Reports the ELBO that follows from E_q[F] and the precision of q(theta).
 
-    def _entropy(self, points: int) -> float:
-        """Of q(theta); at one point, the centre, E_q[F] is lower than F by D/2, Laplace's."""
-        D = len(self._precision)
-        nats = 0.5 * D * (np.log(2 * np.pi) + (points > 1))
-        return float(nats - 0.5 * np.linalg.slogdet(self._precision)[1])
+        At one point, the centre, E_q[F] is lower than F by D/2, Laplace's.
+        """
+        nats = 0.5 * len(precision) * (np.log(2 * np.pi) + (points > 1))
+        elbo = value + nats - 0.5 * np.linalg.slogdet(precision)[1]
+        row = {"elbo": float(elbo), "groups": int(self.groups_upto[blocks - 1])}
+        self.report(row | {"newton_steps": self.newton_steps})
 
     @property
     def _dtype(self) -> Any:
@@ -295,7 +290,15 @@ def _symmetric(matrix: np.ndarray) -> np.ndarray:
 
 
 def definite(matrix: np.ndarray) -> np.ndarray:
-    """A positive definite matrix near this symmetric one: eigenvalues made positive."""
-    values, vectors = np.linalg.eigh(matrix)
+    """A positive definite matrix near this symmetric one: eigenvalues made positive.
+
+    Those of the matrix with a unit diagonal: parameters may differ in scale by any factor.
+
+    Example:
+        >>> definite(np.array([[1e8, 0.0], [0.0, -1.0]])).round(6).tolist()
+        [[100000000.0, 0.0], [0.0, 1.0]]
+    """
+    unit = np.sqrt(np.maximum(np.abs(np.diag(matrix)), 1e-12 * np.abs(matrix).max() + 1e-300))
+    values, vectors = np.linalg.eigh(matrix / np.outer(unit, unit))
     size = np.abs(values)
-    return (vectors * np.maximum(size, 1e-6 * size.mean())) @ vectors.T
+    return np.outer(unit, unit) * ((vectors * np.maximum(size, 1e-6 * size.mean())) @ vectors.T)

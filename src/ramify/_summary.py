@@ -207,7 +207,7 @@ def worries(notes: Mapping[str, Any]) -> list[str]:
     """What a fit's notes say may be wrong with it, in words."""
     lines = []
     left = float(notes.get("left_sds", 0.0))
-    if notes.get("converged") is False and left > 0.5:
+    if notes.get("converged") is False and not left <= 0.5:
         lines.append(
             f"the search for theta ended {left:.2g} posterior sds short of where its slope points; "
             "raise local_draws, or give it more steps if it had a budget"

@@ -36,6 +36,14 @@ class Learned(NamedTuple):
     unconverged: np.ndarray
 
 
+class Start(NamedTuple):
+    """Where a search begins: a mean, and a precision that is only a guess unless it was `found`."""
+
+    mean: np.ndarray
+    precision: np.ndarray
+    found: bool
+
+
 class NotFinite(Exception):
     """F is not finite at the starting point; `block` is the first block where."""
 
@@ -47,7 +55,7 @@ class NotFinite(Exception):
 
 def learn(
     marginal: Marginal,
-    start: np.ndarray,
+    start: Start,
     stages: list[int],
     points: int,
     enough: Callable[[], bool],
@@ -57,11 +65,10 @@ def learn(
     The latter averages over so many points of q(theta); with one, its centre, it is Laplace's.
     `enough` says that the budget is spent: what has been reached is then returned.
     """
-    start = np.asarray(start, np.float64)
-    mean, precision, here = climb(marginal, start, None, stages[0], enough)
+    mean, precision, here = climb(marginal, start, stages[0], enough)
     for blocks in stages[1:]:
         if not enough():
-            mean, precision, here = climb(marginal, mean, precision, blocks, enough)
+            mean, precision, here = climb(marginal, Start(mean, precision, True), blocks, enough)
     if not enough():
         if points == 1:
             mean, precision, here = laplace(marginal, mean, precision, here, stages[-1], enough)
@@ -75,12 +82,7 @@ def learn(
 
 
 def climb(
-    F: Marginal,
-    mean: np.ndarray,
-    precision: np.ndarray | None,
-    blocks: int,
-    enough: Callable[[], bool],
-    most: int = 60,
+    F: Marginal, start: Start, blocks: int, enough: Callable[[], bool], most: int = 60
 ) -> tuple[np.ndarray, np.ndarray, Expansion]:
     """Newton to the mode of F over the first blocks; steps from afar do not lower F.
 
@@ -90,11 +92,12 @@ def climb(
     gains less than the spread of theta itself: there the noise of K draws moves F by more than a
     step does, and what is left is for `average`.
     """
-    near, longest, fresh = 0, LONGEST, precision is None
-    here = F(mean, mean[None], blocks, precision)
-    if not np.isfinite(here.value):
+    mean, near, longest, fresh = start.mean, 0, LONGEST, not start.found
+    here = F(mean, mean[None], blocks)
+    if not here.finite:
         raise NotFinite(F.first_bad_block)
-    P = _first_precision(F, mean, blocks) if precision is None else precision
+    P = start.precision if start.found else _first_precision(F, start, blocks)
+    F.tell(here.value, P, blocks)
     for _ in range(most):
         move = np.linalg.solve(P, here.slope)
         gain = 0.5 * here.slope @ move
@@ -103,12 +106,13 @@ def climb(
         if gain < 0.1 or near > 3 or longest < 1e-6 or enough():
             break
         move *= min(1.0, longest / np.abs(move).max())
-        there = F(mean + move, (mean + move)[None], blocks, P)
+        there = F(mean + move, (mean + move)[None], blocks)
         slack = 0.1 + 1e-7 * abs(here.value) + (len(mean) if close else 0)
-        if there.value >= here.value - slack:
+        if there.finite and there.value >= here.value - slack:
             longest = min(LONGEST, max(longest, 2 * np.abs(move).max()))
             P, fresh = _taught(P, move, here.slope - there.slope), False
             mean, here = mean + move, there
+            F.tell(here.value, P, blocks)
         elif not fresh:
             P, fresh = _secant(F, mean, P, _curvature_blocks(F, blocks), one_sided=True), True
         else:
@@ -116,11 +120,13 @@ def climb(
     return mean, P, here
 
 
-def _first_precision(F: Marginal, mean: np.ndarray, blocks: int) -> np.ndarray:
+def _first_precision(F: Marginal, start: Start, blocks: int) -> np.ndarray:
     """Curvature where nothing is known of its scale: over a short way, and then over its own."""
-    short = np.eye(len(mean)) * (ONE_SIDED / FIRST_LOOK) ** 2
-    first = _secant(F, mean, short, blocks, one_sided=True)
-    return _secant(F, mean, first, blocks, one_sided=True)
+    short = np.eye(len(start.mean)) * (ONE_SIDED / FIRST_LOOK) ** 2
+    first = _secant(F, start.mean, short, blocks, one_sided=True)
+    if first is short:  # the budget has ended, or F is not finite there
+        return start.precision
+    return _secant(F, start.mean, first, blocks, one_sided=True)
 
 
 def _taught(P: np.ndarray, move: np.ndarray, fall: np.ndarray) -> np.ndarray:
@@ -136,7 +142,7 @@ def _taught(P: np.ndarray, move: np.ndarray, fall: np.ndarray) -> np.ndarray:
 def _shorter(here: Expansion, there: Expansion, move: np.ndarray) -> float:
     """The part of a step that failed to take next: to the top of the parabola through both ends."""
     rise = here.slope @ move
-    top = rise / (2 * (rise - (there.value - here.value))) if np.isfinite(there.value) else 0.1
+    top = rise / (2 * (rise - (there.value - here.value))) if there.finite else 0.1
     return float(np.clip(top, 0.1, 0.5))
 
 
@@ -163,7 +169,7 @@ def laplace(
         mean, here = _newton(F, mean, here, precision, blocks, enough)
         if change < 0.3:
             break
-    F.tell(here.value, blocks, precision)
+    F.tell(here.value, precision, blocks)
     move = np.linalg.solve(precision, here.slope)
     # Too short a step to be worth another look is taken without one.
     return mean + (move if here.slope @ move < 0.2 else 0.0), precision, here
@@ -188,16 +194,17 @@ def _newton(
         move *= min(1.0, LONGEST / np.abs(move).max())
         if gain < 0.1 or enough():
             break
-        there = F(mean + move, (mean + move)[None], blocks, precision)
-        if not there.value >= here.value - 0.1 - 1e-7 * abs(here.value):  # nor if it is no number
+        there = F(mean + move, (mean + move)[None], blocks)
+        if not (there.finite and there.value >= here.value - 0.1 - 1e-7 * abs(here.value)):
             if enough():
                 break
             move *= _shorter(here, there, move)
-            there = F(mean + move, (mean + move)[None], blocks, precision)
-        gained = there.value - here.value
+            there = F(mean + move, (mean + move)[None], blocks)
+        gained = there.value - here.value if there.finite else 0.0
         if gained > 0:
             mean, here = mean + move, there
-        if not gained >= 0.1:
+            F.tell(here.value, precision, blocks)
+        if gained < 0.1:
             break
     return mean, here
 
@@ -248,11 +255,14 @@ def average(
 
     def look(m: np.ndarray, P: np.ndarray) -> Expansion:
         thetas = m + np.linalg.solve(np.linalg.cholesky(P).T, noise.T).T
-        return F(m, thetas, blocks, P)
+        return F(m, thetas, blocks)
 
-    objective = lambda e, P: e.value - 0.5 * np.linalg.slogdet(P)[1]
+    objective = lambda e, P: e.value - 0.5 * np.linalg.slogdet(P)[1] if e.finite else -np.inf
     length, target = 1.0, None
+    # The points of q(theta) spread as it says, so what steps have taught is not enough.
+    precision = _secant(F, mean, precision, blocks, one_sided=True)
     here = look(mean, precision)
+    F.tell(here.value, precision, blocks, points)
     for _ in range(most):
         if length < 0.01 or enough():
             break
@@ -269,6 +279,7 @@ def average(
         if objective(there, trial[1]) >= objective(here, precision) - 0.1:
             (mean, precision), here, target = trial, there, None
             length = min(1.0, 2 * length)
+            F.tell(here.value, precision, blocks, points)
         else:
             length /= 2
     return mean, precision, here

@@ -14,7 +14,9 @@ _ROWS_CPU = 16_384
 _ROWS_ACCELERATOR = 65_536
 
 
-def block_shape(sizes: Int[np.ndarray, " N"], rows: int | None = None) -> tuple[int, int]:
+def block_shape(
+    sizes: Int[np.ndarray, " N"], rows: int | None = None, most: int | None = None
+) -> tuple[int, int]:
     """Chooses the static shape of blocks: R rows and B groups.
 
     All data make one block if they are small. Otherwise the blocks are about equally full, and B
@@ -25,6 +27,7 @@ def block_shape(sizes: Int[np.ndarray, " N"], rows: int | None = None) -> tuple[
         sizes: rows of each group.
         rows: rows wanted in a block; 16,384 on a CPU and 65,536 on an accelerator, or a little
             less if the data then divide better. Never less than the largest group has.
+        most: what takes the place of those numbers where no rows are asked for.
 
     Returns:
         R and B.
@@ -40,7 +43,8 @@ def block_shape(sizes: Int[np.ndarray, " N"], rows: int | None = None) -> tuple[
     """
     if rows is not None and rows < 1:
         raise ValueError(f"blocks of {rows} rows were asked for; expected at least 1.")
-    limit = rows or (_ROWS_CPU if jax.default_backend() == "cpu" else _ROWS_ACCELERATOR)
+    usual = _ROWS_CPU if jax.default_backend() == "cpu" else _ROWS_ACCELERATOR
+    limit = rows or most or usual
     total, largest = int(sizes.sum()), int(sizes.max())
     if total <= limit and len(sizes) <= limit:
         return max(total, 1), len(sizes)
