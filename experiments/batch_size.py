@@ -21,7 +21,8 @@ def main(argv: list[str]) -> int:
     if args.quick:
         args.steps, args.sizes = 20, [2, 4]
     problem = movielens.problem(args, args.scale)
-    path = runs.folder(args) / "batch-size" / f"{problem.data}_{problem.scale}.csv"
+    name = f"{problem.data}_{problem.scale}_{args.covariance}"
+    path = runs.folder(args) / "batch-size" / f"{name}.csv"
     rows = runs.read(path) if path.exists() and not args.again else []
     about = {"data": problem.data, "scale": problem.scale, "covariance": args.covariance}
     for size in args.sizes:
@@ -34,8 +35,10 @@ def main(argv: list[str]) -> int:
         print(f"B = {size}: {time:.3f} ms a step", flush=True)
         rows = ranked([*rows, about | {"minibatch": size, "step_ms": time} | runs.about_machine()])
         runs.write(path, rows)
-    chosen = [f"{row['minibatch']:.0f}" for row in rows if str(row["chosen"]) == "True"]
-    print(f"the rule chooses B = {chosen[0]}; the paper had {paper.MINIBATCH[args.scale]}")
+    for row in rows:
+        if str(row["chosen"]) == "True":
+            theirs = paper.MINIBATCH[args.scale]
+            print(f"the rule chooses B = {row['minibatch']:.0f}; the paper had {theirs}")
     return 0
 
 

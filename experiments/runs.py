@@ -129,7 +129,8 @@ def measure(run: Run, problem: Problem, args: argparse.Namespace) -> Row:
         # The first is mostly compiling: the second shows what the work takes, and gives the trace.
         posterior, row["warm_seconds"] = timed(fit)
     found, seconds = timed(lambda: metrics(posterior, problem, args.draws, run.seed))
-    row |= found | {"metric_draws": args.draws, "metric_seconds": seconds}
+    row |= found | {"metric_draws": args.draws, "metric_draws_each": few_draws(args.draws)}
+    row |= {"metric_seconds": seconds}
     row |= {"seconds_asked": args.seconds, "beside": args.beside}
     row |= about_machine()
     where = folder(args)
@@ -161,7 +162,7 @@ def metrics(posterior: rf.Posterior, problem: Problem, draws: int, seed: int) ->
             lambda: posterior.log_evidence(draws=draws, form="mean_likelihood", seed=seed),
         ),
     ]
-    few, fewer = max(draws // 10, 2), max(draws // 100, 2)
+    few, fewer = few_draws(draws), max(draws // 100, 2)
     if posterior.notes["method"] != "joint":  # has no q(z_i | theta) to draw from again and again
         evidence = lambda: posterior.log_evidence(draws=fewer, form="per_group", seed=seed)
         ask.append(("train_per_group", evidence))
@@ -176,6 +177,11 @@ def metrics(posterior: rf.Posterior, problem: Problem, draws: int, seed: int) ->
         if value.ess is not None:
             found[f"{name}_ess"] = value.ess
     return found
+
+
+def few_draws(draws: int) -> int:
+    """For averages over each user's or rating's own draws."""
+    return max(draws // 10, 2)
 
 
 def about_data(problem: Problem) -> Row:

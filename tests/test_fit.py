@@ -196,7 +196,7 @@ def test_budgets_of_solved_are_hard():
 
 @pytest.mark.slow
 def test_a_budget_that_ends_as_draws_double_keeps_what_was_found(monkeypatch):
-    """The first sweep with more draws is the last allowed: mean and sds are those of the search before."""
+    """The first sweep with more draws is the last allowed: q(theta) is that of the search before."""
     monkeypatch.setattr(_fit_solved, "MOST_BIAS", 0.0)
     monkeypatch.setattr(_fit_solved, "MOST_DRAWS", 600)
     model, groups = small()

@@ -41,7 +41,7 @@ def weigher(log_lik, groups, K):
     local = recombine(m, batch, site, THETA, own.uses_theta)
     points = group_points(jax.random.key(0), batch.index, K, 1)
     weigh = weigh_block(m, own, batch, site, local, points)
-    value = lambda t: weigh.bound(weigh.parts(t))[0]
+    value = lambda t: weigh.bound(t)[0]
     plain = lambda t: bound(weigh.parts(t).log_weight)[0]
     return value, plain, batch
 
@@ -94,7 +94,7 @@ def test_where_the_likelihood_involves_theta(x64):
     local = recombine(m, batch, site, THETA, own.uses_theta)
     points = group_points(jax.random.key(0), batch.index, 8, 1)
     weigh = weigh_block(m, own, batch, site, local, points)
-    total = lambda t: jnp.sum(jnp.where(batch.group_mask, weigh.bound(weigh.parts(t))[0], 0))
+    total = lambda t: jnp.sum(jnp.where(batch.group_mask, weigh.bound(t)[0], 0))
     for of in (lambda f: f(THETA), lambda f: jax.grad(f)(THETA)):
         np.testing.assert_allclose(of(total), of(lambda t: exact(groups, t)), rtol=1e-5, atol=1e-4)
 

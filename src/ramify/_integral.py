@@ -108,9 +108,9 @@ class Weigh(NamedTuple):
             log_integral(gaussian, self.definite),
         )
 
-    def bound(self, parts: Parts) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
+    def bound(self, theta: Float[Array, " D"]) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
         """Log p^(y_i | theta), and an estimate of the bias that is left in it."""
-        return controlled(parts, self.definite)
+        return controlled(self.parts(theta), self.definite)
 
 
 def weigh_block(

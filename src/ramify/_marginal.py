@@ -117,7 +117,7 @@ def _expand_theta(
     """The value, and the slope of what it is asked `of`, summed over the block's groups."""
 
     def sums(theta: Array) -> tuple[Array, Array]:
-        both = jnp.stack(weigh.bound(weigh.parts(theta)))
+        both = jnp.stack(weigh.bound(theta))
         value, bias = jnp.sum(jnp.where(batch.group_mask, both, 0), 1)
         return of[0] * value + of[1] * bias, value
 
