@@ -244,12 +244,13 @@ def average(
     points: int,
     blocks: int,
     enough: Callable[[], bool],
-    most: int = 16,
+    most: int = 32,
 ) -> tuple[np.ndarray, np.ndarray, Expansion]:
     """Variational Newton: P = -E_q[hess F] and E_q[grad F] = 0, on fixed antithetic points.
 
-    A step that would lower the bound E_q[F] + entropy on those points is halved until it does not.
-    The last step is taken without another look: Newton squares an error that is small already.
+    A step that would lower the bound E_q[F] + entropy on those points is halved until it does not, and
+    the next is no longer; those after it may be. Ends where two in a row gain nothing. The last step is
+    taken without another look: Newton squares an error that is small already.
     """
     noise = normal_points(points, len(mean))
 
@@ -258,30 +259,32 @@ def average(
         return F(m, thetas, blocks)
 
     objective = lambda e, P: e.value - 0.5 * np.linalg.slogdet(P)[1] if e.finite else -np.inf
-    length, target = 1.0, None
+    length, target, cut, flat = 1.0, None, False, 0
     # The points of q(theta) spread as it says, so what steps have taught is not enough.
     precision = _secant(F, mean, precision, blocks, one_sided=True)
     here = look(mean, precision)
     F.tell(here.value, precision, blocks, points)
     for _ in range(most):
-        if length < 0.01 or enough():
+        if length < 0.01 or flat > 1 or enough():
             break
         if target is None:
             target = _secant(F, mean, precision, blocks)
         if enough():
             break
         move = np.linalg.solve(target, here.slope)
-        if length == 1.0 and _sds(move, target) < 0.1 and _largest_change(precision, target) < 0.3:
+        if not cut and _sds(move, target) < 0.1 and _largest_change(precision, target) < 0.3:
             return mean + move, target, here
         move *= min(1.0, LONGEST / np.abs(move).max())
         trial = mean + length * move, (1 - length) * precision + length * target
         there = look(*trial)
-        if objective(there, trial[1]) >= objective(here, precision) - 0.1:
+        gained = objective(there, trial[1]) - objective(here, precision)
+        if gained >= -0.1:
             (mean, precision), here, target = trial, there, None
-            length = min(1.0, 2 * length)
+            flat = flat + 1 if gained < 0.1 else 0
+            length, cut = length if cut else min(1.0, 2 * length), False
             F.tell(here.value, precision, blocks, points)
         else:
-            length /= 2
+            length, cut = length / 2, True
     return mean, precision, here
 
 
