@@ -19,7 +19,7 @@ from experiments import exact, paper, runs, synthetic, timing
 
 COLORS = {"joint": "0.35", "branch": "C1", "amortized": "C0", "solved": "C2", "exact": "black"}
 SOON = 0.1  # seconds: nothing earlier is drawn
-LINES = {"paper": "-", "ours": "--", "tight": ":"}
+LINES = {"paper": "-", "centred": "-.", "ours": "--", "tight": ":"}
 
 
 def main(argv: list[str]) -> int:

@@ -135,6 +135,7 @@ def times(where: Path, which: str) -> str:
         family = ", ".join(filter(None, [row["method"], row["covariance"]]))
         own = [f"{row['elbo'] / count:.5f}", f"{row['seconds']:.1f}{_busy(row)}"]
         seen = ["never" if cell is None else f"{cell:.1f}{_busy(row)}" for cell in cells]
+        seen[0] = seen[0] if ends else NONE
         moved = timing.shifted(trace, row["elbo"])
         seen += [spread([timing.at(moved, t) / count], 5) for t in AFTER]
         body.append([family, row["recipe"], f"{row['seed']:.0f}", *own, *seen])

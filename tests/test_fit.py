@@ -85,6 +85,7 @@ def test_networks_reach_the_optimum_on_other_data(covariance, seed):
     assert best.elbo - conjugate.exact_elbo(posterior.family, model, table, groups) < 0.3
 
 
+@pytest.mark.slow
 def test_the_amortization_gap_is_all_that_a_network_loses():
     """The claim after the Corollary, measured: refining each group closes what the network left."""
     table, _ = oracle.simulate(2, 12, np.arange(1, 13), 2)

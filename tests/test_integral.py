@@ -99,6 +99,7 @@ def test_where_the_likelihood_involves_theta(x64):
         np.testing.assert_allclose(of(total), of(lambda t: exact(groups, t)), rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_control_takes_most_of_the_noise_of_binary_groups(x64):
     """Gradients of 32 draws against those of 1,024: less than half the error of plain weights."""
     groups = table(binary=True)

@@ -29,10 +29,11 @@ def assert_same(first, second):
     np.testing.assert_allclose(first.history["elbo"], second.history["elbo"], rtol=1e-9)
 
 
+PLAIN = [pytest.param(m, 1, marks=pytest.mark.slow if m == "amortized" else ()) for m in METHODS]
 TIGHT = [pytest.param(m, 4, marks=pytest.mark.slow) for m in METHODS if m != "joint"]
 
 
-@pytest.mark.parametrize("method, local_draws", [*((m, 1) for m in METHODS), *TIGHT])
+@pytest.mark.parametrize("method, local_draws", [*PLAIN, *TIGHT])
 def test_same_steps_as_densities(method, local_draws, x64):
     """Group covariates, theta in the likelihood, blocks: step by step to rounding."""
     fits = []

@@ -126,6 +126,7 @@ def test_the_tight_gradient_of_local_parameters_is_the_bounds(name, few, key, x6
     assert doubly.std(0).mean() < 0.7 * plain.std(0).mean()
 
 
+@pytest.mark.slow
 def test_draws_spread_evenly_keep_its_direction(few, key, x64, monkeypatch):
     """With more than four draws: the gradient of the bound with independent ones, nearly."""
     spread, _ = (g.mean(0) for g in local_gradients("branch-dense", 16, few, key))
