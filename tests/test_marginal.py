@@ -13,7 +13,17 @@ from ramify._integral import bound
 from ramify._marginal import Expansion, Marginal, Plan
 from ramify._solver import solver
 from ramify._summary import worries
-from ramify._theta import NotFinite, Start, _moments, _secant, _shorter, _taught, climb
+from ramify._theta import (
+    NotFinite,
+    Start,
+    _moments,
+    _secant,
+    _shorter,
+    _taught,
+    average,
+    climb,
+    normal_points,
+)
 
 
 def test_the_jackknife_removes_the_bias_in_one_over_k():
@@ -162,6 +172,20 @@ def test_steps_to_where_no_slope_is_are_not_taken():
     assert np.all(np.isfinite(precision)) and np.linalg.eigvalsh(precision).min() > 0
     with pytest.raises(NotFinite):
         climb(Cliff(), nowhere([0.5, 0.5]), 1, lambda: False)
+
+
+def test_averages_need_all_their_points():
+    """Where F is not finite at one of them, the mode and its curvature are what is returned."""
+
+    class Edge(Ridge):
+        def __call__(self, centre, thetas, blocks):
+            found = super().__call__(centre, thetas, blocks)
+            return found if len(thetas) == 1 else found._replace(value=np.nan)
+
+    mean, P, here = climb(Edge(), nowhere([0.9, 0.8]), 1, lambda: False)
+    found = average(Edge(), mean, P, here, normal_points(4, 2), 1, lambda: False)
+    np.testing.assert_array_equal(found[0], mean)
+    assert found[2] is here and np.linalg.eigvalsh(found[1]).min() > 0
 
 
 def test_a_look_around_is_never_far():

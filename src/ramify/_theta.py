@@ -73,7 +73,10 @@ def learn(
         if points == 1:
             mean, precision, here = laplace(marginal, mean, precision, here, stages[-1], enough)
         else:
-            mean, precision, here = average(marginal, mean, precision, points, stages[-1], enough)
+            noise = normal_points(points, len(mean))
+            mean, precision, here = average(
+                marginal, mean, precision, here, noise, stages[-1], enough
+            )
     left = _sds(np.linalg.solve(precision, here.slope), precision)
     slope = np.full_like(mean, np.nan) if enough() else marginal.bias(mean)
     shift = np.linalg.solve(precision, slope)  # how far it moves the mean of q(theta)
@@ -241,7 +244,8 @@ def average(
     F: Marginal,
     mean: np.ndarray,
     precision: np.ndarray,
-    points: int,
+    here: Expansion,
+    noise: np.ndarray,
     blocks: int,
     enough: Callable[[], bool],
     most: int = 32,
@@ -250,9 +254,9 @@ def average(
 
     A step that would lower the bound E_q[F] + entropy on those points is halved until it does not, and
     the next is no longer; those after it may be. Ends where two in a row gain nothing. The last step is
-    taken without another look: Newton squares an error that is small already.
+    taken without another look: Newton squares an error that is small already. `here` is F at the mean,
+    which is the answer where F is not finite at all the points.
     """
-    noise = normal_points(points, len(mean))
 
     def look(m: np.ndarray, P: np.ndarray) -> Expansion:
         thetas = m + np.linalg.solve(np.linalg.cholesky(P).T, noise.T).T
@@ -262,8 +266,10 @@ def average(
     length, target, cut, flat = 1.0, None, False, 0
     # The points of q(theta) spread as it says, so what steps have taught is not enough.
     precision = _secant(F, mean, precision, blocks, one_sided=True)
-    here = look(mean, precision)
-    F.tell(here.value, precision, blocks, points)
+    if enough() or not (first := look(mean, precision)).finite:
+        return mean, precision, here
+    here = first
+    F.tell(here.value, precision, blocks, len(noise))
     for _ in range(most):
         if length < 0.01 or flat > 1 or enough():
             break
@@ -282,7 +288,7 @@ def average(
             (mean, precision), here, target = trial, there, None
             flat = flat + 1 if gained < 0.1 else 0
             length, cut = length if cut else min(1.0, 2 * length), False
-            F.tell(here.value, precision, blocks, points)
+            F.tell(here.value, precision, blocks, len(noise))
         else:
             length, cut = length / 2, True
     return mean, precision, here
