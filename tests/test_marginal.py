@@ -66,7 +66,7 @@ def test_a_sweep_of_a_normal_model_is_exact(one_proposal):
         log_local=lambda theta, z, group: normal(z["b"], theta["mu"]),
         log_lik=lambda theta, z, row: normal(row["y"], z["b"]),
     )
-    members = np.array([[0, 1, 2], [3, 4, 5]])
+    members = np.array([[0, 1, 2, 5], [3, 4, -1, -1]])  # and two filler places
     own = solver(model, whole(groups), rounds=0), to_device(groups), members
     plan = Plan(rows=26, local_draws=32, one_proposal=one_proposal)
     F = Marginal(model, *own, plan, jax.random.key(0), 3, lambda row: None)
