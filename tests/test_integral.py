@@ -99,6 +99,27 @@ def test_where_the_likelihood_involves_theta(x64):
         np.testing.assert_allclose(of(total), of(lambda t: exact(groups, t)), rtol=1e-5, atol=1e-4)
 
 
+def test_a_normal_priors_expansion_is_all_of_it(x64):
+    """Weights by the expansion are those by the density at every draw, at any theta."""
+    groups = table(binary=True)
+    lik = lambda theta, z, row: dist.Bernoulli(logits=z["b"]).log_prob(row["y"])
+    m, batch = model(lik), whole(groups)
+    own = solver(m, example(groups), rounds=0, points=2)
+    site = own.solve(m, batch, THETA)
+    points = group_points(jax.random.key(0), batch.index, 8, 1)
+    local = recombine(m, batch, site, THETA, False)
+    weigh = weigh_block(m, own, batch, site, local, points)
+    assert weigh.own is None
+    z = jax.vmap(local.propose)(points)[0]
+    each = lambda theta: jax.vmap(lambda z: m.log_local(theta, z, batch))(z)
+    for theta in (THETA, THETA + 0.7):
+        parts, plain = weigh.parts(theta), weigh._replace(own=each).parts(theta)
+        real = np.asarray(batch.group_mask)
+        np.testing.assert_allclose(
+            parts.log_weight[:, real], plain.log_weight[:, real], rtol=1e-9, atol=1e-9
+        )
+
+
 @pytest.mark.slow
 def test_the_control_takes_most_of_the_noise_of_binary_groups(x64):
     """Gradients of 32 draws against those of 1,024: less than half the error of plain weights."""

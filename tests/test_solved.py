@@ -14,7 +14,8 @@ from ramify._data import cut, to_device, whole
 from ramify._elbo import elbo
 from ramify._family import example
 from ramify._marginal import definite
-from ramify._solver import newton, recombine, safe_scale, uses_theta
+from ramify._program import uses_theta
+from ramify._solver import newton, recombine, safe_scale
 
 
 def conjugate(dim: int) -> rf.Model:

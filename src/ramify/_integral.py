@@ -23,6 +23,7 @@ from jaxtyping import Array, Bool, Float
 from ramify._family import quarter_sizes
 from ramify._local import Local
 from ramify._model import Model, group_log_liks
+from ramify._program import normal_prior
 from ramify._small import inverse_factor
 from ramify._solver import (
     Quadratic,
@@ -86,31 +87,41 @@ def controlled(
 class Weigh(NamedTuple):
     """A block's importance draws with the proposal held fixed, and their weights at any theta.
 
-    `log_joint(theta, z)` is what of log p(y_i, z | theta) involves theta, [n, B] for z [n, B, M]; the
-    rest, and the proposal's density, are in `fixed`. `expansion(theta)` is that of log p(y_i, z | theta)
-    around `anchor`; where it has a maximum (`definite`), its Gaussian is the draws' control.
+    `prior(theta)` is the expansion of log p(z | theta) around the mode, `own(theta)` its value at
+    each draw, where the expansion is not the whole of it (None where it is); `likelihood(theta)` is what
+    the draws and the mode tell of the likelihood. `step` leads from the mode to each draw. Where both
+    expansions together have a maximum (`definite`), their Gaussian is the draws' control.
     """
 
-    log_joint: Callable[[Array, Array], Float[Array, "n B"]]
-    expansion: Callable[[Array], Quadratic]
-    z: Float[Array, "K B M"]
-    fixed: Float[Array, "K B"]
+    prior: Callable[[Array], Quadratic]
+    own: Callable[[Array], Float[Array, "K B"]] | None
+    likelihood: Callable[[Array], "Likelihood"]
+    step: Float[Array, "B M K"]
     log_q: Float[Array, "K B"]
-    anchor: Float[Array, "B M"]
     definite: Bool[Array, " B"]
 
     def parts(self, theta: Float[Array, " D"]) -> Parts:
         """Weights and the Gaussian's integral at this theta."""
-        gaussian = self.expansion(theta)
+        prior, rows = self.prior(theta), self.likelihood(theta)
+        bent = parabola(prior, self.step)
+        own = bent if self.own is None else self.own(theta)
         return Parts(
-            self.log_joint(theta, self.z) + self.fixed,
-            parabola(gaussian, self.z - self.anchor) - self.log_q,
-            log_integral(gaussian, self.definite),
+            own + rows.value - self.log_q,
+            bent + rows.bent - self.log_q,
+            log_integral(prior + rows.expansion, self.definite),
         )
 
     def bound(self, theta: Float[Array, " D"]) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
         """Log p^(y_i | theta), and an estimate of the bias that is left in it."""
         return controlled(self.parts(theta), self.definite)
+
+
+class Likelihood(NamedTuple):
+    """Each group's log likelihood: at the draws, expanded around the mode, and that at the draws."""
+
+    value: Float[Array, "K B"]
+    expansion: Quadratic
+    bent: Float[Array, "K B"]
 
 
 def weigh_block(
@@ -121,40 +132,50 @@ def weigh_block(
     local: Local,
     points: Float[Array, "K B M"],
 ) -> Weigh:
-    """Draws of every group's z from its solved conditional `local`, with their control."""
+    """Draws of every group's z from its solved conditional `local`, with their control.
+
+    Where p(z | theta) is a Gaussian its expansion gives its density at all the draws: then theta is
+    looked at once a group, not once a draw.
+    """
     z, log_q = jax.vmap(local.propose)(points)
-    own = jax.vmap(lambda theta, z: model.log_local(theta, z, batch), (None, 0))
-    rows = lambda theta, z: group_log_liks(model, theta, z, batch)
-    expansion = site_gaussian(model, batch, site, solver.uses_theta)
-    if solver.uses_theta:
-        log_joint = lambda t, z: own(t, z) + rows(t, z)
-        fixed = -log_q
-    else:
-        log_joint = own
-        fixed = rows(jnp.zeros(model.theta.size), z) - log_q
-    definite = site.converged & batch.group_mask
-    return Weigh(log_joint, expansion, z, fixed, log_q, site.anchor, definite)
+    step = jnp.moveaxis(z - site.anchor, 0, -1)
+    expansion = site_likelihood(model, batch, site, solver.uses_theta)
+
+    def likelihood(theta: Float[Array, " D"]) -> Likelihood:
+        around = expansion(theta)
+        value = group_log_liks(model, theta, z, batch)
+        return Likelihood(value, around, parabola(around, step))
+
+    fixed = None if solver.uses_theta else likelihood(jnp.zeros(model.theta.size))
+    every = jax.vmap(lambda theta, z: model.log_local(theta, z, batch), (None, 0))
+    return Weigh(
+        prior=lambda theta: expand_local(model, batch, theta, site.anchor),
+        own=None if normal_prior(model, batch) else lambda theta: every(theta, z),
+        likelihood=likelihood if fixed is None else lambda _: fixed,
+        step=step,
+        log_q=log_q,
+        definite=site.converged & batch.group_mask,
+    )
 
 
-def site_gaussian(
+def site_likelihood(
     model: Model, batch: Batch, site: Site, again: bool
 ) -> Callable[[Array], Quadratic]:
-    """Theta -> the expansion of log p(y_i, z | theta) around the site's anchor.
+    """Theta -> the likelihood's expansion around the site's anchor.
 
-    The likelihood's is the site's own or, where theta is in it, made `again` at each theta.
+    It is the site's own or, where theta is in it, made `again` at each theta.
     """
+    if again:
+        return lambda theta: expand_likelihood(model, batch, theta, site.anchor)
     # Filler groups have an expansion of minus infinity, whose gradient is no number.
     known = jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, 0), site.likelihood)
-    prior = lambda theta: expand_local(model, batch, theta, site.anchor)
-    if again:
-        return lambda theta: prior(theta) + expand_likelihood(model, batch, theta, site.anchor)
-    return lambda theta: prior(theta) + known
+    return lambda _: known
 
 
-def parabola(q: Quadratic, step: Float[Array, "n B M"]) -> Float[Array, "n B"]:
-    """The expansion's value at a step from where it was made."""
-    bent = jnp.einsum("nbi,bij,nbj->nb", step, q.curvature, step)
-    return q.value + jnp.einsum("nbi,bi->nb", step, q.slope) - 0.5 * bent
+def parabola(q: Quadratic, step: Float[Array, "B M n"]) -> Float[Array, "n B"]:
+    """The expansion's value at n steps from where it was made."""
+    slope = q.slope[..., None] - 0.5 * jnp.einsum("bij,bjn->bin", q.curvature, step)
+    return (q.value[:, None] + jnp.sum(slope * step, 1)).T
 
 
 def log_integral(q: Quadratic, definite: Bool[Array, " B"]) -> Float[Array, " B"]:

@@ -24,6 +24,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ramify._local import Local
 from ramify._model import Model, sum_rows
+from ramify._program import uses_theta
 from ramify._small import inverse_factor
 from ramify._types import Batch
 
@@ -333,22 +334,6 @@ def safe_scale(
     chosen = jnp.take_along_axis(scales, first[None, :, None, None], 0)[0]
     usable = jnp.any(good, 0)
     return _where(usable, chosen, jnp.broadcast_to(eye, chosen.shape)), good[0]
-
-
-def uses_theta(model: Model, batch: Batch) -> bool:
-    """Whether the likelihood involves theta at all, read from its program.
-
-    Follows theta through the traced equations, taking each output of an equation to depend on all
-    its inputs: it may say True too often, never False wrongly.
-    """
-    theta = jax.ShapeDtypeStruct((model.theta.size,), jnp.zeros(()).dtype)
-    z = jax.ShapeDtypeStruct((batch.segment.shape[0], model.z.size), theta.dtype)
-    program = jax.make_jaxpr(model.log_lik)(theta, z, batch).jaxpr
-    reached = {program.invars[0]}
-    for equation in program.eqns:
-        if any(v in reached for v in equation.invars if not hasattr(v, "val")):
-            reached.update(equation.outvars)
-    return any(v in reached for v in program.outvars if not hasattr(v, "val"))
 
 
 def _objective(model: Model, batch: Batch, theta: Array, z: Array) -> Float[Array, " B"]:

@@ -6,12 +6,15 @@ kinks (absolute values) or steps, differentiation misses what these see, and New
 nonsense without a sign of it.
 """
 
+from functools import partial
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ramify._computing import compiled
 from ramify._local import Local
 from ramify._model import Model
 from ramify._solver import Quadratic, expand_likelihood, expand_local, safe_scale, times_covariance
@@ -35,7 +38,7 @@ class Opinions(eqx.Module):
 
 
 # It runs once, on little data: compiling is what it costs.
-@eqx.filter_jit(compiler_options={"xla_backend_optimization_level": 0})  # pyright: ignore[reportCallIssue]
+@partial(compiled, xla_backend_optimization_level=0)
 def opinions(model: Model, batch: Batch, theta: Float[Array, " D"]) -> Opinions:
     """Each group's expected slope and curvature under p(z | theta), taken for a Gaussian.
 

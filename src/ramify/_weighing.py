@@ -2,19 +2,19 @@
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Float64, PRNGKeyArray
 
+from ramify._computing import compiled
 from ramify._data import Groups
 from ramify._draws import Draws, map_draws, per_draw
 from ramify._family import Branched, Family, group_points, quarter_sizes
-from ramify._integral import Parts, controlled, log_integral, parabola, site_gaussian
+from ramify._integral import Parts, controlled, log_integral, parabola, site_likelihood
 from ramify._metrics import _sums, _theta_terms
 from ramify._model import Model, group_log_lik
-from ramify._solver import Site, Solver, recombine
+from ramify._solver import Site, Solver, expand_local, recombine
 from ramify._streaming import blocks, precise_sum
 from ramify._types import Batch
 
@@ -50,7 +50,7 @@ def theta_log_weights(
     return total, noise
 
 
-@eqx.filter_jit
+@compiled
 def _marginal_block(
     family: Branched, model: Model, batch: Batch, theta: Draws, K: int, lean: bool
 ) -> tuple[Float[Array, " S"], Float[Array, " S"], Float[Array, " S"]]:
@@ -101,10 +101,12 @@ def _with_control(
     if site is None:
         none = jnp.zeros(log_weight.shape[1])
         return Parts(log_weight, jnp.zeros_like(log_weight), none), none > 0
-    gaussian = site_gaussian(model, batch, site, again)(theta)
+    prior = expand_local(model, batch, theta, site.anchor)
+    gaussian = prior + site_likelihood(model, batch, site, again)(theta)
     definite = site.converged & batch.group_mask
     volume = log_integral(gaussian, definite)
-    parts = Parts(log_weight, parabola(gaussian, z - site.anchor) - log_q, volume)
+    bent = parabola(gaussian, jnp.moveaxis(z - site.anchor, 0, -1))
+    parts = Parts(log_weight, bent - log_q, volume)
     return parts, definite & jnp.isfinite(volume)
 
 
