@@ -32,6 +32,7 @@ X = jnp.ones((3, 2))
         (lambda x: jnp.where(x > 0, x, 2 * x), math.inf),
         (lambda x: jnp.where(x != 3.0, x, 2 * x), math.inf),
         (jnp.abs, math.inf),
+        (lambda x: x.astype(int).astype(float), math.inf),
         (lambda x: jnp.sign(x) * x, math.inf),
         (lambda x: 1 / x, math.inf),
         (lambda x: x**-1, math.inf),

@@ -18,7 +18,7 @@ from ramify._types import Batch
 # Results that are linear in all their operands together, in their first operand, or in each of them.
 LINEAR = set(
     "add sub neg reduce_sum broadcast_in_dim reshape transpose squeeze slice concatenate copy cumsum "
-    "rev pad convert_element_type expand_dims add_any real split".split()
+    "rev pad convert_element_type expand_dims add_any split".split()
 )
 LINEAR_IN_FIRST = set("div gather dynamic_slice".split())
 MULTILINEAR = set("mul dot_general".split())
@@ -80,7 +80,7 @@ def _outputs(equation: Any, into: list[Any]) -> list[Any]:
         return _degrees(inner.jaxpr, into)
     if _asks_finite(equation):
         return [0]
-    if name in LINEAR:
+    if name in LINEAR and _floats(equation):
         return [max(into)] * count
     if name in MULTILINEAR:
         return [sum(into)]
@@ -94,6 +94,11 @@ def _outputs(equation: Any, into: list[Any]) -> list[Any]:
     if name == "select_n" and not into[0]:
         return [max(into)]
     return [math.inf] * count
+
+
+def _floats(equation: Any) -> bool:
+    """Whether its results are real numbers: a conversion to whole ones is a function with steps."""
+    return all(jnp.issubdtype(v.aval.dtype, jnp.floating) for v in equation.outvars)
 
 
 def _asks_finite(equation: Any) -> bool:
