@@ -9,7 +9,7 @@ from jax.lax import Precision
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import ramify as rf
-from ramify._computing import computing
+from ramify._computing import compiled, computing
 from ramify._local import Layers
 
 
@@ -77,3 +77,19 @@ def test_every_density_is_exact(watched):
     so_far = len(seen)
     next(iter(posterior.sample_blocks(draws=10)))
     assert len(seen) > so_far > 1 and set(seen) == {"highest"}
+
+
+def test_compiled_once_and_inside_others():
+    """A function that is compiled can be called by one that is traced, though it has options."""
+    traces = []
+
+    @compiled
+    def square(x):
+        traces.append(None)
+        return x**2
+
+    one, three = np.float32(1), np.float32(3)
+    assert square(one) == 1 and square(three) == 9
+    assert len(traces) == 1
+    assert compiled(lambda x: square(x) + 1)(three) == 10
+    assert jax.grad(square)(three) == 6

@@ -62,6 +62,7 @@ def test_k_hat_at_the_edges():
     assert k_hat(np.full(100, -700.0)) == 0.0
     assert k_hat(np.append(np.zeros(99), 2000.0)) == np.inf
     assert k_hat(np.append(np.zeros(99), np.nan)) == np.inf
+    assert k_hat(np.append(np.linspace(-744.0, -720.0, 99), 0.0)) == np.inf
     assert k_hat(np.append(np.random.default_rng(0).normal(size=99), -np.inf)) < 1
     with pytest.raises(ValueError, match="at least 25 weights"):
         k_hat(np.zeros(8))

@@ -11,8 +11,8 @@ from scipy import stats
 from scipy.special import expit
 
 from ramify._data import whole
+from ramify._degree import uses_theta
 from ramify._family import example
-from ramify._program import uses_theta
 from ramify.frontends._formula_model import SD
 from ramify.frontends._formula_priors import from_plain, in_words, to_plain
 from ramify.frontends.formula import from_formula

@@ -109,15 +109,32 @@ def test_a_normal_priors_expansion_is_all_of_it(x64):
     points = group_points(jax.random.key(0), batch.index, 8, 1)
     local = recombine(m, batch, site, THETA, False)
     weigh = weigh_block(m, own, batch, site, local, points)
-    assert weigh.own is None
+    assert weigh.density is None
     z = jax.vmap(local.propose)(points)[0]
     each = lambda theta: jax.vmap(lambda z: m.log_local(theta, z, batch))(z)
     for theta in (THETA, THETA + 0.7):
-        parts, plain = weigh.parts(theta), weigh._replace(own=each).parts(theta)
+        parts, plain = weigh.parts(theta), weigh._replace(density=each).parts(theta)
         real = np.asarray(batch.group_mask)
         np.testing.assert_allclose(
             parts.log_weight[:, real], plain.log_weight[:, real], rtol=1e-9, atol=1e-9
         )
+
+
+@pytest.mark.parametrize("tau", [1.0, 0.05, 0.003])
+def test_a_narrow_prior_keeps_its_digits(tau):
+    """In float32, with draws made where the sd between groups is a thousand times smaller."""
+    groups, far = table(binary=False), jnp.array([0.3, np.log(3.0)])
+    m, batch, theta = model(normal), whole(groups), jnp.array([0.3, np.log(tau)])
+    own = solver(m, example(groups), rounds=0, points=2)
+    site = own.solve(m, batch, far)
+    points = group_points(jax.random.key(0), batch.index, 64, 1)
+    weigh = weigh_block(m, own, batch, site, recombine(m, batch, site, theta, False), points)
+    total = lambda t: jnp.sum(jnp.where(batch.group_mask, weigh.bound(t)[0], 0))
+    value, slope = jax.value_and_grad(total)(theta)
+    with jax.enable_x64():
+        truth = jax.value_and_grad(lambda t: exact(groups, t))(np.asarray(theta, np.float64))
+    np.testing.assert_allclose(value, truth[0], rtol=2e-6)
+    np.testing.assert_allclose(slope, truth[1], rtol=1e-3, atol=5e-3)
 
 
 @pytest.mark.slow

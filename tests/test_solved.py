@@ -11,10 +11,10 @@ import oracle
 import problems
 import ramify as rf
 from ramify._data import cut, to_device, whole
+from ramify._degree import uses_theta
 from ramify._elbo import elbo
 from ramify._family import example
 from ramify._marginal import definite
-from ramify._program import uses_theta
 from ramify._solver import newton, recombine, safe_scale
 
 
@@ -371,3 +371,32 @@ def test_refine_closes_the_amortization_gap():
     assert abs(after - before - gaps.amortization.sum()) < 5 * noise
     with pytest.raises(ValueError, match="solved"):
         rf.fit(model, groups).refine()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("N, rows, seed", [(100, 2, 6), (64, 3, 5)])
+def test_groups_that_say_little(N, rows, seed):
+    """Two or three yes or no answers a group: their sd, as wide as the prior, against quadrature."""
+    rng = np.random.default_rng(seed)
+    group = np.repeat(np.arange(N), rows)
+    y = (rng.random(N * rows) < 1 / (1 + np.exp(-0.5 * rng.normal(size=N)[group]))).astype(int)
+    model, groups = rf.from_formula("y ~ 1 + (1 | g)", {"g": group, "y": y}, likelihood="bernoulli")
+    draws = rf.fit(model, groups).sample_theta(4000)
+    axes = np.meshgrid(np.linspace(-2, 2, 81), np.linspace(-9, 3, 161), indexing="ij")
+    grid = jnp.asarray(np.stack(axes, -1).reshape(-1, 2), jnp.float32)
+    values = jax.vmap(model.global_values)(grid)
+    own = {name: np.asarray(values[name], float).ravel() for name in ("Intercept", "sd")}
+    x, weight = np.polynomial.hermite_e.hermegauss(60)
+    eta = own["Intercept"][:, None] + own["sd"][:, None] * x
+    log = np.asarray(jax.vmap(model.log_prior)(grid), float)
+    for yes, count in enumerate(np.bincount(np.bincount(group, y).astype(int))):
+        each = -yes * np.logaddexp(0, -eta) - (rows - yes) * np.logaddexp(0, eta)
+        log += count * np.log(np.exp(each) @ (weight / weight.sum()))
+    share = np.exp(log - log.max())
+    share /= share.sum()
+    for name, at in own.items():
+        mean = share @ at
+        sd = np.sqrt(share @ (at - mean) ** 2)
+        found = np.asarray(draws[name], float).ravel()
+        assert abs(found.mean() - mean) < 0.1 * sd  # 4,000 draws, a few hundred of them effective
+        assert found.std() == pytest.approx(sd, rel=0.08)

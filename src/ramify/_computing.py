@@ -8,8 +8,8 @@ On GPUs with tensor cores JAX multiplies float32 matrices in TF32, with three di
 network, not for a density or the factor of a covariance. Networks ask for it themselves
 (`fast_products`).
 
-Compiling takes longer than the work of many a call. XLA's older emitters for CPUs compile what runs a
-few times in two thirds of the time, to code that is as fast (`compiled`).
+Compiling takes longer than the work of many a call. XLA's older emitters for CPUs compile in two thirds
+of the time, to code that is as fast but for networks (`compiled`).
 """
 
 from collections.abc import Callable
@@ -19,6 +19,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import equinox as eqx
 import jax
+from jax.core import Tracer
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -43,9 +44,10 @@ def fast_products() -> AbstractContextManager[None]:
 
 
 def compiled(function: Callable[P, T], **options: Any) -> Callable[P, T]:
-    """`eqx.filter_jit` for all but long loops, with the compiler's `options`.
+    """`eqx.filter_jit` for all but the steps of a network, with the compiler's `options`.
 
-    Made at the first call: what may be asked of the compiler depends on the device.
+    Made at the first call: what may be asked of the compiler depends on the device. Traced inside
+    another function it is that function's, since only what is outermost can have options.
     """
 
     @cache
@@ -55,7 +57,8 @@ def compiled(function: Callable[P, T], **options: Any) -> Callable[P, T]:
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        return made()(*args, **kwargs)
+        traced = any(isinstance(x, Tracer) for x in jax.tree.leaves((args, kwargs)))
+        return (function if traced else made())(*args, **kwargs)
 
     return call
 

@@ -25,7 +25,6 @@ MOST_BIAS = 0.1  # of theta's means, in posterior sds, before K is doubled
 MOST_DRAWS = 2048
 STALLED = 0.5  # posterior sds that theta's last gradient still asks for
 MANY = 2000  # groups, past which q(theta) is Laplace's: what averages over it add goes as 1/N
-NEARBY = 16  # groups for each number of theta, past which all points of theta can share draws of z
 FEW = 2**13  # likelihoods of rows that cost next to nothing
 CLOUD_WORK = 2**28  # likelihoods of rows, for weighted draws of theta where the data are small
 
@@ -102,7 +101,7 @@ def _search(model: Model, groups: Groups, family: Branched, wish: Wish, budget: 
         R, B = block_shape(groups.sizes, wish.rows, most=_rows(K * model.z.size))
         members = partition(np.random.default_rng(wish.seed), groups.sizes, R, B)
         stages = [len(members)] if start.found else _stages(members, model.theta.size)
-        plan = Plan(R, K, points == 1 or len(groups) >= NEARBY * model.theta.size)
+        plan = Plan(R, K, one_proposal=points == 1)
         own = model, lean, data, members, plan, jax.random.key(wish.seed), room
         marginal = Marginal(*own, lambda row, K=K: _tell(row, K, history, budget), budget)
         try:

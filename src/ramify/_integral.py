@@ -20,10 +20,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from ramify._degree import normal_prior
 from ramify._family import quarter_sizes
 from ramify._local import Local
 from ramify._model import Model, group_log_liks
-from ramify._program import normal_prior
 from ramify._small import inverse_factor
 from ramify._solver import (
     Quadratic,
@@ -87,14 +87,14 @@ def controlled(
 class Weigh(NamedTuple):
     """A block's importance draws with the proposal held fixed, and their weights at any theta.
 
-    `prior(theta)` is the expansion of log p(z | theta) around the mode, `own(theta)` its value at
-    each draw, where the expansion is not the whole of it (None where it is); `likelihood(theta)` is what
-    the draws and the mode tell of the likelihood. `step` leads from the mode to each draw. Where both
-    expansions together have a maximum (`definite`), their Gaussian is the draws' control.
+    `prior(theta)` is the expansion of log p(z | theta) around the proposal's mean, `density(theta)` its
+    value at each draw, or None where the expansion is the whole of it; `likelihood(theta)` is what is
+    known of the likelihood. `step` leads from the mean to each draw. Where both expansions together
+    have a maximum (`definite`), their Gaussian is the draws' control.
     """
 
     prior: Callable[[Array], Quadratic]
-    own: Callable[[Array], Float[Array, "K B"]] | None
+    density: Callable[[Array], Float[Array, "K B"]] | None
     likelihood: Callable[[Array], "Likelihood"]
     step: Float[Array, "B M K"]
     log_q: Float[Array, "K B"]
@@ -102,13 +102,13 @@ class Weigh(NamedTuple):
 
     def parts(self, theta: Float[Array, " D"]) -> Parts:
         """Weights and the Gaussian's integral at this theta."""
-        prior, rows = self.prior(theta), self.likelihood(theta)
-        bent = parabola(prior, self.step)
-        own = bent if self.own is None else self.own(theta)
+        prior, likelihood = self.prior(theta), self.likelihood(theta)
+        expanded = parabola(prior, self.step)
+        density = expanded if self.density is None else self.density(theta)
         return Parts(
-            own + rows.value - self.log_q,
-            bent + rows.bent - self.log_q,
-            log_integral(prior + rows.expansion, self.definite),
+            density + likelihood.value - self.log_q,
+            expanded + likelihood.expanded - self.log_q,
+            log_integral(prior + likelihood.expansion, self.definite),
         )
 
     def bound(self, theta: Float[Array, " D"]) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
@@ -117,11 +117,11 @@ class Weigh(NamedTuple):
 
 
 class Likelihood(NamedTuple):
-    """Each group's log likelihood: at the draws, expanded around the mode, and that at the draws."""
+    """Each group's: its log at the draws, the expansion of that, and the expansion at the draws."""
 
     value: Float[Array, "K B"]
     expansion: Quadratic
-    bent: Float[Array, "K B"]
+    expanded: Float[Array, "K B"]
 
 
 def weigh_block(
@@ -135,22 +135,22 @@ def weigh_block(
     """Draws of every group's z from its solved conditional `local`, with their control.
 
     Where p(z | theta) is a Gaussian its expansion gives its density at all the draws: then theta is
-    looked at once a group, not once a draw.
+    looked at once a group, not once a draw. Expansions are around the proposal's mean: from afar the
+    parabola of a narrow p(z | theta) is a difference of large numbers.
     """
     z, log_q = jax.vmap(local.propose)(points)
-    step = jnp.moveaxis(z - site.anchor, 0, -1)
-    expansion = site_likelihood(model, batch, site, solver.uses_theta)
+    step = jnp.moveaxis(z - local.mean, 0, -1)
+    expansion = site_likelihood(model, batch, site, local.mean, solver.uses_theta)
 
     def likelihood(theta: Float[Array, " D"]) -> Likelihood:
-        around = expansion(theta)
-        value = group_log_liks(model, theta, z, batch)
+        around, value = expansion(theta), group_log_liks(model, theta, z, batch)
         return Likelihood(value, around, parabola(around, step))
 
     fixed = None if solver.uses_theta else likelihood(jnp.zeros(model.theta.size))
-    every = jax.vmap(lambda theta, z: model.log_local(theta, z, batch), (None, 0))
+    density = jax.vmap(lambda theta, z: model.log_local(theta, z, batch), (None, 0))
     return Weigh(
-        prior=lambda theta: expand_local(model, batch, theta, site.anchor),
-        own=None if normal_prior(model, batch) else lambda theta: every(theta, z),
+        prior=lambda theta: expand_local(model, batch, theta, local.mean),
+        density=None if normal_prior(model, batch) else lambda theta: density(theta, z),
         likelihood=likelihood if fixed is None else lambda _: fixed,
         step=step,
         log_q=log_q,
@@ -159,16 +159,17 @@ def weigh_block(
 
 
 def site_likelihood(
-    model: Model, batch: Batch, site: Site, again: bool
+    model: Model, batch: Batch, site: Site, around: Float[Array, "B M"], again: bool
 ) -> Callable[[Array], Quadratic]:
-    """Theta -> the likelihood's expansion around the site's anchor.
+    """Theta -> the likelihood's expansion at the site's anchor, written around another point.
 
     It is the site's own or, where theta is in it, made `again` at each theta.
     """
+    step = around - site.anchor
     if again:
-        return lambda theta: expand_likelihood(model, batch, theta, site.anchor)
+        return lambda theta: expand_likelihood(model, batch, theta, site.anchor).moved(step)
     # Filler groups have an expansion of minus infinity, whose gradient is no number.
-    known = jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, 0), site.likelihood)
+    known = jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, 0), site.likelihood).moved(step)
     return lambda _: known
 
 

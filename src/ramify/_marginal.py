@@ -47,9 +47,9 @@ class Plan(NamedTuple):
     """What a sweep does; hashable, compiled once.
 
     `one_proposal`: all points of theta share the draws made at the centre, and a likelihood without
-    theta is then evaluated once for all of them. For points that are near beside the spread of z_i,
-    as they are where many groups tell theta: of N groups a draw of D numbers moves it by about
-    sqrt(D/N) of its sds.
+    theta is then evaluated once for all of them. For points that are near beside the spread of
+    z_i, as they are where thousands of groups tell theta. Hundreds are too few where each says
+    little: the sds of theta's scales were 20% too small with the draws of one theta.
     """
 
     rows: int

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Float64
 
+TINY = 1e-300  # of the largest weight: a quarter of the tail is as good as zero
 EVEN = 0.01  # weights that exceed their mean by less than this share have no tail to speak of
 
 
@@ -59,7 +60,7 @@ def _tail_shapes(log_weights: Float64[np.ndarray, "N S"]) -> Float64[np.ndarray,
     shapes[even] = 0.0
     weight = np.sort(weight, 1)[:, -size - 1 :]
     excess = weight[:, 1:] - weight[:, :1]
-    fits = ~even & (excess[:, size // 4] > 0) & np.isfinite(excess[:, -1])
+    fits = ~even & (excess[:, size // 4 - 1] > TINY) & np.isfinite(excess[:, -1])
     for rows in np.array_split(np.flatnonzero(fits), max(1, -(-fits.sum() // 1024))):
         shapes[rows] = _pareto_shape(excess[rows])
     return shapes

@@ -22,9 +22,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from ramify._degree import uses_theta
 from ramify._local import Local
 from ramify._model import Model, sum_rows
-from ramify._program import uses_theta
 from ramify._small import inverse_factor
 from ramify._types import Batch
 
@@ -42,6 +42,12 @@ class Quadratic(NamedTuple):
     def __add__(self, other: "Quadratic") -> "Quadratic":  # pyright: ignore[reportIncompatibleMethodOverride]
         """The sum of two functions' expansions."""
         return Quadratic(*(a + b for a, b in zip(self, other, strict=True)))
+
+    def moved(self, step: Float[Array, "B M"]) -> "Quadratic":
+        """The same parabola, written around a point that is a step away."""
+        pull = jnp.einsum("bij,bj->bi", self.curvature, step)
+        value = self.value + jnp.sum((self.slope - 0.5 * pull) * step, -1)
+        return Quadratic(value, self.slope - pull, self.curvature)
 
 
 class Site(NamedTuple):

@@ -1,6 +1,6 @@
 """Importance weights of theta, with every group's z integrated out: how good q(theta) is."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -65,15 +65,26 @@ def _marginal_block(
     again = site is not None and family.local.uses_theta and not lean
 
     def one(_: PRNGKeyArray, value: Float[Array, " D"]) -> tuple[Array, Array, Array]:
-        z, log_q = jax.vmap(conditional(value).propose)(points)
+        local = conditional(value)
+        z, log_q = jax.vmap(local.propose)(points)
         weigh = lambda z: log_joint(model, batch, value, z)
         log_weight = jax.lax.map(weigh, z, batch_size=8) - log_q
-        parts, definite = _with_control(model, batch, site, value, again, z, log_q, log_weight)
+        drawn = Drawn(local.mean, z, log_q, log_weight)
+        parts, definite = _with_control(model, batch, site, value, again, drawn)
         real = lambda x: jnp.where(batch.group_mask, x, 0)
         total, apart = controlled(parts, definite)[0], _apart(parts, definite)
         return *precise_sum(real(total)), 0.5 * jnp.sum(real(apart))
 
     return map_draws(one, theta, per_draw(family, model, batch, K))
+
+
+class Drawn(NamedTuple):
+    """K draws of every group's z from a conditional with this mean, and their log weights."""
+
+    mean: Float[Array, "B M"]
+    z: Float[Array, "K B M"]
+    log_q: Float[Array, "K B"]
+    log_weight: Float[Array, "K B"]
 
 
 def _apart(parts: Parts, definite: Bool[Array, " B"]) -> Float[Array, " B"]:
@@ -90,23 +101,22 @@ def _with_control(
     site: Site | None,
     theta: Float[Array, " D"],
     again: bool,
-    z: Float[Array, "K B M"],
-    log_q: Float[Array, "K B"],
-    log_weight: Float[Array, "K B"],
+    drawn: Drawn,
 ) -> tuple[Parts, Bool[Array, " B"]]:
     """The draws with the Gaussian of a solved site as their control; without where there is none.
 
     The likelihood's expansion is the site's own or, `again`, made at this theta.
     """
+    mean, z, log_q, log_weight = drawn
     if site is None:
         none = jnp.zeros(log_weight.shape[1])
         return Parts(log_weight, jnp.zeros_like(log_weight), none), none > 0
-    prior = expand_local(model, batch, theta, site.anchor)
-    gaussian = prior + site_likelihood(model, batch, site, again)(theta)
+    prior = expand_local(model, batch, theta, mean)
+    gaussian = prior + site_likelihood(model, batch, site, mean, again)(theta)
     definite = site.converged & batch.group_mask
     volume = log_integral(gaussian, definite)
-    bent = parabola(gaussian, jnp.moveaxis(z - site.anchor, 0, -1))
-    parts = Parts(log_weight, bent - log_q, volume)
+    expanded = parabola(gaussian, jnp.moveaxis(z - mean, 0, -1))
+    parts = Parts(log_weight, expanded - log_q, volume)
     return parts, definite & jnp.isfinite(volume)
 
 

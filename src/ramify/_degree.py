@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ramify._model import Model
 from ramify._types import Batch
@@ -18,22 +19,17 @@ from ramify._types import Batch
 # Results that are linear in all their operands together, in their first operand, or in each of them.
 LINEAR = set(
     "add sub neg reduce_sum broadcast_in_dim reshape transpose squeeze slice concatenate copy cumsum "
-    "rev pad convert_element_type expand_dims add_any split".split()
+    "rev pad convert_element_type stack add_any split".split()
 )
 LINEAR_IN_FIRST = set("div gather dynamic_slice".split())
 MULTILINEAR = set("mul dot_general".split())
-CALLS = {
-    "jit": "jaxpr",
-    "pjit": "jaxpr",
-    "closed_call": "call_jaxpr",
-    "custom_jvp_call": "call_jaxpr",
-}
+CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr"}  # with their own derivatives
 
 
 def uses_theta(model: Model, batch: Batch) -> bool:
     """Whether the likelihood involves theta at all."""
     theta, z = _arguments(model, batch.segment.shape[0])
-    return degree(model.log_lik, (theta, z, batch), 0) > 0
+    return degree(model.log_lik, (theta, z, batch), 0) != 0
 
 
 def normal_prior(model: Model, batch: Batch) -> bool:
@@ -78,7 +74,7 @@ def _outputs(equation: Any, into: list[Any]) -> list[Any]:
     if name in CALLS:
         inner = equation.params[CALLS[name]]
         return _degrees(inner.jaxpr, into)
-    if _asks_finite(equation):
+    if _asks_finite(equation) and max(into) < math.inf:  # a polynomial of ours is finite
         return [0]
     if name in LINEAR and _floats(equation):
         return [max(into)] * count
@@ -86,7 +82,7 @@ def _outputs(equation: Any, into: list[Any]) -> list[Any]:
         return [sum(into)]
     if name in ("integer_pow", "square"):
         power = equation.params.get("y", 2)
-        return [power * into[0] if power >= 0 else math.inf]
+        return [power * into[0] if power > 0 else math.inf]
     if name in LINEAR_IN_FIRST and not any(into[1:]):
         return [into[0]]
     if name == "triangular_solve" and not into[0]:
@@ -102,8 +98,8 @@ def _floats(equation: Any) -> bool:
 
 
 def _asks_finite(equation: Any) -> bool:
-    """Whether it is a part of "is this finite?", as NumPyro asks of all values: for ours it is so."""
+    """Whether it is a part of "is this finite?", which NumPyro asks of every value."""
     name, operands = equation.primitive.name, equation.invars
     if name == "ne":
-        return any(math.isinf(getattr(v, "val", 0.0)) for v in operands)
+        return any(np.isinf(getattr(v, "val", 0.0)) for v in operands)
     return name == "is_finite" or (name == "eq" and operands[0] is operands[1])

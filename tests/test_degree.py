@@ -10,17 +10,27 @@ import pytest
 
 import ramify as rf
 from ramify import from_formula
+from ramify._degree import degree, normal_prior
 from ramify._family import example
-from ramify._program import degree, normal_prior
 
 X = jnp.ones((3, 2))
+
+
+@jax.custom_jvp
+def clipped(x):
+    """A square whose derivative is another function's."""
+    return jnp.sum(x**2)
+
+
+clipped.defjvp(lambda x, dx: (clipped(*x), jnp.sum(jnp.clip(2 * x[0], -1, 1) * dx[0])))
 
 
 @pytest.mark.parametrize(
     "function, expected",
     [
         (lambda x: 2.0, 0),
-        (lambda x: jax.lax.stop_gradient(jnp.exp(X)) @ x[0], 1),
+        (lambda x: jnp.exp(X) @ x[0], 1),
+        (lambda x: jnp.stack([x, X]), 1),
         (lambda x: x.T @ x, 2),
         (lambda x: (x[0] * x[1]) * x[2], 3),
         (lambda x: jnp.sum(x, 0) ** 4, 4),
@@ -35,6 +45,11 @@ X = jnp.ones((3, 2))
         (lambda x: x.astype(int).astype(float), math.inf),
         (lambda x: jnp.sign(x) * x, math.inf),
         (lambda x: 1 / x, math.inf),
+        (jax.lax.stop_gradient, math.inf),
+        (lambda x: (1.0 - (jnp.exp(x) ** 0 + jnp.exp(x))) ** 2, math.inf),
+        (lambda x: jnp.where(jnp.isfinite(jnp.log(x)), x, 0), math.inf),
+        (lambda x: jnp.where(jnp.log(x) != -jnp.inf, 1.0, 0), math.inf),
+        (clipped, math.inf),
         (lambda x: x**-1, math.inf),
         (lambda x: jnp.maximum(x, 100.0), math.inf),
         (lambda x: X[jnp.floor(x[0, 0]).astype(int)], math.inf),
@@ -67,7 +82,7 @@ def correlated(t, z):
     ],
 )
 def test_which_priors_are_normal(log_local, expected):
-    """Laplace's has no second derivative where it has one, and is none for that."""
+    """Laplace's is not, though its second derivative, where there is one, is constant."""
     model = rf.Model(
         theta={"mu": rf.real(), "tau": rf.positive()},
         z={"b": rf.real(2)},
