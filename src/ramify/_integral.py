@@ -167,7 +167,7 @@ def site_likelihood(
     """
     step = around - site.anchor
     if again:
-        return lambda theta: expand_likelihood(model, batch, theta, site.anchor).moved(step)
+        return lambda theta: expand_likelihood(model, batch, theta, around)
     # Filler groups have an expansion of minus infinity, whose gradient is no number.
     known = jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, 0), site.likelihood).moved(step)
     return lambda _: known

@@ -21,9 +21,10 @@ from ramify._computing import compiled
 from ramify._data import Resident, cut
 from ramify._family import group_points
 from ramify._integral import Weigh, weigh_block
+from ramify._local import Local
 from ramify._model import Model, log_priors
 from ramify._progress import Budget
-from ramify._solver import Solver, recombine
+from ramify._solver import Site, Solver, recombine
 from ramify._types import Batch
 
 # Posterior sds: a step short beside theta's skewness, and long beside the rounding of F's slope.
@@ -89,10 +90,16 @@ def sweep(
         points = group_points(key, batch.index, plan.local_draws, model.z.size)
 
         def propose(theta: Array) -> Weigh:
-            local = recombine(model, batch, site, theta, solver.uses_theta)
-            return weigh_block(model, solver, batch, site, local, points)
+            if not solver.uses_theta:
+                local = recombine(model, batch, site, theta, False)
+                return weigh_block(model, solver, batch, site, local, points)
+            # Where it involves theta, z may be many of its sds from where it was: one step is not enough.
+            return solved(jax.lax.stop_gradient(solver.solve(model, batch, theta, site.anchor)))
 
-        shared = propose(centre) if plan.one_proposal else None
+        def solved(site: Site) -> Weigh:
+            return weigh_block(model, solver, batch, site, Local(site.anchor, site.scale), points)
+
+        shared = solved(site) if plan.one_proposal else None
 
         def at_point(s: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
             weigh = propose(thetas[s]) if shared is None else shared

@@ -29,6 +29,7 @@ from ramify._small import inverse_factor
 from ramify._types import Batch
 
 MAX_DIM = 48  # M x M curvature of every row of a block: past this a network is the better answer
+SHORT = 0.1  # squared Newton decrement of a step whose gain is known better from slopes
 TOLERANCE = 1e-4  # squared Newton decrement: the mode is known to a hundredth of a posterior sd
 
 
@@ -226,9 +227,7 @@ def newton(
         there = c.z + c.move
         prior = expand_local(model, batch, theta, there)
         likelihood = expand_likelihood(model, batch, theta, there)
-        up = (prior.value + likelihood.value >= c.prior.value + c.likelihood.value) & _finite(
-            prior + likelihood
-        )
+        up = _rises(c.prior + c.likelihood, prior + likelihood, c.move)
         take = up & ~c.done
         z = _where(take, there, c.z)
         keep = lambda n, o: _where(take, n, o)
@@ -249,6 +248,18 @@ def newton(
     first = Climb(begin, low, low, still, jnp.zeros(places), no, no, jnp.zeros((), jnp.int32))
     more = lambda c: (c.steps < max_steps) & ~jnp.all(c.done)
     return jax.lax.while_loop(more, body, first)
+
+
+def _rises(here: Quadratic, there: Quadratic, move: Float[Array, "B M"]) -> Bool[Array, " B"]:
+    """Whether each group's f is no lower after its step.
+
+    A short step is judged by the slopes at both ends: what it gains may be less than the rounding of f,
+    which is large inside a density of large counts, however small its value.
+    """
+    ahead = jnp.sum(here.slope * move, -1)
+    by_slopes = ahead + jnp.sum(there.slope * move, -1)
+    up = jnp.where(ahead < SHORT, by_slopes >= 0, there.value >= here.value)
+    return up & _finite(there)
 
 
 def _damped_step(
