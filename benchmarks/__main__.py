@@ -1,4 +1,4 @@
-"""`python -m benchmarks [cost | cpu | gpu | million | numpyro_cost] [options]`; by default `cost`."""
+"""`python -m benchmarks NAME [options]`: `--help` has the names; by default `cost`."""
 
 import sys
 from importlib import import_module
@@ -9,6 +9,7 @@ NAMES = {
     "gpu": "the paper's largest problem: solved, and amortized with two recipes",
     "million": "`ramify fit` on 1,000,000 rows of 100,000 groups: wall time and peak memory",
     "numpyro_cost": "step time of models said in NumPyro beside the same as three densities",
+    "predict": "a prediction for one group never seen, given its rows",
 }
 
 

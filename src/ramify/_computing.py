@@ -30,12 +30,20 @@ def computing(function: Callable[P, T]) -> Callable[P, T]:
 
     @wraps(function)
     def exact(*args: P.args, **kwargs: P.kwargs) -> T:
-        from threadpoolctl import threadpool_limits  # its import sets an environment variable
-
-        with threadpool_limits(1, "blas"), jax.default_matmul_precision("highest"):
+        one_thread = _libraries().limit(limits=1, user_api="blas")
+        with one_thread, jax.default_matmul_precision("highest"):
             return function(*args, **kwargs)
 
     return exact
+
+
+@cache
+def _libraries() -> Any:
+    """The BLAS libraries of this process; to look for them takes longer than a small prediction."""
+    import scipy.linalg  # noqa: F401  # whose BLAS is JAX's
+    from threadpoolctl import ThreadpoolController  # its import sets an environment variable
+
+    return ThreadpoolController()
 
 
 def fast_products() -> AbstractContextManager[None]:

@@ -161,16 +161,16 @@ def weigh_block(
 def site_likelihood(
     model: Model, batch: Batch, site: Site, around: Float[Array, "B M"], again: bool
 ) -> Callable[[Array], Quadratic]:
-    """Theta -> the likelihood's expansion at the site's anchor, written around another point.
+    """Theta -> an expansion of the likelihood, written around a point of each group.
 
-    It is the site's own or, where theta is in it, made `again` at each theta.
+    It is the site's own or, where theta is in it, made `again` there at each theta.
     """
-    step = around - site.anchor
     if again:
         return lambda theta: expand_likelihood(model, batch, theta, around)
     # Filler groups have an expansion of minus infinity, whose gradient is no number.
-    known = jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, 0), site.likelihood).moved(step)
-    return lambda _: known
+    known = jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, 0), site.likelihood)
+    moved = known.moved(around - site.anchor)
+    return lambda _: moved
 
 
 def parabola(q: Quadratic, step: Float[Array, "B M n"]) -> Float[Array, "n B"]:

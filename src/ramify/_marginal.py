@@ -88,21 +88,10 @@ def sweep(
         warm = jnp.where(jnp.isnan(warm), solver.begin(model, batch, centre), warm)
         site = jax.lax.stop_gradient(solver.solve(model, batch, centre, warm))
         points = group_points(key, batch.index, plan.local_draws, model.z.size)
-
-        def propose(theta: Array) -> Weigh:
-            if not solver.uses_theta:
-                local = recombine(model, batch, site, theta, False)
-                return weigh_block(model, solver, batch, site, local, points)
-            # Where it involves theta, z may be many of its sds from where it was: one step is not enough.
-            return solved(jax.lax.stop_gradient(solver.solve(model, batch, theta, site.anchor)))
-
-        def solved(site: Site) -> Weigh:
-            return weigh_block(model, solver, batch, site, Local(site.anchor, site.scale), points)
-
-        shared = solved(site) if plan.one_proposal else None
+        shared = _weigh_site(model, solver, batch, site, points) if plan.one_proposal else None
 
         def at_point(s: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
-            weigh = propose(thetas[s]) if shared is None else shared
+            weigh = shared or _weigh_at(thetas[s], model, solver, batch, site, points)
             value, slope = _expand_theta(weigh, thetas[s], batch, of)
             return sums[0].at[j, s].set(value), sums[1].at[s].add(slope)
 
@@ -117,6 +106,33 @@ def sweep(
     carry = zeros, begin, jnp.ones(begin.shape[0], bool), jnp.zeros((), jnp.int32)
     sums, begin, converged, steps = jax.lax.fori_loop(0, blocks, block, carry)
     return Sweep(sums[0], sums[1], begin, converged, steps)
+
+
+def _weigh_site(
+    model: Model, solver: Solver, batch: Batch, site: Site, points: Float[Array, "K B M"]
+) -> Weigh:
+    """Draws from the conditional where the site was solved."""
+    return weigh_block(model, solver, batch, site, Local(site.anchor, site.scale), points)
+
+
+def _weigh_at(
+    theta: Float[Array, " D"],
+    model: Model,
+    solver: Solver,
+    batch: Batch,
+    site: Site,
+    points: Float[Array, "K B M"],
+) -> Weigh:
+    """Draws from the conditional at another theta than the site was solved at.
+
+    Where the likelihood involves theta, z may be many of its sds away there: one step of Newton from
+    the site is not enough.
+    """
+    if solver.uses_theta:
+        there = jax.lax.stop_gradient(solver.solve(model, batch, theta, site.anchor))
+        return _weigh_site(model, solver, batch, there, points)
+    local = recombine(model, batch, site, theta, False)
+    return weigh_block(model, solver, batch, site, local, points)
 
 
 def _expand_theta(

@@ -60,10 +60,15 @@ def _tail_shapes(log_weights: Float64[np.ndarray, "N S"]) -> Float64[np.ndarray,
     shapes[even] = 0.0
     weight = np.sort(weight, 1)[:, -size - 1 :]
     excess = weight[:, 1:] - weight[:, :1]
-    fits = ~even & (excess[:, size // 4 - 1] > TINY) & np.isfinite(excess[:, -1])
+    fits = ~even & (excess[:, _quartile(size)] > TINY) & np.isfinite(excess[:, -1])
     for rows in np.array_split(np.flatnonzero(fits), max(1, -(-fits.sum() // 1024))):
         shapes[rows] = _pareto_shape(excess[rows])
     return shapes
+
+
+def _quartile(n: int) -> int:
+    """The place of the lower quartile among n sorted numbers."""
+    return int(n / 4 + 0.5) - 1
 
 
 def _pareto_shape(excess: Float64[np.ndarray, "N n"]) -> Float64[np.ndarray, " N"]:
@@ -73,7 +78,7 @@ def _pareto_shape(excess: Float64[np.ndarray, "N n"]) -> Float64[np.ndarray, " N
     """
     n = excess.shape[1]
     m = 30 + int(n**0.5)
-    quartile = excess[:, int(n / 4 + 0.5) - 1, None]
+    quartile = excess[:, _quartile(n), None]
     b = (1 - np.sqrt(m / (np.arange(1, m + 1) - 0.5))) / (3 * quartile) + 1 / excess[:, -1:]
     k = np.log1p(-b[:, :, None] * excess[:, None, :]).mean(2)
     profile = n * (np.log(-b / k) - k - 1)

@@ -1,0 +1,71 @@
+"""Posteriors of theta that are hard for `solved`, against grids: weak groups, and very strong ones."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import ramify as rf
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("N, rows, seed", [(100, 2, 6), (64, 3, 5)])
+def test_groups_that_say_little(N, rows, seed):
+    """Two or three yes or no answers a group: their sd, as wide as the prior, against quadrature."""
+    rng = np.random.default_rng(seed)
+    group = np.repeat(np.arange(N), rows)
+    y = (rng.random(N * rows) < 1 / (1 + np.exp(-0.5 * rng.normal(size=N)[group]))).astype(int)
+    model, groups = rf.from_formula("y ~ 1 + (1 | g)", {"g": group, "y": y}, likelihood="bernoulli")
+    draws = rf.fit(model, groups).sample_theta(4000)
+    axes = np.meshgrid(np.linspace(-2, 2, 81), np.linspace(-9, 3, 161), indexing="ij")
+    grid = jnp.asarray(np.stack(axes, -1).reshape(-1, 2), jnp.float32)
+    values = jax.vmap(model.global_values)(grid)
+    own = {name: np.asarray(values[name], float).ravel() for name in ("Intercept", "sd")}
+    x, weight = np.polynomial.hermite_e.hermegauss(60)
+    eta = own["Intercept"][:, None] + own["sd"][:, None] * x
+    log = np.asarray(jax.vmap(model.log_prior)(grid), float)
+    for yes, count in enumerate(np.bincount(np.bincount(group, y).astype(int))):
+        each = -yes * np.logaddexp(0, -eta) - (rows - yes) * np.logaddexp(0, eta)
+        log += count * np.log(np.exp(each) @ (weight / weight.sum()))
+    share = np.exp(log - log.max())
+    share /= share.sum()
+    for name, at in own.items():
+        mean = share @ at
+        sd = np.sqrt(share @ (at - mean) ** 2)
+        found = np.asarray(draws[name], float).ravel()
+        assert abs(found.mean() - mean) < 0.1 * sd  # 4,000 draws, a few hundred of them effective
+        assert found.std() == pytest.approx(sd, rel=0.08)
+
+
+@pytest.mark.slow
+def test_large_counts_with_their_mean_in_theta():
+    """A posterior sd of mu moves z by eleven of its own; exact but for 1/y, log y being normal."""
+    N, exposure = 64, 1e4
+    rng = np.random.default_rng(0)
+    y = rng.poisson(exposure * np.exp(rng.normal(size=N))).astype(float)
+    model = rf.Model(
+        theta={"mu": rf.real(), "tau": rf.positive()},
+        z={"b": rf.real()},
+        log_prior=lambda t: (
+            dist.Normal(0, 5).log_prob(t["mu"]) + dist.HalfNormal(5).log_prob(t["tau"])
+        ),
+        log_local=lambda t, z, group: dist.Normal(0, t["tau"]).log_prob(z["b"]),
+        log_lik=lambda t, z, row: dist.Poisson(exposure * jnp.exp(t["mu"] + z["b"])).log_prob(
+            row["y"]
+        ),
+    )
+    posterior = rf.fit(model, rf.Groups.from_table({"g": np.arange(N), "y": y}, by="g", rows=["y"]))
+    assert posterior.notes["converged"] and not posterior.notes["unconverged"]
+    draws = posterior.sample_theta(4000)
+    mu, tau = np.meshgrid(np.linspace(-0.6, 0.7, 131), np.linspace(0.5, 1.5, 101), indexing="ij")
+    spread = tau[..., None] ** 2 + 1 / y
+    log = -0.5 * np.sum((np.log(y / exposure) - mu[..., None]) ** 2 / spread + np.log(spread), -1)
+    share = np.exp(log - (mu**2 + tau**2) / 50 - log.max())
+    share /= share.sum()
+    for name, at in (("mu", mu), ("tau", tau)):
+        mean = np.sum(share * at)
+        sd = np.sqrt(np.sum(share * (at - mean) ** 2))
+        found = np.asarray(draws[name], float)
+        assert abs(found.mean() - mean) < 0.1 * sd
+        assert found.std() == pytest.approx(sd, rel=0.06)
