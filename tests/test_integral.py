@@ -9,8 +9,8 @@ import pytest
 import ramify as rf
 from ramify._data import whole
 from ramify._family import example, group_points
-from ramify._integral import bound, weigh_block
-from ramify._solver import recombine, solver
+from ramify._integral import bound, parabola, weigh_block
+from ramify._solver import Quadratic, recombine, solver
 
 THETA = jnp.array([0.3, -1.5])  # tau is small: groups say little of it
 
@@ -118,6 +118,19 @@ def test_a_normal_priors_expansion_is_all_of_it(x64):
         np.testing.assert_allclose(
             parts.log_weight[:, real], plain.log_weight[:, real], rtol=1e-9, atol=1e-9
         )
+
+
+def test_a_parabola_moved_is_the_same_parabola(x64):
+    rng = np.random.default_rng(0)
+    half, step = rng.normal(size=(5, 3, 3)), rng.normal(size=(5, 3, 7))
+    q = Quadratic(
+        *map(
+            jnp.asarray, (rng.normal(size=5), rng.normal(size=(5, 3)), half @ half.swapaxes(-1, -2))
+        )
+    )
+    move = jnp.asarray(rng.normal(size=(5, 3)))
+    there = parabola(q, jnp.asarray(step) + move[..., None])
+    np.testing.assert_allclose(parabola(q.moved(move), jnp.asarray(step)), there, rtol=1e-9)
 
 
 @pytest.mark.parametrize("tau", [1.0, 0.05, 0.003])
