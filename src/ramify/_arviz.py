@@ -138,7 +138,7 @@ def _block_log_lik(
     sample = local_sampler(family, model, given, local_draws)
 
     def one(key: PRNGKeyArray, theta: Array) -> dict[str, Array]:
-        return model.log_lik_sites(theta, sample(key, theta)[0][at.segment], at)
+        return model.log_lik_sites(theta, at.at_rows(sample(key, theta)[0]), at)
 
     size = per_draw(family, model, given, local_draws) + per_draw(family, model, at, 1)
     return map_draws(one, draws, size)

@@ -65,7 +65,8 @@ def scale_factor(
         return size
     rows, columns = np.tril_indices(dim, -1)
     below = jnp.zeros((*free.shape[:-1], dim, dim), free.dtype)
-    below = below.at[..., rows, columns].set(free[..., dim:])
+    # Each place once and nothing there before: the derivative of `set` would look for who came last.
+    below = below.at[..., rows, columns].add(free[..., dim:], unique_indices=True)
     eye = jnp.broadcast_to(jnp.eye(dim, dtype=free.dtype), below.shape)
     if map == "log":
         return size[..., None] * (below + eye)

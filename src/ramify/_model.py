@@ -347,7 +347,7 @@ def group_log_lik(
     model: Model, theta: Float[Array, " D"], z: Float[Array, "B M"], batch: Batch
 ) -> Float[Array, " B"]:
     """l_i(theta, z_i): each group's log likelihood, summed over its rows."""
-    return sum_rows(model.log_lik(theta, z[batch.segment], batch), batch)
+    return sum_rows(model.log_lik(theta, batch.at_rows(z), batch), batch)
 
 
 def group_log_liks(
@@ -358,14 +358,14 @@ def group_log_liks(
     With the draws in the last axis a row's copy of its z is one contiguous window, and what follows
     runs along the draws: half the time of one draw after the other.
     """
-    z_rows = jnp.moveaxis(z, 0, -1)[batch.segment]
+    z_rows = batch.at_rows(jnp.moveaxis(z, 0, -1))
     rows = jax.vmap(lambda z: model.log_lik(theta, z, batch), -1, -1)(z_rows)
     return sum_rows(rows, batch).T
 
 
 def _with_group_columns(batch: Batch) -> Named:
     """The row columns, and for each row the columns of its group."""
-    return batch.rows | {name: column[batch.segment] for name, column in batch.group.items()}
+    return batch.rows | {name: batch.at_rows(column) for name, column in batch.group.items()}
 
 
 def _check_names(theta: Mapping[str, Parameter], z: Mapping[str, Parameter]) -> None:

@@ -154,7 +154,7 @@ def _simulate(
 
     def one(key: PRNGKeyArray, theta: Array) -> Array:
         z, _ = sample(key, theta)
-        return _outcome(kind, model, jax.random.fold_in(key, rows), theta, z[at.segment], at)
+        return _outcome(kind, model, jax.random.fold_in(key, rows), theta, at.at_rows(z), at)
 
     size = per_draw(family, model, given, local_draws) + per_draw(family, model, at, 1)
     return map_draws(one, draws, size)

@@ -98,4 +98,4 @@ def log_ratio_terms(
 
 def row_terms(model: Model, theta: Array, z: Array, batch: Batch) -> Float[Array, " R"]:
     """Log p(y | theta, z) of each row, zero for filler."""
-    return jnp.where(batch.row_mask, model.log_lik(theta, z[batch.segment], batch), 0)
+    return jnp.where(batch.row_mask, model.log_lik(theta, batch.at_rows(z), batch), 0)

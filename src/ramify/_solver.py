@@ -192,7 +192,7 @@ def expand_likelihood(
     model: Model, batch: Batch, theta: Array, z: Float[Array, "B M"]
 ) -> Quadratic:
     """Expansion of l_i: that of every row, summed over the group's rows in one scatter."""
-    rows = expand(lambda z: model.log_lik(theta, z, batch), z[batch.segment])
+    rows = expand(lambda z: model.log_lik(theta, z, batch), batch.at_rows(z))
     R, M = rows.slope.shape
     packed = [rows.value[:, None], rows.slope, rows.curvature.reshape(R, M * M)]
     sums = sum_rows(jnp.concatenate(packed, -1), batch)
@@ -354,7 +354,7 @@ def safe_scale(
 
 
 def _objective(model: Model, batch: Batch, theta: Array, z: Array) -> Float[Array, " B"]:
-    rows = model.log_lik(theta, z[batch.segment], batch)
+    rows = model.log_lik(theta, batch.at_rows(z), batch)
     return model.log_local(theta, z, batch) + sum_rows(rows, batch)
 
 

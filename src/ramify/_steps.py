@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from ramify._data import Resident, cut
+from ramify._data import Resident, cut, filled, lay_out
 from ramify._elbo import Estimator, Terms, elbo, terms
 from ramify._family import Family
 from ramify._model import Model
+from ramify._types import Batch
 
 
 class State(NamedTuple):
@@ -48,9 +49,7 @@ def step(
     alive: Bool[Array, ""],
     rate: Float[Array, ""],
     model: Model,
-    data: Resident,
-    members: Int[Array, " B"],
-    scale: Float[Array, ""],
+    batch: Batch,
     recipe: Recipe,
 ) -> tuple[State, Float[Array, ""]]:
     """One step up the ELBO of one block; returns the new state and the block's estimate.
@@ -58,7 +57,6 @@ def step(
     The state stays as it is if the estimate is not finite, or if not `alive`. A gradient that
     overflows float32 once, at a rare draw, costs that step only; three times in a row stop the fit.
     """
-    batch = cut(data, members, scale, recipe.rows)
 
     def loss(family: Family) -> Float[Array, ""]:
         return -elbo(
@@ -98,12 +96,14 @@ def steps(
     moving, still = eqx.partition(state, eqx.is_array)
 
     def body(carry: tuple[Any, Bool[Array, ""]], x: Any) -> tuple[Any, Float[Array, ""]]:
-        moving, alive = carry
-        state = eqx.combine(moving, still)
-        new, value = step(key, state, alive, x[0], model, data, x[1], x[2], recipe)
+        (moving, alive), (rate, *block) = carry, x
+        batch, state = filled(data, *block), eqx.combine(moving, still)
+        new, value = step(key, state, alive, rate, model, batch, recipe)
         return (eqx.filter(new, eqx.is_array), alive & jnp.isfinite(value)), value
 
-    (moving, _), values = jax.lax.scan(body, (moving, jnp.array(True)), (rates, members, scales))
+    layouts = jax.vmap(lambda m: lay_out(data, m, recipe.rows))(members)
+    xs = rates, members, scales, layouts
+    (moving, _), values = jax.lax.scan(body, (moving, jnp.array(True)), xs)
     return eqx.combine(moving, still), values
 
 

@@ -9,5 +9,7 @@ from ramify._data._groups import Groups as Groups
 from ramify._data._packing import Resident as Resident
 from ramify._data._packing import cut as cut
 from ramify._data._packing import everything as everything
+from ramify._data._packing import filled as filled
+from ramify._data._packing import lay_out as lay_out
 from ramify._data._packing import to_device as to_device
 from ramify._data._packing import whole as whole

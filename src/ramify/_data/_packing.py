@@ -110,6 +110,29 @@ def cut(
 
         ```
     """
+    return filled(data, members, scale, lay_out(data, members, R))
+
+
+class Layout(NamedTuple):
+    """Where the rows of a block come from.
+
+    Attributes:
+        segment: place of the group that each row belongs to.
+        row: each row's number in the data.
+        total: how many of the rows are real, the first ones.
+    """
+
+    segment: Int[Array, " R"]
+    row: Int[Array, " R"]
+    total: Int[Array, ""]
+
+
+def lay_out(data: Resident, members: Int[Array, " B"], R: int) -> Layout:
+    """Lays a block out: the part of `cut` that is sums over numbers of rows, one after the other.
+
+    Apart, so that it can be mapped over many blocks ahead of their steps: an accelerator spends a
+    fifth of a short step on these sums if it does one block at a time.
+    """
     real = members >= 0
     member = jnp.where(real, members, members[0])
     count = jnp.where(real, data.count[member], 0)
@@ -119,13 +142,22 @@ def cut(
     place = jnp.arange(R, dtype=jnp.int32)
     shift = (data.start[member] - (end - count))[segment]
     row = jnp.where(total > 0, jnp.minimum(place, total - 1) + shift, 0)
+    return Layout(segment, row, total)
+
+
+def filled(
+    data: Resident, members: Int[Array, " B"], scale: Num[Array, ""] | float | int, layout: Layout
+) -> Batch:
+    """The block of these members, its rows taken from where the layout says."""
+    real = members >= 0
+    member = jnp.where(real, members, members[0])
     return Batch(
-        rows={name: column[row] for name, column in data.rows.items()},
+        rows={name: column[layout.row] for name, column in data.rows.items()},
         group={name: column[member] for name, column in data.group.items()},
-        segment=segment,
+        segment=layout.segment,
         index=data.number[member],
-        count=count,
-        row_mask=place < total,
+        count=jnp.where(real, data.count[member], 0),
+        row_mask=jnp.arange(len(layout.row), dtype=jnp.int32) < layout.total,
         group_mask=real,
         scale=jnp.asarray(scale, jnp.result_type(float)),
     )

@@ -196,7 +196,7 @@ class FormulaModel(Model):
     ) -> Float[Array, "R *levels"]:
         """Each row's mean outcome ("mean"), linear predictor ("link") or its levels' probabilities."""
         inside = self.theta.values(theta)
-        rows = batch.rows | {name: column[batch.segment] for name, column in batch.group.items()}
+        rows = batch.rows | {name: batch.at_rows(column) for name, column in batch.group.items()}
         one = lambda z, row: self._expected(kind, inside, {"effects": z}, row)
         return jax.vmap(one)(z_rows, rows)
 

@@ -305,7 +305,7 @@ class NumpyroModel(Model):
 
 def _own(batch: Batch) -> Named:
     """For each row the columns of its group."""
-    return {name: column[batch.segment] for name, column in batch.group.items()}
+    return {name: batch.at_rows(column) for name, column in batch.group.items()}
 
 
 def _taken(names: Mapping[str, Any], columns: Named) -> Named:
