@@ -12,8 +12,7 @@ import argparse
 import numpy as np
 
 import ramify as rf
-from experiments import exact, movielens, paper, recipes, runs, synthetic
-from experiments.problems import Problem
+from experiments import exact, paper, recipes, runs, sources
 
 COORDINATES = 5
 
@@ -23,7 +22,7 @@ def main(argv: list[str]) -> int:
     args = _parse(argv)
     if args.quick:
         args.steps, args.draws = 20, 20
-    problem = _problem(args)
+    problem = sources.problem(args)
     path = (
         runs.folder(args)
         / "conditionals"
@@ -72,18 +71,9 @@ def exact_moments(train: rf.Groups, few: rf.Groups) -> tuple[np.ndarray, np.ndar
     return offset + cov @ answer.theta_mean, np.sqrt(np.diagonal(spread, axis1=1, axis2=2))
 
 
-def _problem(args: argparse.Namespace) -> Problem:
-    if not args.synthetic:
-        return movielens.problem(args, args.scale)
-    if args.quick:
-        return synthetic.problem(args.scale, args.data_seed, N=4, rows=8, dim=3)
-    return synthetic.problem(args.scale, args.data_seed, paper.GROUPS[args.scale])
-
-
 def _parse(argv: list[str]) -> argparse.Namespace:
     parser = runs.parser("conditionals", __doc__)
-    source = movielens.data_options(parser)
-    source.add_argument("--synthetic", action="store_true", help="the conjugate regression")
+    sources.options(parser)
     parser.add_argument("--scale", choices=paper.SCALES, default="small")
     parser.add_argument("--users", type=int, default=6, help="how many (6)")
     parser.add_argument("--steps", type=int, help="of the network; by default until it converges")

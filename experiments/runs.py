@@ -128,13 +128,13 @@ def measure(run: Run, problem: Problem, args: argparse.Namespace) -> Row:
     if run.method == "solved" and not args.quick:
         # The first is mostly compiling: the second shows what the work takes, and gives the trace.
         posterior, row["warm_seconds"] = timed(fit)
+    where = folder(args)
+    write(where / "traces" / f"{run.name}.csv", trace(posterior.history))
     found, seconds = timed(lambda: metrics(posterior, problem, args.draws, run.seed))
     row |= found | {"metric_draws": args.draws, "metric_draws_each": few_draws(args.draws)}
     row |= {"metric_seconds": seconds}
     row |= {"seconds_asked": args.seconds, "beside": args.beside}
     row |= about_machine()
-    where = folder(args)
-    write(where / "traces" / f"{run.name}.csv", trace(posterior.history))
     write(where / "runs" / f"{run.name}.csv", [row])
     return row
 

@@ -162,13 +162,15 @@ def gaps(where: Path, which: str) -> str:
 
 def step_time(where: Path, which: str) -> str:
     """Milliseconds of a step."""
-    head = ["data", "scale", "covariance", "groups", "minibatch", "branch, ms", "amortized, ms"]
+    head = ["data", "scale", "recipe", "covariance", "groups", "minibatch", "branch, ms"]
+    head += ["amortized, ms"]
     head += ["amortized / branch", "device"]
     body = []
     for file in sorted((where / "step-time").glob("*.csv")):
         for row in runs.read(file):
-            lead = [row["data"], row["scale"], row["covariance"]]
-            sizes = [f"{row['groups']:,.0f}", f"{row['minibatch']:.0f}"]
+            lead = [row["data"], row["scale"], row["recipe"], row["covariance"]]
+            batch = "blocks" if row["minibatch"] is None else f"{row['minibatch']:.0f}"
+            sizes = [f"{row['groups']:,.0f}", batch]
             cells = [f"{row[name]:.3f}" for name in ("branch_ms", "amortized_ms")]
             body.append([*lead, *sizes, *cells, f"{row['ratio']:.2f}", row["device"]])
     return markdown(head, body) if body else NONE
