@@ -3,9 +3,9 @@
     python -m experiments step-time --simulate --scale large
 
 By the paper's recipe, with its batch sizes, or by ours. Fits that shared their machine are read as if
-their steps had taken this long (`timing.py`). A step of branch writes Adam's moments for every group, also
-for those that are not in the minibatch, as an ordinary optimizer does; a step of amortized does not
-depend on N.
+their steps had taken this long (`timing.py`). A step of branch writes Adam's moments for every group,
+also for those that are not in the minibatch, as an ordinary optimizer does; a step of amortized does
+not depend on N.
 """
 
 import argparse
