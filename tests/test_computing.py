@@ -1,4 +1,7 @@
-"""While Ramify computes, products are exact to float32; before and after as the user has them."""
+"""While Ramify computes, products are exact to float32; before and after as the user has them.
+
+And what its programs consist of, where that decides how fast a GPU is.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -10,22 +13,28 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 import ramify as rf
 from ramify._computing import compiled, computing
+from ramify._data import whole
+from ramify._gaussian import scale_factor
 from ramify._local import Layers
+from ramify._model import group_log_lik
+
+
+def operations(function, *args):
+    """Those of the program of a function's gradient, inner programs included."""
+
+    def look(jaxpr):
+        for eqn in jaxpr.eqns:
+            yield eqn
+            for inner in jaxprs_in_params(eqn.params):
+                yield from look(inner)
+
+    return list(look(jax.make_jaxpr(jax.grad(lambda *a: function(*a).sum()))(*args).jaxpr))
 
 
 def precisions(function, *args):
     """Of every product of matrices in a function's program, and of its gradient."""
-    found = []
-
-    def look(jaxpr):
-        for eqn in jaxpr.eqns:
-            if eqn.primitive.name == "dot_general":
-                found.append(eqn.params["precision"])
-            for inner in jaxprs_in_params(eqn.params):
-                look(inner)
-
-    look(jax.make_jaxpr(jax.grad(lambda *a: function(*a).sum()))(*args).jaxpr)
-    return set(found)
+    products = [e for e in operations(function, *args) if e.primitive.name == "dot_general"]
+    return {product.params["precision"] for product in products}
 
 
 def test_products_in_full_precision():
@@ -93,3 +102,21 @@ def test_compiled_once_and_inside_others():
     assert len(traces) == 1
     assert compiled(lambda x: square(x) + 1)(three) == 10
     assert jax.grad(square)(three) == 6
+
+
+def test_sums_over_rows_are_known_to_be_sorted(watched):
+    """Otherwise a GPU adds every row's part to its group's sum by an atomic operation."""
+    model, groups, _ = watched
+    batch = whole(groups)
+    likelihood = lambda z: jax.vmap(lambda z: group_log_lik(model, jnp.zeros(1), z, batch))(z)
+    found = operations(likelihood, jnp.zeros((3, 5, 1)))
+    scatters = [e for e in found if e.primitive.name.startswith("scatter")]
+    assert len(scatters) == 2  # of the rows' densities, and of their slopes in z
+    assert all(e.params["indices_are_sorted"] for e in scatters)
+
+
+def test_scales_are_put_in_place_without_a_search():
+    """The derivative of a plain `set` scatters numbers of updates to see which came last."""
+    scales = lambda free: scale_factor(free, 4, False, "paper")
+    kinds = {e.primitive.name for e in operations(scales, jnp.zeros((5, 10)))}
+    assert "scatter-add" in kinds and "scatter" not in kinds
