@@ -169,8 +169,15 @@ WRONG = [
         r"log_local\(theta, z, group\) asks for 'x', .* there are: b, tau, u\.",
     ),
     ("log_lik", lambda t, z, row: t["sigma"], r"asks for 'sigma', which is neither a parameter"),
+    (
+        "simulate",
+        lambda key, t, z, row: {"y": row["x"]},
+        r"simulate\(key, theta, z, row\) must return one row's new outcome, .* got dict of 'y'\.",
+    ),
+    ("simulate", lambda key, t, z, row: row["price"], r"simulate\(.* asks for 'price', which is"),
 ]
 WRONG_IDS = ["prior", "local", "lik", "no number", "row column", "group column", "parameter"]
+WRONG_IDS += ["outcomes by name", "simulated from no column"]
 
 
 @pytest.mark.parametrize("name, density, message", WRONG, ids=WRONG_IDS)

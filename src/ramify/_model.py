@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from numpyro.distributions import biject_to, constraints
 
 from ramify._computing import compiled
-from ramify._scalar import check_scalar
+from ramify._scalar import check_outcome, check_scalar
 from ramify._types import Batch
 
 Named = dict[str, Array]
@@ -312,7 +312,7 @@ class Model:
         return jax.vmap(one)(keys, z_rows, _with_group_columns(batch))
 
     def check(self, batch: Batch) -> None:
-        """Raises if a density does not return one number, or does not accept the data's columns."""
+        """Raises if a function of the user's does not return what it should, or refuses the columns."""
         theta = jax.eval_shape(lambda: self.theta.values(jnp.zeros(self.theta.size)))
         z = jax.eval_shape(lambda: self.z.values(jnp.zeros(self.z.size)))
         first = lambda columns: {
@@ -323,6 +323,9 @@ class Model:
         check_scalar("log_prior(theta)", self._log_prior, theta)
         check_scalar("log_local(theta, z, group)", self._log_local, theta, z, group)
         check_scalar("log_lik(theta, z, row)", self._log_lik, theta, z, row)
+        if self._simulate is not None:
+            what, key = "simulate(key, theta, z, row)", jax.random.key(0)
+            check_outcome(what, self._simulate, key, theta, z, row)
 
 
 @compiled

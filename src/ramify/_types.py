@@ -54,7 +54,11 @@ class Batch(NamedTuple):
         That places never decrease is said, for the derivative: it sums over each group's rows, and
         if they are known to be neighbours a GPU does so without one atomic addition for each row.
         """
-        return jnp.asarray(values).at[self.segment].get(indices_are_sorted=True, mode="promise_in_bounds")
+        return (
+            jnp.asarray(values)
+            .at[self.segment]
+            .get(indices_are_sorted=True, mode="promise_in_bounds")
+        )
 
 
 class Draw(NamedTuple):
