@@ -1,5 +1,7 @@
 """Sweeps over F(theta): curvature from slopes, proposals shared by points, and Newton's steps."""
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -86,12 +88,9 @@ def test_a_sweep_of_a_normal_model_is_exact(one_proposal):
     np.testing.assert_allclose(F.bias(thetas[1]), 0, atol=1e-4)
 
 
-@pytest.mark.parametrize("one_proposal", [False, True])
-def test_a_sweep_of_a_logistic_model_against_a_grid(one_proposal):
-    """Slopes away from the centre, all-zero groups among them, and what the bias is said to be.
-
-    200 groups: the noise of a slope is told by seeds, and K = 16 leaves a bias that K = 8 has more of.
-    """
+@cache  # one model: a sweep is compiled for each
+def answers():
+    """200 groups with one to seven answers each, the sd between them known; no prior."""
     rng = np.random.default_rng(1)
     group = np.repeat(np.arange(200), rng.integers(1, 8, 200))
     y = rng.random(len(group)) < 1 / (1 + np.exp(-rng.normal(size=200)[group]))
@@ -103,13 +102,39 @@ def test_a_sweep_of_a_logistic_model_against_a_grid(one_proposal):
         log_local=lambda theta, z, group: dist.Normal(theta["mu"], 1).log_prob(z["b"]),
         log_lik=lambda theta, z, row: dist.Bernoulli(logits=z["b"]).log_prob(row["y"]),
     )
-    own = solver(model, whole(groups), rounds=0), to_device(groups), np.arange(200)[None]
-    plan, thetas = Plan(len(group), 16, one_proposal), np.array([[-0.2], [0.0], [0.2]])
-    make = lambda seed: Marginal(model, *own, plan, jax.random.key(seed), 3, lambda row: None)
-    fits = [make(seed) for seed in range(8)]
+    return model, solver(model, whole(groups), rounds=0), to_device(groups), np.arange(200)[None]
+
+
+def logistic(plan, seed=0):
+    """Their F."""
+    return Marginal(*answers(), plan, jax.random.key(seed), 3, lambda row: None)
+
+
+def test_a_search_shares_draws_where_that_saves_more_than_it_compiles(monkeypatch):
+    """Rough curvature of a large problem comes from one set of draws; the answer's never does."""
+    F = logistic(Plan(rows=1000, local_draws=32, one_proposal=False))
+    assert not F.rough.one_proposal
+    monkeypatch.setattr("ramify._marginal.SHARING_PAYS", 100)
+    F = logistic(Plan(rows=1000, local_draws=32, one_proposal=False))
+    assert F.rough.one_proposal and not F.plan.one_proposal
+    about = np.zeros(1), np.array([[100.0]]), 1
+    own, rough = (F.curvature(*about, one_sided=True, rough=rough) for rough in (False, True))
+    assert own != rough
+    np.testing.assert_allclose(rough, own, rtol=0.1)
+
+
+@pytest.mark.parametrize("one_proposal", [False, True])
+def test_a_sweep_of_a_logistic_model_against_a_grid(one_proposal):
+    """Slopes away from the centre, all-zero groups among them, and what the bias is said to be.
+
+    200 groups: the noise of a slope is told by seeds, and K = 16 leaves a bias that K = 8 has more of.
+    """
+    plan, thetas = Plan(1000, 16, one_proposal), np.array([[-0.2], [0.0], [0.2]])
+    fits = [logistic(plan, seed) for seed in range(8)]
     slopes = np.stack([F._slopes(thetas[1], thetas, 1)[:, 0] for F in fits])
     assert all(np.asarray(F.begin).size == np.isfinite(F.begin).sum() for F in fits)
-    ones, n = np.bincount(group, y), np.bincount(group)
+    data = fits[0].data
+    n, ones = np.asarray(data.count), np.add.reduceat(data.rows["y"], data.start)
     exact = [_exact_slope(t, ones, n) for t in thetas[:, 0]]
     error = slopes.std(0, ddof=1) / np.sqrt(len(slopes))
     bias = np.mean([F.bias(thetas[1])[0] for F in fits])
@@ -137,7 +162,7 @@ class Ridge(Marginal):
         self.values_seen += 1
         return Expansion(float(self.value(centre)), self._slopes(centre, thetas, blocks)[0])
 
-    def _slopes(self, centre, thetas, blocks):
+    def _slopes(self, centre, thetas, blocks, rough=False):
         self.slopes_seen += len(thetas)
         return np.asarray(jax.vmap(jax.grad(self.value))(jnp.asarray(thetas)), float)
 
@@ -163,8 +188,8 @@ def test_steps_to_where_no_slope_is_are_not_taken():
     """A finite value with a slope that is no number: the search stays where both are."""
 
     class Cliff(Ridge):
-        def _slopes(self, centre, thetas, blocks):
-            slopes = super()._slopes(centre, thetas, blocks)
+        def _slopes(self, centre, thetas, blocks, rough=False):
+            slopes = super()._slopes(centre, thetas, blocks, rough)
             return np.where(thetas[:, :1] > -0.9, np.nan, slopes)
 
     mean, precision, here = climb(Cliff(), nowhere([-1.5, 0.5]), 1, lambda: False)
@@ -195,9 +220,9 @@ def test_a_look_around_is_never_far():
         def value(self, t):
             return -0.5 * (t[0] ** 2 + 1e-7 * t[1] ** 2)
 
-        def _slopes(self, centre, thetas, blocks):
+        def _slopes(self, centre, thetas, blocks, rough=False):
             assert np.abs(thetas - centre).max() <= 1 + 1e-9
-            return super()._slopes(centre, thetas, blocks)
+            return super()._slopes(centre, thetas, blocks, rough)
 
     found = Flat().curvature(np.zeros(2), np.diag([1.0, 1e-7]), 1, one_sided=True)
     np.testing.assert_allclose(np.diag(found), [-1, -1e-7], rtol=1e-4)
@@ -225,7 +250,7 @@ class Skewed(Marginal):
     def __init__(self):
         pass
 
-    def _slopes(self, centre, thetas, blocks):
+    def _slopes(self, centre, thetas, blocks, rough=False):
         return np.stack([1 - np.exp(thetas[:, 0]), -2 * thetas[:, 1]], 1)
 
 
@@ -239,7 +264,7 @@ def test_secants_find_the_curvature(one_sided, off):
 
 def test_a_curvature_that_is_no_number_changes_nothing():
     class Broken(Ridge):
-        def curvature(self, mean, precision, blocks, one_sided=False):
+        def curvature(self, mean, precision, blocks, one_sided=False, rough=False):
             return np.full((2, 2), np.nan)
 
     precision = np.diag([2.0, 3.0])

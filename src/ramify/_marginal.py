@@ -33,6 +33,10 @@ FARTHEST = (
     1.0  # of such a step in any coordinate, where the posterior is wider: scales are logarithms
 )
 
+SHARING_PAYS = (
+    2**28
+)  # likelihoods of rows that take longer than to compile a sweep that shares draws
+
 
 class Sweep(NamedTuple):
     """Sums over groups of one pass: values of each block and point, slopes of each point."""
@@ -188,6 +192,8 @@ class Marginal:
         self.begin = jnp.full((data.count.shape[0], model.z.size), jnp.nan)
         self.converged = np.ones(data.count.shape[0], bool)
         self.first_bad_block, self.newton_steps = 0, 0.0
+        work = float(np.asarray(data.count).sum()) * plan.local_draws * model.theta.size
+        self.rough = plan._replace(one_proposal=plan.one_proposal or work > SHARING_PAYS)
 
     def __call__(self, centre: np.ndarray, thetas: np.ndarray, blocks: int) -> Expansion:
         """Expands F at `thetas` [S, D], with locals solved at `centre`, over the first blocks.
@@ -202,13 +208,19 @@ class Marginal:
         return self._with_prior(padded[: len(thetas)], out, scale)
 
     def curvature(
-        self, mean: np.ndarray, precision: np.ndarray, blocks: int, one_sided: bool = False
+        self,
+        mean: np.ndarray,
+        precision: np.ndarray,
+        blocks: int,
+        one_sided: bool = False,
+        rough: bool = False,
     ) -> np.ndarray:
         """The Hessian of F as gradients differ between points one sd to either side of the mean.
 
         Along the axes of N(mean, precision^-1). Gradients have less noise than the Hessian that
         their derivative is, and a secant over theta's own spread is what a skewed F needs. Where
-        groups are many F is hardly skewed, and a short step to `one_sided` costs half as much.
+        groups are many F is hardly skewed, and a short step to `one_sided` costs half as much. `rough`
+        is for a search that only needs to know where to go: there points may share their draws.
         """
         back = np.linalg.cholesky(precision)
         axes = np.linalg.inv(back)  # rows of unit length in q
@@ -217,16 +229,19 @@ class Marginal:
             ahead, behind, apart = mean + far * axes, mean[None], far
         else:
             ahead, behind, apart = mean + axes, mean - axes, 2.0
-        slopes = self._slopes(mean, np.concatenate([ahead, behind]), blocks)
+        slopes = self._slopes(mean, np.concatenate([ahead, behind]), blocks, rough)
         change = (slopes[: len(ahead)] - slopes[len(ahead) :]) / apart
         white = change @ axes.T  # about -1, [axis, axis]
         return _symmetric(back @ _symmetric(white) @ back.T)
 
-    def _slopes(self, centre: np.ndarray, thetas: np.ndarray, blocks: int) -> np.ndarray:
+    def _slopes(
+        self, centre: np.ndarray, thetas: np.ndarray, blocks: int, rough: bool = False
+    ) -> np.ndarray:
         """The gradient of F at each of any number of thetas, [n, D]."""
         scale, found = self.groups_upto[-1] / self.groups_upto[blocks - 1], []
         for some in self._chunks(thetas):
-            padded, out = self._sweep(centre, some, blocks)
+            plan = self.rough if rough else self.plan
+            padded, out = self._sweep(centre, some, blocks, plan=plan)
             prior = np.asarray(_prior_slopes(self.model, padded), np.float64)
             found.append((prior + scale * np.asarray(out.slopes, np.float64))[: len(some)])
         return np.concatenate(found)
@@ -258,6 +273,7 @@ class Marginal:
         thetas: np.ndarray,
         blocks: int,
         of: tuple[float, float] = (1.0, 0.0),
+        plan: Plan | None = None,
     ) -> tuple[Array, Sweep]:
         """A sweep at these points, repeated to fill the compiled shape; the next begins from here."""
         if self.budget is not None:
@@ -267,7 +283,7 @@ class Marginal:
             self.model,
             self.solver,
             self.data,
-            self.plan,
+            plan or self.plan,
             self.key,
             jnp.asarray(centre, self._dtype),
             padded,

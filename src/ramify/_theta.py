@@ -117,7 +117,7 @@ def climb(
             mean, here = mean + move, there
             F.tell(here.value, P, blocks)
         elif not fresh:
-            P, fresh = _secant(F, mean, P, _curvature_blocks(F, blocks), one_sided=True), True
+            P, fresh = _rough(F, mean, P, _curvature_blocks(F, blocks)), True
         else:
             longest = _shorter(here, there, move) * np.abs(move).max()
     return mean, P, here
@@ -126,10 +126,15 @@ def climb(
 def _first_precision(F: Marginal, start: Start, blocks: int) -> np.ndarray:
     """Curvature where nothing is known of its scale: over a short way, and then over its own."""
     short = np.eye(len(start.mean)) * (ONE_SIDED / FIRST_LOOK) ** 2
-    first = _secant(F, start.mean, short, blocks, one_sided=True)
+    first = _rough(F, start.mean, short, blocks)
     if first is short:  # the budget has ended, or F is not finite there
         return start.precision
-    return _secant(F, start.mean, first, blocks, one_sided=True)
+    return _rough(F, start.mean, first, blocks)
+
+
+def _rough(F: Marginal, mean: np.ndarray, precision: np.ndarray, blocks: int) -> np.ndarray:
+    """A precision to search with: that of the answer is looked for where the search has ended."""
+    return _secant(F, mean, precision, blocks, one_sided=True, rough=True)
 
 
 def _taught(P: np.ndarray, move: np.ndarray, fall: np.ndarray) -> np.ndarray:
@@ -213,14 +218,19 @@ def _newton(
 
 
 def _secant(
-    F: Marginal, mean: np.ndarray, precision: np.ndarray, blocks: int, one_sided: bool = False
+    F: Marginal,
+    mean: np.ndarray,
+    precision: np.ndarray,
+    blocks: int,
+    one_sided: bool = False,
+    rough: bool = False,
 ) -> np.ndarray:
     """The precision that gradients around the mean tell; as it was, where one is not finite.
 
     Nor does it change where the budget ends before all the gradients are known.
     """
     try:
-        hessian = F.curvature(mean, precision, blocks, one_sided)
+        hessian = F.curvature(mean, precision, blocks, one_sided, rough)
     except OutOfBudget:
         return precision
     return definite(-hessian) if np.isfinite(hessian).all() else precision
