@@ -63,7 +63,7 @@ def synthetic(where: Path, scale: str) -> str:
             [
                 *key,
                 _steps(fits),
-                _seconds(fits),
+                _seconds(where, fits),
                 spread([fit["elbo"] for fit in fits], 2),
                 f"{np.mean([fit['elbo_se'] for fit in fits]):.3f}",
                 f"{best:,.2f}",
@@ -77,7 +77,7 @@ def synthetic(where: Path, scale: str) -> str:
 
 def per_group_after(where: Path, fit: runs.Row, best: float, seconds: float) -> float:
     """How far below the highest ELBO a fit stood after so many seconds, per group; nan if not begun."""
-    trace = timing.read(where, fit)
+    trace = timing.rising(timing.read(where, fit), fit["elbo"])
     return (best - timing.at(trace, seconds)) / fit["groups"]
 
 
@@ -107,7 +107,7 @@ def movielens(where: Path, which: str) -> str:
                 theirs[1],
                 values("train_seen", "train_rows"),
                 values("train", "train_rows"),
-                _seconds(fits),
+                _seconds(where, fits),
             ]
         )
     return markdown(head, body)
@@ -133,11 +133,11 @@ def times(where: Path, which: str) -> str:
         reach = lambda target, trace=trace, row=row: timing.first(trace, row["elbo"], target)
         cells = [reach(max(ends)) if ends else None, reach(best - 0.001 * count)]
         family = ", ".join(filter(None, [row["method"], row["covariance"]]))
-        own = [f"{row['elbo'] / count:.5f}", f"{row['seconds']:.1f}{_busy(row)}"]
-        seen = ["never" if cell is None else f"{cell:.1f}{_busy(row)}" for cell in cells]
+        own = [f"{row['elbo'] / count:.5f}", _seconds(where, [row])]
+        seen = ["never" if cell is None else f"{cell:.1f}" for cell in cells]
         seen[0] = seen[0] if ends else NONE
-        moved = timing.shifted(trace, row["elbo"])
-        seen += [spread([timing.at(moved, t) / count], 5) for t in AFTER]
+        curve = timing.rising(trace, row["elbo"])
+        seen += [spread([timing.at(curve, t) / count], 5) for t in AFTER]
         body.append([family, row["recipe"], f"{row['seed']:.0f}", *own, *seen])
     return markdown(head, body)
 
@@ -234,15 +234,15 @@ def _key(row: runs.Row) -> tuple[str, str, str]:
     return row["covariance"] or "", row["method"], row["recipe"]
 
 
-def _seconds(fits: list[runs.Row]) -> str:
-    """Of a fit, with a star where other jobs ran beside one."""
+def _seconds(where: Path, fits: list[runs.Row]) -> str:
+    """Of a fit alone where its step was timed; else as measured, a star where others ran beside it."""
     if not fits:
         return ""
-    return spread([fit["seconds"] for fit in fits], 0) + max(map(_busy, fits))
-
-
-def _busy(row: runs.Row) -> str:
-    return "*" if row.get("beside") else ""
+    alone = [timing.alone(where, fit) for fit in fits]
+    if None not in alone:
+        return f"{np.mean(alone):,.0f}"
+    star = "*" if any(fit.get("beside") for fit in fits) else ""
+    return spread([fit["seconds"] for fit in fits], 0) + star
 
 
 def _steps(fits: list[runs.Row]) -> str:

@@ -3,8 +3,9 @@
 Seconds are those of a fit that has the machine to itself, compiling left out: as measured, or, where
 `step-time` has timed such a step on such a device, steps times that, since fits were run beside others.
 
-Traces of steps are noisy and of another bound than the final measurement where K > 1, so a trace is read
-as what it still had to rise to its own end, and its end as the ELBO measured there.
+Traces of steps are noisy, and of another bound than the final measurement where K > 1. So a trace is read
+as the rising curve that is nearest to it, and the end of that as the ELBO measured there: the noise of a
+trace is above its end long before it has reached it.
 """
 
 from pathlib import Path
@@ -40,21 +41,41 @@ def step_ms(where: Path, row: runs.Row) -> float | None:
     return None
 
 
+def alone(where: Path, row: runs.Row) -> float | None:
+    """Seconds of a whole fit that has the machine to itself; None where its step was not timed."""
+    ms = step_ms(where, row)
+    return None if ms is None else row["steps"] * ms / 1e3
+
+
 def at(trace: Trace, seconds: float) -> float:
     """The ELBO after so many seconds: its last value before, nan if there is none."""
     place = int(np.searchsorted(trace["seconds"], seconds, side="right")) - 1
     return float(trace["elbo"][place]) if place >= 0 else float("nan")
 
 
-def shifted(trace: Trace, final: float) -> Trace:
-    """The trace moved so that it ends where its fit was measured."""
-    last = max(len(trace["elbo"]) // 50, 1)
-    return trace | {"elbo": trace["elbo"] - trace["elbo"][-last:].mean() + final}
+def rising(trace: Trace, final: float) -> Trace:
+    """The rising curve through a trace, moved so that it ends where its fit was measured.
+
+    Isotonic regression, in which each line counts as many times as it has steps. Its end is the average
+    of the last twentieth of the steps: its very last value would be the noise of a few.
+
+    Example:
+        >>> trace = {"step": np.arange(1, 5), "elbo": np.array([-5.0, -1.0, -3.0, -2.0])}
+        >>> rising(trace, final=-12.0)["elbo"].tolist()
+        [-15.0, -12.0, -12.0, -12.0]
+    """
+    from scipy.optimize import isotonic_regression
+
+    count = np.maximum(np.diff(trace["step"], prepend=0), 1)
+    curve = isotonic_regression(trace["elbo"], weights=count).x
+    last = trace["step"] > 0.95 * trace["step"][-1]
+    end = np.average(curve[last], weights=count[last])
+    return trace | {"elbo": np.minimum(curve - end + final, final)}
 
 
 def first(trace: Trace, final: float, target: float) -> float | None:
     """Seconds until a fit that ended at `final` had reached `target`; None if it never did."""
     if final < target:
         return None
-    reached = np.flatnonzero(shifted(trace, final)["elbo"] >= target)
-    return float(trace["seconds"][reached[0]]) if len(reached) else float(trace["seconds"][-1])
+    place = np.argmax(rising(trace, final)["elbo"] >= target)  # the last, where none is before
+    return float(trace["seconds"][place])

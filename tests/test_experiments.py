@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import shutil
 from pathlib import Path
 
 import jax
@@ -179,10 +180,34 @@ def test_traces_are_thinned_by_averages():
 
 
 def test_seconds_to_a_target_are_read_from_the_rise_to_the_end():
-    trace = {"seconds": np.arange(5.0), "elbo": np.array([-9.0, -5.0, -3.0, -2.0, -2.0])}
+    elbo = np.array([-9.0, -5.0, -3.0, -2.0, -2.0])
+    trace = {"step": np.arange(1, 6), "seconds": np.arange(5.0), "elbo": elbo}
     assert timing.first(trace, final=-12.0, target=-13.0) == 2.0  # another bound, ten below
     assert timing.first(trace, final=-2.0, target=-1.0) is None
     assert timing.at(trace, 1.5) == -5.0 and np.isnan(timing.at(trace, -1.0))
+
+
+def test_noise_is_not_taken_for_progress():
+    """A trace that rises by 1 to its end, with noise of 1: it gets there at the end, not by chance."""
+    rng, step = np.random.default_rng(0), np.arange(1, 401)
+    rise = np.minimum(step / 300, 1.0)
+    trace = {"step": step, "seconds": step / 1.0, "elbo": rise + rng.normal(size=400)}
+    assert (trace["elbo"][:100] > 1).any()
+    assert 200 < timing.first(trace, final=1.0, target=1.0) <= 400
+    np.testing.assert_allclose(timing.rising(trace, 1.0)["elbo"][50:], rise[50:], atol=0.4)
+
+
+def test_fits_beside_others_are_read_by_the_time_of_a_step_alone(results, tmp_path):
+    """Steps times the milliseconds that step-time found, on the same device only."""
+    (row,) = runs.read_runs(results, "synthetic")
+    where = tmp_path / "timed"
+    shutil.copytree(results, where)
+    assert timing.alone(where, row) is None
+    for device, seconds in (("another", None), (row["device"], 0.05)):
+        about = {"covariance": "block", "device": device, "branch_ms": 2.5, "amortized_ms": 7.0}
+        runs.write(where / "step-time" / "model_small_paper.csv", [about])
+        assert timing.alone(where, row) == (seconds and pytest.approx(seconds))
+    np.testing.assert_allclose(timing.read(where, row)["seconds"], 0.0025 * np.arange(1, 21))
 
 
 @pytest.fixture(scope="module")
