@@ -9,7 +9,7 @@ from numpyro.distributions.transforms import biject_to
 from numpyro.infer.util import log_density
 
 import problems
-from benchmarks import references
+from benchmarks import quadrature, references
 
 NAMES = [name for name in problems.PROBLEMS if name != "logistic_1000"]  # logistic_100, larger
 STORED = [name for name in problems.PROBLEMS if (problems.REFERENCES / f"{name}.npz").exists()]
@@ -122,7 +122,7 @@ def test_a_failing_problem_does_not_stop_the_rest(tmp_path, monkeypatch, capsys)
 def test_random_intercept_quadrature_against_brute_force():
     """Locals by a fine trapezium over a, theta by another grid, at a size where both are cheap."""
     problem = problems.random_intercept(N=30)
-    found = references.random_intercept(problem)
+    found = quadrature.random_intercept(problem)
     group, y = problem.table["group"], problem.table["y"]
     a = np.linspace(-12, 12, 801)
     rows = y[:, None] * a - np.logaddexp(0, a)
