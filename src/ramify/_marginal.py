@@ -193,7 +193,9 @@ class Marginal:
         self.converged = np.ones(data.count.shape[0], bool)
         self.first_bad_block, self.newton_steps = 0, 0.0
         work = float(np.asarray(data.count).sum()) * plan.local_draws * model.theta.size
-        self.rough = plan._replace(one_proposal=plan.one_proposal or work > SHARING_PAYS)
+        # A likelihood with theta may move z by many of its sds, and is evaluated at each point anyway.
+        pays = work > SHARING_PAYS and not solver.uses_theta
+        self.rough = plan._replace(one_proposal=plan.one_proposal or pays)
 
     def __call__(self, centre: np.ndarray, thetas: np.ndarray, blocks: int) -> Expansion:
         """Expands F at `thetas` [S, D], with locals solved at `centre`, over the first blocks.
