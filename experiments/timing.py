@@ -66,7 +66,7 @@ def rising(trace: Trace, final: float) -> Trace:
     """
     from scipy.optimize import isotonic_regression
 
-    count = np.maximum(np.diff(trace["step"], prepend=0), 1)
+    count = np.maximum(np.diff(trace["step"], prepend=trace["step"][0] - 1), 1)
     curve = isotonic_regression(trace["elbo"], weights=count).x
     last = trace["step"] > 0.95 * trace["step"][-1]
     end = np.average(curve[last], weights=count[last])
@@ -77,5 +77,5 @@ def first(trace: Trace, final: float, target: float) -> float | None:
     """Seconds until a fit that ended at `final` had reached `target`; None if it never did."""
     if final < target:
         return None
-    place = np.argmax(rising(trace, final)["elbo"] >= target)  # the last, where none is before
-    return float(trace["seconds"][place])
+    reached = np.flatnonzero(rising(trace, final)["elbo"] >= target - 1e-9 * abs(target))
+    return float(trace["seconds"][reached[0] if len(reached) else -1])

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+import ramify as rf
+from ramify import _steps
 from ramify._data import Groups
 from ramify._feed import Feed
 
@@ -98,3 +100,24 @@ def test_impossible_minibatches(groups, minibatch):
 def test_who_needs_everyone_refuses_to_subsample(groups, how):
     with pytest.raises(ValueError, match=rf"all {N} groups .* (minibatch=4|10 rows).* branch\(\)"):
         feed(groups, whole=True, **how)
+
+
+def test_blocks_are_laid_out_before_a_scan_or_in_it(monkeypatch):
+    """One huge group makes rows of filler for every step: they are then not all made ahead."""
+    group = np.repeat(np.arange(6), [1, 2, 3, 4, 5, 60])
+    table = {"g": group, "y": np.sin(np.arange(75.0))}
+    groups = rf.Groups.from_table(table, by="g", rows=["y"])
+    found = []
+    for most in (_steps.AHEAD, 0):
+        monkeypatch.setattr(_steps, "AHEAD", most)
+        model = rf.Model(  # anew, so that it is compiled anew
+            theta={"mu": rf.real()},
+            z={"b": rf.real()},
+            log_prior=lambda t: -0.5 * t["mu"] ** 2,
+            log_local=lambda t, z, group: -0.5 * (z["b"] - t["mu"]) ** 2,
+            log_lik=lambda t, z, row: -0.5 * (row["y"] - z["b"]) ** 2,
+        )
+        family = rf.branch(model, groups)
+        fit = rf.fit(model, groups, family=family, minibatch=2, max_steps=30, progress=False)
+        found.append(fit.history["elbo"])
+    np.testing.assert_allclose(*found, rtol=1e-6)

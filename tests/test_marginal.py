@@ -12,7 +12,7 @@ from scipy.stats import multivariate_normal, norm
 import ramify as rf
 from ramify._data import to_device, whole
 from ramify._integral import bound
-from ramify._marginal import Expansion, Marginal, Plan
+from ramify._marginal import SHARING_PAYS, Expansion, Marginal, Plan
 from ramify._solver import solver
 from ramify._summary import worries
 from ramify._theta import (
@@ -24,6 +24,7 @@ from ramify._theta import (
     _taught,
     average,
     climb,
+    laplace,
     normal_points,
 )
 
@@ -114,7 +115,7 @@ def test_a_search_shares_draws_where_that_saves_more_than_it_compiles(monkeypatc
     """Rough curvature of a large problem comes from one set of draws; the answer's never does."""
     F = logistic(Plan(rows=1000, local_draws=32, one_proposal=False))
     assert not F.rough.one_proposal
-    monkeypatch.setattr("ramify._marginal.SHARING_PAYS", 100)
+    monkeypatch.setitem(SHARING_PAYS, "cpu", 100)
     F = logistic(Plan(rows=1000, local_draws=32, one_proposal=False))
     assert F.rough.one_proposal and not F.plan.one_proposal
     about = np.zeros(1), np.array([[100.0]]), 1
@@ -182,6 +183,26 @@ def test_newton_follows_a_bent_ridge():
     sd = np.sqrt(np.diag(np.linalg.inv(precision)))
     assert np.all(np.abs(mean - 1) < 0.5 * sd)
     assert ridge.values_seen <= 40 and ridge.slopes_seen <= 60
+
+
+def test_only_the_search_is_rough():
+    """Draws that points share do for a precision to climb by; that of the answer has its own."""
+
+    class Noted(Ridge):
+        def _slopes(self, centre, thetas, blocks, rough=False):
+            self.rough_seen = {*getattr(self, "rough_seen", ()), (len(thetas) > 1, rough)}
+            return super()._slopes(centre, thetas, blocks)
+
+    ridge, never = Noted(), lambda: False
+    mean, precision, here = climb(ridge, nowhere([-1.5, 0.5]), 1, never)
+    assert ridge.rough_seen == {(False, False), (True, True)}  # one point is a step, not a look
+    for answer in (
+        lambda: average(ridge, mean, precision, here, normal_points(4, 2), 1, never),
+        lambda: laplace(ridge, mean, precision, here, 1, never),
+    ):
+        ridge.rough_seen = set()
+        answer()
+        assert (True, False) in ridge.rough_seen and (True, True) not in ridge.rough_seen
 
 
 def test_steps_to_where_no_slope_is_are_not_taken():

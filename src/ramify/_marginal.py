@@ -29,13 +29,11 @@ from ramify._types import Batch
 
 # Posterior sds: a step short beside theta's skewness, and long beside the rounding of F's slope.
 ONE_SIDED = 0.3
-FARTHEST = (
-    1.0  # of such a step in any coordinate, where the posterior is wider: scales are logarithms
-)
+# Of such a step in any coordinate, where the posterior is wider: scales are logarithms.
+FARTHEST = 1.0
 
-SHARING_PAYS = (
-    2**28
-)  # likelihoods of rows that take longer than to compile a sweep that shares draws
+# Likelihoods of rows that take longer than to compile another sweep, one that shares draws.
+SHARING_PAYS = {"cpu": 2**28, "accelerator": 2**35}
 
 
 class Sweep(NamedTuple):
@@ -194,7 +192,8 @@ class Marginal:
         self.first_bad_block, self.newton_steps = 0, 0.0
         work = float(np.asarray(data.count).sum()) * plan.local_draws * model.theta.size
         # A likelihood with theta may move z by many of its sds, and is evaluated at each point anyway.
-        pays = work > SHARING_PAYS and not solver.uses_theta
+        where = "cpu" if jax.default_backend() == "cpu" else "accelerator"
+        pays = work > SHARING_PAYS[where] and not solver.uses_theta
         self.rough = plan._replace(one_proposal=plan.one_proposal or pays)
 
     def __call__(self, centre: np.ndarray, thetas: np.ndarray, blocks: int) -> Expansion:

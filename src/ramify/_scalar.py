@@ -1,4 +1,4 @@
-"""Whether a user's functions return what they should, and ask only for what there is."""
+"""Whether a user's functions return what they should, and densities ask only for what there is."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,14 @@ import jax
 
 def check_scalar(what: str, density: Callable[..., Any], *arguments: Any) -> None:
     """Raises, in words, where it is not or does not; nothing is computed."""
-    out = _traced(what, density, *arguments)
+    try:
+        out = jax.eval_shape(density, *arguments)
+    except KeyError as error:
+        have = ", ".join(sorted({name for columns in arguments for name in columns}))
+        raise ValueError(
+            f"{what} asks for {error.args[0]!r}, which is neither a parameter nor a column of the "
+            f"data; there are: {have}."
+        ) from error
     shape = getattr(out, "shape", None)
     if shape != ():
         raise ValueError(
@@ -20,23 +27,17 @@ def check_scalar(what: str, density: Callable[..., Any], *arguments: Any) -> Non
 
 
 def check_outcome(what: str, simulate: Callable[..., Any], key: Any, *arguments: Any) -> None:
-    """Raises, in words, where a user's simulator does not return one array."""
-    out = _traced(what, lambda *columns: simulate(key, *columns), *arguments)
+    """Raises, in words, where a user's simulator does not return one array.
+
+    One that needs columns which only the table to predict for has is looked at when it predicts.
+    """
+    try:
+        out = jax.eval_shape(lambda *columns: simulate(key, *columns), *arguments)
+    except Exception:
+        return
     if not isinstance(out, jax.ShapeDtypeStruct):
         have = f" of {', '.join(map(repr, out))}" if isinstance(out, dict) else ""
         raise ValueError(
             f"{what} must return one row's new outcome, a number or an array; got "
             f"{type(out).__name__}{have}."
         )
-
-
-def _traced(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Shapes of what a function of the user's returns; a name that there is not is said in words."""
-    try:
-        return jax.eval_shape(function, *arguments)
-    except KeyError as error:
-        have = ", ".join(sorted({name for columns in arguments for name in columns}))
-        raise ValueError(
-            f"{what} asks for {error.args[0]!r}, which is neither a parameter nor a column of the "
-            f"data; there are: {have}."
-        ) from error

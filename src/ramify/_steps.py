@@ -14,6 +14,8 @@ from ramify._family import Family
 from ramify._model import Model
 from ramify._types import Batch
 
+AHEAD = 2**23  # rows of all steps of a scan that are laid out before it: 64 MB of numbers
+
 
 class State(NamedTuple):
     """All that the next step needs; `skipped` counts the steps without a usable gradient in a row."""
@@ -96,12 +98,14 @@ def steps(
     moving, still = eqx.partition(state, eqx.is_array)
 
     def body(carry: tuple[Any, Bool[Array, ""]], x: Any) -> tuple[Any, Float[Array, ""]]:
-        (moving, alive), (rate, *block) = carry, x
-        batch, state = filled(data, *block), eqx.combine(moving, still)
+        (moving, alive), (rate, members, scale, layout) = carry, x
+        layout = lay_out(data, members, recipe.rows) if layout is None else layout
+        batch, state = filled(data, members, scale, layout), eqx.combine(moving, still)
         new, value = step(key, state, alive, rate, model, batch, recipe)
         return (eqx.filter(new, eqx.is_array), alive & jnp.isfinite(value)), value
 
-    layouts = jax.vmap(lambda m: lay_out(data, m, recipe.rows))(members)
+    ahead = len(members) * recipe.rows <= AHEAD
+    layouts = jax.vmap(lambda m: lay_out(data, m, recipe.rows))(members) if ahead else None
     xs = rates, members, scales, layouts
     (moving, _), values = jax.lax.scan(body, (moving, jnp.array(True)), xs)
     return eqx.combine(moving, still), values
