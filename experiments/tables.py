@@ -89,8 +89,8 @@ def movielens(where: Path, which: str) -> str:
         for row in runs.read_runs(where, "movielens")
         if row["data"] == source and row["scale"] == scale
     ]
-    head = ["family", "recipe", "ELBO, theirs", "ELBO", "test, theirs", "test"]
-    head += ["train, printed", "mean likelihood", "train, as defined", "seconds"]
+    head = ["family", "recipe", "ELBO, theirs", "ELBO", "test, theirs", "test", "test by user"]
+    head += ["train, printed", "mean likelihood", "train, as defined", "draws", "seconds"]
     body = []
     for (family, recipe), fits in families(rows, scale):
         method, _, covariance = family.partition(", ")
@@ -104,9 +104,11 @@ def movielens(where: Path, which: str) -> str:
                 values("elbo", "train_rows"),
                 theirs[0],
                 values("test", "test_rows"),
+                values("test_per_user", "test_rows"),
                 theirs[1],
                 values("train_seen", "train_rows"),
                 values("train", "train_rows"),
+                _draws(fits),
                 _seconds(where, fits),
             ]
         )
@@ -145,7 +147,7 @@ def times(where: Path, which: str) -> str:
 def gaps(where: Path, which: str) -> str:
     """Amortization and structure gaps in nats a user, for each fit that was refined."""
     files = sorted((where / "gaps").glob(f"{which.replace(' ', '_')}*.csv"))
-    head = ["recipe", "steps", "seconds", "median", "mean", "90%", "mean, fewest rows"]
+    head = ["recipe", "steps", "median", "mean", "90%", "mean, fewest rows"]
     head += ["mean, most rows", "structure, mean"]
     body = []
     for file in files:
@@ -155,7 +157,7 @@ def gaps(where: Path, which: str) -> str:
         cells = [np.median(own), own.mean(), np.quantile(own, 0.9), own[n <= third[0]].mean()]
         cells += [own[n >= third[1]].mean(), np.mean([row["structure"] for row in rows])]
         first = rows[0]
-        lead = [first["recipe"], f"{first['steps']:,.0f}", f"{first['seconds']:.1f}"]
+        lead = [first["recipe"], f"{first['steps']:,.0f}"]
         body.append((first["recipe"], first["steps"], [*lead, *(f"{x:.3f}" for x in cells)]))
     return markdown(head, [line for *_, line in sorted(body)]) if body else NONE
 
@@ -234,13 +236,25 @@ def _key(row: runs.Row) -> tuple[str, str, str]:
     return row["covariance"] or "", row["method"], row["recipe"]
 
 
+def _draws(fits: list[runs.Row]) -> str:
+    """Of the metrics; few enough of them decide a metric that is one average over all users."""
+    return ", ".join(sorted({f"{fit['metric_draws']:,.0f}" for fit in fits}))
+
+
 def _seconds(where: Path, fits: list[runs.Row]) -> str:
-    """Of a fit alone where its step was timed; else as measured, a star where others ran beside it."""
+    """Of a fit alone where its step was timed; else as measured, a star where others ran beside it.
+
+    Of `solved` those of the first fit in a process, which compiles, and then of another.
+    """
     if not fits:
         return ""
+    if all(fit.get("warm_seconds") is not None for fit in fits):
+        warm = np.mean([fit["warm_seconds"] for fit in fits])
+        return f"{max(fit['seconds'] for fit in fits):,.0f}, then {warm:,.1f}"
     alone = [timing.alone(where, fit) for fit in fits]
     if None not in alone:
         return f"{np.mean(alone):,.0f}"
+    fits = [fit for fit in fits if fit["device"] == fits[0]["device"]]
     star = "*" if any(fit.get("beside") for fit in fits) else ""
     return spread([fit["seconds"] for fit in fits], 0) + star
 

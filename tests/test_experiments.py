@@ -259,9 +259,14 @@ def _finished(where: Path, method: str, recipe: str, seed: int, elbo: float, tra
         "test": -60.0,
         "train": elbo,
         "train_seen": -500.0,
+        "metric_draws": 100,
+        "device": "cpu",
     }
     runs.write(where / "runs" / f"{run.name}.csv", [row])
-    lines = [{"step": 1, "seconds": t, "elbo": value, "smooth": value} for t, value in trace]
+    lines = [
+        {"step": 1 + i, "seconds": t, "elbo": value, "smooth": value}
+        for i, (t, value) in enumerate(trace)
+    ]
     runs.write(where / "traces" / f"{run.name}.csv", lines)
 
 
