@@ -127,6 +127,30 @@ def test_row_densities_are_those_of_the_users_scale(likelihood, link, table):
         np.testing.assert_allclose(link_scale, eta[groups.row_order], rtol=1e-9)
 
 
+@pytest.mark.parametrize("likelihood, link", DENSITIES)
+def test_new_outcomes_follow_the_density(likelihood, link, table, key):
+    """Of 4,000 of each row: their mean, a Student t's median, the share of each level."""
+    response, density = DENSITIES[likelihood, link]
+    small = {**table, "count": np.minimum(table["count"], table["trials"])}
+    model, groups = from_formula(
+        f"{response} ~ x + (x | g)", small, likelihood=likelihood, link=link
+    )
+    batch = whole(groups)
+    theta, z = random_values(model)
+    one = lambda key: model.simulate(key, theta, batch.at_rows(z), batch)
+    drawn = np.asarray(jax.jit(jax.vmap(one))(jax.random.split(key, 4000)), float)
+    if likelihood == "ordered":
+        levels = model.expected("probability", theta, batch.at_rows(z), batch)
+        drawn = np.stack([drawn == level for level in np.unique(small["rating"])], -1) * 1.0
+        expected = np.asarray(levels)
+    else:
+        expected = np.asarray(model.expected("mean", theta, batch.at_rows(z), batch))
+    if likelihood == "student_t":
+        drawn, expected = (drawn < expected) * 1.0, np.full_like(expected, 0.5)
+    error = np.sqrt(drawn.var(0) / len(drawn)) + 1e-3
+    assert np.all(np.abs(drawn.mean(0) - expected) < 5 * error)
+
+
 def test_weights_multiply_and_offsets_add(table):
     plain, groups = from_formula("y ~ x + (1 | g)", table)
     weighted, heavy = from_formula("y | weights(w) ~ x + (1 | g)", table)

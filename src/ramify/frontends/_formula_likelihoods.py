@@ -114,7 +114,10 @@ LIKELIHOODS: dict[str, Likelihood] = {
     ),
     "binomial": Likelihood(
         ("logit", "probit", "cloglog"),
-        lambda link, eta, family, row: dist.Binomial(row["trials"], logits=to_logits(link, eta)),
+        # Whole numbers: NumPyro draws from no other number of trials.
+        lambda link, eta, family, row: dist.Binomial(
+            row["trials"].astype(jnp.result_type(int)), logits=to_logits(link, eta)
+        ),
         support="trials",
     ),
     "poisson": Likelihood(
