@@ -165,8 +165,7 @@ def gaps(where: Path, which: str) -> str:
 def step_time(where: Path, which: str) -> str:
     """Milliseconds of a step."""
     head = ["data", "scale", "recipe", "covariance", "groups", "minibatch", "branch, ms"]
-    head += ["amortized, ms"]
-    head += ["amortized / branch", "device"]
+    head += ["amortized, ms", "amortized / branch", "device"]
     body = []
     for file in sorted((where / "step-time").glob("*.csv")):
         for row in runs.read(file):

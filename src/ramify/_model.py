@@ -288,7 +288,7 @@ class Model:
         def one(z: Float[Array, " M"], row: Named) -> Float[Array, ""]:
             return self._log_lik(named_theta, self.z.values(z), row)
 
-        return jax.vmap(one)(z_rows, _with_group_columns(batch))
+        return jax.vmap(one)(z_rows, batch.rows | batch.group_at_rows())
 
     def simulate(
         self,
@@ -309,7 +309,7 @@ class Model:
             return simulate(key, named_theta, self.z.values(z), row)
 
         keys = jax.random.split(key, z_rows.shape[0])
-        return jax.vmap(one)(keys, z_rows, _with_group_columns(batch))
+        return jax.vmap(one)(keys, z_rows, batch.rows | batch.group_at_rows())
 
     def check(self, batch: Batch) -> None:
         """Raises if a function of the user's does not return what it should, or refuses the columns."""
@@ -364,11 +364,6 @@ def group_log_liks(
     z_rows = batch.at_rows(jnp.moveaxis(z, 0, -1))
     rows = jax.vmap(lambda z: model.log_lik(theta, z, batch), -1, -1)(z_rows)
     return sum_rows(rows, batch).T
-
-
-def _with_group_columns(batch: Batch) -> Named:
-    """The row columns, and for each row the columns of its group."""
-    return batch.rows | {name: batch.at_rows(column) for name, column in batch.group.items()}
 
 
 def _check_names(theta: Mapping[str, Parameter], z: Mapping[str, Parameter]) -> None:

@@ -60,6 +60,10 @@ class Batch(NamedTuple):
             .get(indices_are_sorted=True, mode="promise_in_bounds")
         )
 
+    def group_at_rows(self) -> dict[str, Array]:
+        """For each row the columns of its group."""
+        return {name: self.at_rows(column) for name, column in self.group.items()}
+
 
 class Draw(NamedTuple):
     """One draw of (theta, z) from a family, with its log density split as the ELBO needs it."""

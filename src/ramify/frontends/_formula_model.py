@@ -196,9 +196,8 @@ class FormulaModel(Model):
     ) -> Float[Array, "R *levels"]:
         """Each row's mean outcome ("mean"), linear predictor ("link") or its levels' probabilities."""
         inside = self.theta.values(theta)
-        rows = batch.rows | {name: batch.at_rows(column) for name, column in batch.group.items()}
         one = lambda z, row: self._expected(kind, inside, {"effects": z}, row)
-        return jax.vmap(one)(z_rows, rows)
+        return jax.vmap(one)(z_rows, batch.rows | batch.group_at_rows())
 
     def _expected(self, kind: str, theta: Named, z: Named, row: Named) -> Float[Array, "*levels"]:
         spec, eta = self.formula, self._eta(theta, z, row)

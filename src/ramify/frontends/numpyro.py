@@ -161,7 +161,7 @@ class NumpyroModel(Model):
         self, theta: Float[Array, " D"], z_rows: Float[Array, "R M"], batch: Batch
     ) -> Float[Array, " R"]:
         """Log p(y_ij | theta, z_i, x_ij) of each row, given each row's own copy of its z."""
-        terms = self.row_terms(theta, z_rows, batch.rows, _own(batch))
+        terms = self.row_terms(theta, z_rows, batch.rows, batch.group_at_rows())
         return sum(terms.values(), jnp.zeros(z_rows.shape[0], z_rows.dtype))
 
     def theta_terms(self, theta: Float[Array, " D"]) -> Named:
@@ -201,13 +201,13 @@ class NumpyroModel(Model):
     def observed(self, batch: Batch) -> Named:
         """The values of the sites observed in the rows, [R, ...]."""
         theta, z = jnp.zeros(self.theta.size), self._nobody(batch.segment.shape[0])
-        return self._evaluate(("observed", "row"), theta, z, batch.rows, _own(batch))
+        return self._evaluate(("observed", "row"), theta, z, batch.rows, batch.group_at_rows())
 
     def log_lik_sites(
         self, theta: Float[Array, " D"], z_rows: Float[Array, "R M"], batch: Batch
     ) -> Named:
         """The log likelihood of each row, [R], for each site observed in the rows."""
-        return self.row_terms(theta, z_rows, batch.rows, _own(batch))
+        return self.row_terms(theta, z_rows, batch.rows, batch.group_at_rows())
 
     def simulate(
         self,
@@ -233,7 +233,7 @@ class NumpyroModel(Model):
                 rows.pop(column, None)
             elif column not in rows:
                 rows[column] = absent[column]
-        named = self._named(z_rows.shape[0], rows, _own(batch))
+        named = self._named(z_rows.shape[0], rows, batch.group_at_rows())
         again = frozenset(self.layout.outcomes)
         values = draw(key, self.fn, named, self.latent_values(theta, z_rows), again)
         return self.layout.terms[self.outcome].per_item(values[self.outcome])
@@ -301,11 +301,6 @@ class NumpyroModel(Model):
 
     def _nobody(self, n: int) -> Float[Array, "n M"]:
         return jnp.zeros((n, self.z.size))
-
-
-def _own(batch: Batch) -> Named:
-    """For each row the columns of its group."""
-    return {name: batch.at_rows(column) for name, column in batch.group.items()}
 
 
 def _taken(names: Mapping[str, Any], columns: Named) -> Named:
