@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float64, PRNGKeyArray
 
+from ramify._computing import compiled
+
 
 class Cloud(eqx.Module):
     """Points of theta with log weights that sum to one.
@@ -45,9 +47,16 @@ class Cloud(eqx.Module):
     def draw(self, key: PRNGKeyArray, draws: int) -> Float[Array, "S D"]:
         """Points chosen by weight; draw s is a function of (key, s) alone."""
         share = jnp.asarray(np.cumsum(self.weight), self.points.dtype)
-        one = lambda s: jax.random.uniform(jax.random.fold_in(key, s))
-        place = jnp.searchsorted(share, jax.vmap(one)(jnp.arange(draws)))
-        return self.points[jnp.minimum(place, len(share) - 1)]
+        return _choose(key, self.points, share, draws)
+
+
+@compiled
+def _choose(
+    key: PRNGKeyArray, points: Float[Array, "T D"], share: Float[Array, " T"], draws: int
+) -> Float[Array, "S D"]:
+    one = lambda s: jax.random.uniform(jax.random.fold_in(key, s))
+    place = jnp.searchsorted(share, jax.vmap(one)(jnp.arange(draws)))
+    return points[jnp.minimum(place, len(share) - 1)]
 
 
 def weighted_quantiles(
