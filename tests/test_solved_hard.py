@@ -7,6 +7,9 @@ import numpyro.distributions as dist
 import pytest
 
 import ramify as rf
+from ramify._marginal import Marginal
+from ramify._pareto import effective_draws
+from ramify._theta import Learned, weigh_cloud
 
 
 @pytest.mark.slow
@@ -69,3 +72,34 @@ def test_large_counts_with_their_mean_in_theta():
         found = np.asarray(draws[name], float)
         assert abs(found.mean() - mean) < 0.1 * sd
         assert found.std() == pytest.approx(sd, rel=0.06)
+
+
+def test_counts_that_float32_cannot_weigh():
+    """The rounding of y log(mean) - mean, at 1e8 some nats, is named, and not theta's shape."""
+    rng = np.random.default_rng(0)
+    group = np.repeat(np.arange(20), 4)
+    x = rng.normal(size=80)
+    y = rng.poisson(1e8 * np.exp(0.2 * x + rng.normal(size=20)[group]))
+    table = {"g": group, "x": x, "y": y, "exposure": np.full(80, np.log(1e8))}
+    formula = "y ~ x + offset(exposure) + (1 | g)"
+    posterior = rf.fit(*rf.from_formula(formula, table, likelihood="poisson"))
+    (why,) = posterior.notes["warnings"]
+    assert "float32 rounds" in why and "jax_enable_x64" in why
+    assert "float32 rounds" in repr(posterior)
+
+
+def test_theta_of_sds_far_apart_is_weighed():
+    """A slope known to 1e-7 beside a mean known to one: draws, not SciPy's "singular"."""
+
+    class Normal(Marginal):
+        def __init__(self):
+            pass
+
+        def values(self, centre, thetas):
+            return -0.5 * np.sum((thetas / [1.0, 1e-7]) ** 2, 1)
+
+    learned = Learned(np.zeros(2), np.diag([1.0, 1e14]), 0.0, np.zeros(2), np.zeros(1, bool))
+    points, log_weight = weigh_cloud(Normal(), learned, 4000, 0)
+    weight = np.exp(log_weight - log_weight.max())
+    sd = np.sqrt(weight @ points**2 / weight.sum())
+    np.testing.assert_allclose(sd, [1, 1e-7], rtol=5 * np.sqrt(0.5 / effective_draws(log_weight)))

@@ -19,13 +19,14 @@ from ramify._pareto import effective_draws, k_hat
 from ramify._posterior import Posterior
 from ramify._progress import Budget
 from ramify._steps import Recipe, init
-from ramify._theta import MOST_K_HAT, Learned, NotFinite, Start, learn, weigh_cloud
+from ramify._theta import MOST_K_HAT, Learned, NotFinite, Start, learn, value_noise, weigh_cloud
 
 MOST_BIAS = 0.1  # of theta's means, in posterior sds, before K is doubled
 MOST_DRAWS = 2048
 STALLED = 0.5  # posterior sds that theta's last gradient still asks for
 MANY = 2000  # groups, past which q(theta) is Laplace's: what averages over it add goes as 1/N
 FEW = 2**13  # likelihoods of rows that cost next to nothing
+COARSE = 0.3  # nats of rounding in F, past which it is that which makes theta's weights uneven
 CLOUD_WORK = 2**28  # likelihoods of rows, for weighted draws of theta where the data are small
 
 
@@ -131,16 +132,28 @@ def _with_cloud(
     """The family with weighted draws of theta, if the weights are even enough; and how even."""
     try:
         points, log_weight = weigh_cloud(found.marginal, found.learned, count, seed)
+        k, ess = k_hat(log_weight), effective_draws(log_weight)
+        noise = value_noise(found.marginal, found.learned) if k > MOST_K_HAT else 0.0
     except OutOfBudget:
         why = "the budget ended before theta's draws were weighed: its posterior is a Gaussian's"
         return family, {"warnings": [why]}
-    k, ess = k_hat(log_weight), effective_draws(log_weight)
     about: dict[str, Any] = {"theta_k_hat": k, "theta_effective_draws": ess}
     if k > MOST_K_HAT:
-        why = f"theta's posterior is far from a Gaussian, and from a Student t (k-hat {k:.2f})"
-        return family, about | {"warnings": [f"{why}: compare with NUTS"]}
+        return family, about | {"warnings": [_uneven(k, noise)]}
     normal = log_weight - np.logaddexp.reduce(log_weight)
     return replace(family, cloud=Cloud(jnp.asarray(points), jnp.asarray(normal))), about
+
+
+def _uneven(k: float, noise: float) -> str:
+    """What to do about weights of theta of which a few have nearly all."""
+    if noise > COARSE:
+        return (
+            f"float32 rounds the log likelihood of these data by {noise:.1f} nats, so that theta's draws "
+            "can't be weighed and its sds may be wrong: call "
+            'jax.config.update("jax_enable_x64", True) first'
+        )
+    why = f"theta's posterior is far from a Gaussian, and from a Student t (k-hat {k:.2f})"
+    return f"{why}: compare with NUTS"
 
 
 def _not_finite(

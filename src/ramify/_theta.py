@@ -362,11 +362,25 @@ def _moments(points: np.ndarray, log_weight: np.ndarray) -> tuple[np.ndarray, np
 def _student_points(
     F: Marginal, mean: np.ndarray, covariance: np.ndarray, count: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    shape = covariance * (FREEDOM - 2) / FREEDOM  # then the covariance is as given
     from scipy.stats import multivariate_t  # half a second to import
 
-    student = multivariate_t(mean, shape, df=FREEDOM)  # pyright: ignore[reportArgumentType]
-    points = student.rvs(count, random_state=seed).reshape(count, len(mean))
+    # In units of its sds: SciPy calls a covariance singular where sds are far apart.
+    sd = np.sqrt(np.diag(covariance))
+    shape = (
+        covariance / np.outer(sd, sd) * (FREEDOM - 2) / FREEDOM
+    )  # its covariance is then as given
+    student = multivariate_t(None, shape, df=FREEDOM)  # pyright: ignore[reportArgumentType]
+    apart = student.rvs(count, random_state=seed).reshape(count, len(mean))
+    points = mean + sd * apart
     value = F.values(mean, points)
-    log_weight = np.where(np.isfinite(value), value, -np.inf) - student.logpdf(points)
+    log_weight = np.where(np.isfinite(value), value, -np.inf) - student.logpdf(apart)
     return points, log_weight
+
+
+def value_noise(F: Marginal, learned: Learned) -> float:
+    """Nats by which F's values scatter about a smooth curve within half an sd: their rounding."""
+    along = np.linspace(-0.5, 0.5, 24)
+    sd = np.sqrt(np.diag(np.linalg.inv(learned.precision)))
+    values = F.values(learned.mean, learned.mean + along[:, None] * sd)
+    smooth = np.polynomial.Polynomial.fit(along, values, 4)(along)
+    return float(np.sqrt(np.sum((values - smooth) ** 2) / (len(along) - 5)))
