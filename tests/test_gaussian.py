@@ -128,3 +128,26 @@ def test_a_new_gaussian(map, diagonal):
     np.testing.assert_array_equal(q.mean, np.zeros(3))
     np.testing.assert_allclose(q.covariance, 0.01 * np.eye(3), rtol=1e-5)
     assert gaussian(3, diagonal=diagonal, mean=jnp.ones(3)).mean.tolist() == [1, 1, 1]
+
+
+def test_slopes_at_a_draw_of_an_ill_conditioned_gaussian():
+    """Of sticking the landing, in float32: -L^-T noise, where a solve would not give the noise back."""
+    dim, rng = 60, np.random.default_rng(0)
+    free = jnp.asarray(np.r_[np.zeros(dim), rng.normal(size=dim * (dim - 1) // 2)], jnp.float32)
+    noise = jnp.asarray(rng.normal(size=dim), jnp.float32)
+    scale = np.asarray(scale_factor(free, dim, False, "log"), float)
+    assert np.linalg.cond(scale) > 1e7
+
+    def log_q(mean, known):
+        q = Gaussian(mean, free, dim, False, "log")
+        x, _ = q.draw(noise)
+        return jax.lax.stop_gradient(q).log_prob(x, noise if known else None)
+
+    value, slope = jax.value_and_grad(log_q)(jnp.zeros(dim), True)
+    exact = -np.linalg.solve(scale.T, np.asarray(noise, float))
+    np.testing.assert_allclose(slope, exact, atol=1e-5 * np.abs(exact).max())
+    assert float(value) == pytest.approx(
+        stats.norm.logpdf(np.asarray(noise, float)).sum(), rel=1e-5
+    )
+    by_solving = jax.grad(log_q)(jnp.zeros(dim), False)
+    assert np.abs(by_solving - exact).max() > 0.1 * np.abs(exact).max()

@@ -46,7 +46,7 @@ def terms(
     draw = family.draw(key, model, batch)
     log_q = draw.log_q_theta, draw.log_q_z
     if estimator == "stl":
-        log_q = jax.lax.stop_gradient(family).log_q(model, batch, draw)
+        log_q = jax.lax.stop_gradient(family).log_q(model, batch, draw, own=True)
     real = lambda x: jnp.where(batch.group_mask, x, 0)
     return Terms(
         log_prior=model.log_prior(draw.theta),
@@ -130,9 +130,10 @@ def tight(
             "Use branch(), amortized() or solved()."
         )
     key_theta, key_z = jax.random.split(key)
-    theta, log_q_theta = family.theta.draw(jax.random.normal(key_theta, (family.theta.dim,)))
+    noise_theta = jax.random.normal(key_theta, (family.theta.dim,))
+    theta, log_q_theta = family.theta.draw(noise_theta)
     if estimator == "stl":
-        log_q_theta = jax.lax.stop_gradient(family.theta).log_prob(theta)
+        log_q_theta = jax.lax.stop_gradient(family.theta).log_prob(theta, noise_theta)
     fixed = jax.lax.stop_gradient
     weighted = fixed(weigh(key_z, family, model, batch, theta, local_draws))
     share = jax.nn.softmax(weighted.log_weight, 0)
@@ -144,7 +145,7 @@ def tight(
         path, _ = moving.propose(noise)
         z = z_fixed + share[:, None] * (path - fixed(path))  # its gradient carries weight twice
         joint = model.log_local(theta, z, batch) + group_log_lik(model, theta, z, batch)
-        return share * (joint - still.log_proposal(z))
+        return share * (joint - still.log_proposal(z, noise))
 
     noise = group_points(key_z, batch.index, local_draws, still.mean.shape[-1])
     pulls = jnp.sum(jax.lax.map(surrogate, (noise, share, weighted.z), batch_size=8), 0)

@@ -138,15 +138,20 @@ class Branched(eqx.Module):
     def draw(self, key: PRNGKeyArray, model: Model, batch: Batch) -> Draw:
         """Theta ~ q(theta), then z_i ~ q(z_i | theta) for each place of the block."""
         key_theta, key_z = jax.random.split(key)
-        theta, log_q_theta = self.theta.draw(jax.random.normal(key_theta, (self.theta.dim,)))
+        noise = jax.random.normal(key_theta, (self.theta.dim,))
+        theta, log_q_theta = self.theta.draw(noise)
         local = self.conditional(model, batch)(theta)
-        z, log_q_z = local.draw(group_noise(key_z, batch.index, (local.mean.shape[-1],)))
-        return Draw(theta, z, log_q_theta, log_q_z)
+        noise_z = group_noise(key_z, batch.index, (local.mean.shape[-1],))
+        z, log_q_z = local.draw(noise_z)
+        return Draw(theta, z, log_q_theta, log_q_z, (noise, noise_z))
 
-    def log_q(self, model: Model, batch: Batch, draw: Draw) -> tuple[Array, Float[Array, " B"]]:
-        """Log q(theta) and log q(z_i | theta) at a given draw, by triangular solves."""
+    def log_q(
+        self, model: Model, batch: Batch, draw: Draw, *, own: bool = False
+    ) -> tuple[Array, Float[Array, " B"]]:
+        """Log q(theta) and log q(z_i | theta) at a draw, by triangular solves; or at its `own`."""
         local = self.conditional(model, batch)(draw.theta)
-        return self.theta.log_prob(draw.theta), local.log_prob(draw.z)
+        noise = draw.noise if own else (None, None)
+        return self.theta.log_prob(draw.theta, noise[0]), local.log_prob(draw.z, noise[1])
 
 
 class Joint(eqx.Module):
@@ -182,22 +187,27 @@ class Joint(eqx.Module):
                 f"{batch.index.shape[0]}. Use branch(), amortized() or solved() to subsample."
             )
         keys = jax.random.split(key, len(self.parts))
-        draws = [
-            q.draw(jax.random.normal(k, (q.dim,))) for q, k in zip(self.parts, keys, strict=True)
-        ]
+        pairs = list(zip(self.parts, keys, strict=True))
+        noise = [jax.random.normal(k, (q.dim,)) for q, k in pairs]
+        draws = [q.draw(e) for q, e in zip(self.parts, noise, strict=True)]
         whole = jnp.concatenate([x for x, _ in draws])
         z = whole[self.D :].reshape(self.N, self.M)[batch.index]
         log_q = jnp.sum(jnp.stack([q for _, q in draws]))
-        return Draw(whole[: self.D], z, log_q, jnp.zeros(len(z)))
+        every = jnp.concatenate(noise), jnp.zeros((len(z), 0))
+        return Draw(whole[: self.D], z, log_q, jnp.zeros(len(z)), every)
 
-    def log_q(self, model: Model, batch: Batch, draw: Draw) -> tuple[Array, Float[Array, " B"]]:
+    def log_q(
+        self, model: Model, batch: Batch, draw: Draw, *, own: bool = False
+    ) -> tuple[Array, Float[Array, " B"]]:
         """Log q of the whole draw, counted once with theta's part."""
         del model
         z = jnp.zeros((self.N, self.M)).at[batch.index].set(draw.z)
         whole = jnp.concatenate([draw.theta, z.ravel()])
         ends = np.cumsum([q.dim for q in self.parts])
-        parts = zip(self.parts, ends, strict=True)
-        log_q = jnp.stack([q.log_prob(whole[e - q.dim : e]) for q, e in parts])
+        places = [slice(end - q.dim, end) for q, end in zip(self.parts, ends, strict=True)]
+        noise = [draw.noise[0][at] if own else None for at in places]
+        parts = zip(self.parts, places, noise, strict=True)
+        log_q = jnp.stack([q.log_prob(whole[at], e) for q, at, e in parts])
         return jnp.sum(log_q), jnp.zeros(len(draw.z))
 
 

@@ -92,13 +92,31 @@ def times(scale: Array, noise: Float[Array, "*batch dim"]) -> Float[Array, "*bat
     return jnp.einsum("...ij,...j->...i", scale, noise)
 
 
-def whiten(scale: Array, x: Float[Array, "*batch dim"]) -> Float[Array, "*batch dim"]:
-    """L^-1 x, for a vector or a lower triangular matrix L."""
+def whiten(
+    scale: Array, x: Float[Array, "*batch dim"], known: Float[Array, "*batch dim"] | None = None
+) -> Float[Array, "*batch dim"]:
+    """L^-1 x, for a vector or a lower triangular matrix L; `known` is what it is for a draw's own x.
+
+    A solve in float32 does not give the noise back where L is ill-conditioned, as it can become on
+    the way, and a fit that follows slopes of what it gives instead runs away.
+    """
+    if known is not None:
+        return _with_value(whiten(scale, x), jax.lax.stop_gradient(known))
     if scale.ndim == x.ndim:
         return x / scale
     if scale.ndim == 2:  # one matrix, perhaps a large one
         return solve_triangular(scale, x, lower=True)
     return solve_lower(scale, x)
+
+
+@jax.custom_jvp
+def _with_value(computed: Array, known: Array) -> Array:
+    """`known`, with the derivative of `computed`."""
+    del computed
+    return known
+
+
+_with_value.defjvps(lambda t, *_: t, None)
 
 
 def log_det(scale: Array, diagonal: bool) -> Float[Array, "*batch"]:
@@ -147,10 +165,12 @@ class Gaussian(eqx.Module):
         scale = self.scale
         return self.mean + times(scale, noise), log_density(noise, log_det(scale, self.diagonal))
 
-    def log_prob(self, x: Float[Array, " dim"]) -> Float[Array, ""]:
-        """Log density at any point, by a triangular solve."""
+    def log_prob(
+        self, x: Float[Array, " dim"], noise: Float[Array, " dim"] | None = None
+    ) -> Float[Array, ""]:
+        """Log density at any point, by a triangular solve; `noise` is what the point was drawn with."""
         scale = self.scale
-        return log_density(whiten(scale, x - self.mean), log_det(scale, self.diagonal))
+        return log_density(whiten(scale, x - self.mean, noise), log_det(scale, self.diagonal))
 
 
 def gaussian(

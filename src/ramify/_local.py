@@ -44,10 +44,11 @@ class Local(NamedTuple):
         """Mean + L noise, and its log density computed from the noise."""
         return self.mean + times(self.scale, noise), log_density(noise, self._log_det())
 
-    def log_prob(self, z: Float[Array, "B M"]) -> Float[Array, " B"]:
-        """Log density at any z, by a triangular solve."""
-        noise = whiten(self.scale, z - self.mean)
-        return log_density(noise, self._log_det())
+    def log_prob(
+        self, z: Float[Array, "B M"], noise: Float[Array, "B M"] | None = None
+    ) -> Float[Array, " B"]:
+        """Log density at any z, by a triangular solve; `noise` is what z was drawn with."""
+        return log_density(whiten(self.scale, z - self.mean, noise), self._log_det())
 
     def propose(
         self, points: Float[Array, "B M"]
@@ -55,9 +56,11 @@ class Local(NamedTuple):
         """Mean + L points, and its log density as a Student t proposal."""
         return self.mean + times(self.scale, points), log_density_t(points, self._log_det())
 
-    def log_proposal(self, z: Float[Array, "B M"]) -> Float[Array, " B"]:
-        """Log density of the Student t proposal at any z."""
-        return log_density_t(whiten(self.scale, z - self.mean), self._log_det())
+    def log_proposal(
+        self, z: Float[Array, "B M"], points: Float[Array, "B M"] | None = None
+    ) -> Float[Array, " B"]:
+        """Log density of the Student t proposal at any z; `points` are what z was proposed with."""
+        return log_density_t(whiten(self.scale, z - self.mean, points), self._log_det())
 
     def _log_det(self) -> Float[Array, " B"]:
         return log_det(self.scale, diagonal=self.scale.ndim == self.mean.ndim)

@@ -43,7 +43,7 @@ def local_elbo(
         theta, _ = family.theta.draw(jax.random.normal(key_theta, (family.theta.dim,)))
         noise = group_noise(key_z, batch.index, (model.z.size,))
         z, log_q = conditional(theta).draw(noise)
-        log_q = fixed(theta).log_prob(z) if stl else log_q
+        log_q = fixed(theta).log_prob(z, noise) if stl else log_q
         return model.log_local(theta, z, batch) + group_log_lik(model, theta, z, batch) - log_q
 
     return jnp.mean(jax.lax.map(one, jax.random.split(key, draws), batch_size=8), 0)
