@@ -12,7 +12,7 @@ from jax.lax import Precision
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import ramify as rf
-from ramify._computing import compiled, computing
+from ramify._computing import computing
 from ramify._data import whole
 from ramify._gaussian import scale_factor
 from ramify._local import Layers
@@ -88,20 +88,21 @@ def test_every_density_is_exact(watched):
     assert len(seen) > so_far > 1 and set(seen) == {"highest"}
 
 
-def test_compiled_once_and_inside_others():
-    """A function that is compiled can be called by one that is traced, though it has options."""
-    traces = []
+def test_large_blocks_are_computed_as_small_ones_are():
+    """A prediction is the same in a call for 6,144 rows as in a call for 60.
 
-    @compiled
-    def square(x):
-        traces.append(None)
-        return x**2
-
-    one, three = np.float32(1), np.float32(3)
-    assert square(one) == 1 and square(three) == 9
-    assert len(traces) == 1
-    assert compiled(lambda x: square(x) + 1)(three) == 10
-    assert jax.grad(square)(three) == 6
+    XLA's older emitters for CPUs were wrong from about 6,000 rows on, for z of two dimensions or more.
+    """
+    rng = np.random.default_rng(0)
+    group, x = np.repeat(np.arange(1024), 6), rng.normal(size=6144)
+    y = x + rng.normal(size=(1024, 2))[group, 0] + rng.normal(size=6144)
+    posterior = rf.fit(
+        *rf.from_formula("y ~ x + (1 + x | g)", {"g": group, "x": x, "y": y}), max_steps=2
+    )
+    means = lambda n: posterior.predict({"g": group[:n], "x": x[:n]}, draws=200, kind="mean")[
+        "mean"
+    ]
+    np.testing.assert_allclose(means(6144)[:60], means(60), atol=1e-4)
 
 
 def test_sums_over_rows_are_known_to_be_sorted(watched):

@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING, Any
 
+import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray, Shaped
 
-from ramify._computing import compiled
 from ramify._conditioning import Part
 from ramify._data import Groups, whole
 from ramify._draws import Draws, local_sampler, map_draws, method_of, per_draw, posterior_theta
@@ -131,7 +131,7 @@ def _log_lik(
     return out
 
 
-@compiled
+@eqx.filter_jit
 def _block_log_lik(
     family: Family, model: Model, given: Batch, at: Batch, draws: Draws, local_draws: int
 ) -> dict[str, Array]:

@@ -12,8 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float64, PRNGKeyArray
 
-from ramify._computing import compiled
-
 
 class Cloud(eqx.Module):
     """Points of theta with log weights that sum to one.
@@ -50,7 +48,7 @@ class Cloud(eqx.Module):
         return _choose(key, self.points, share, draws)
 
 
-@compiled
+@eqx.filter_jit
 def _choose(
     key: PRNGKeyArray, points: Float[Array, "T D"], share: Float[Array, " T"], draws: int
 ) -> Float[Array, "S D"]:

@@ -8,8 +8,8 @@ On GPUs with tensor cores JAX multiplies float32 matrices in TF32, with three di
 network, not for a density or the factor of a covariance. Networks ask for it themselves
 (`fast_products`).
 
-Compiling takes longer than the work of many a call. XLA's older emitters for CPUs compile in two thirds
-of the time, to code that is as fast but for networks (`compiled`).
+No options are asked of XLA's compiler: its older emitters for CPUs (`xla_cpu_use_fusion_emitters=False`)
+take two thirds of the time, and are wrong in jaxlib 0.10 for a gather with a small sum after it.
 """
 
 from collections.abc import Callable
@@ -17,9 +17,7 @@ from contextlib import AbstractContextManager
 from functools import cache, wraps
 from typing import Any, ParamSpec, TypeVar
 
-import equinox as eqx
 import jax
-from jax.core import Tracer
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -49,36 +47,3 @@ def _libraries() -> Any:
 def fast_products() -> AbstractContextManager[None]:
     """For code that is traced inside: products of matrices may be rounded to TF32."""
     return jax.default_matmul_precision("tensorfloat32")
-
-
-def compiled(function: Callable[P, T], **options: Any) -> Callable[P, T]:
-    """`eqx.filter_jit` for all but the steps of a network, with the compiler's `options`.
-
-    Made at the first call: what may be asked of the compiler depends on the device. Traced inside
-    another function it is that function's, since only what is outermost can have options.
-    """
-
-    @cache
-    def made() -> Callable[P, T]:
-        asked: Any = {"compiler_options": options | _quick_to_compile()}
-        return eqx.filter_jit(function, **asked)
-
-    @wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        traced = any(isinstance(x, Tracer) for x in jax.tree.leaves((args, kwargs)))
-        return (function if traced else made())(*args, **kwargs)
-
-    return call
-
-
-@cache
-def _quick_to_compile() -> dict[str, Any]:
-    """The older emitters where they are known; a release of XLA may no longer have them."""
-    if jax.default_backend() != "cpu":
-        return {}
-    older = {"xla_cpu_use_fusion_emitters": False}
-    try:
-        jax.jit(lambda x: x, compiler_options=older).lower(0.0).compile()
-    except jax.errors.JaxRuntimeError:
-        return {}
-    return older

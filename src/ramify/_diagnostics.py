@@ -7,12 +7,13 @@ k-hat, which says how even, and Yao et al., "Yes, but did it work?" (2018), for 
 from dataclasses import dataclass
 from typing import final
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Float64, Int64, PRNGKeyArray, Shaped
 
-from ramify._computing import compiled, computing
+from ramify._computing import computing
 from ramify._data import Groups
 from ramify._draws import Draws, draw_theta
 from ramify._family import Branched, group_noise, group_points
@@ -148,7 +149,7 @@ def _judge_groups(posterior: Posterior, groups: Groups, key: PRNGKeyArray) -> tu
     return judged, Locals(*(np.concatenate(column) for column in zip(*found, strict=True)))
 
 
-@compiled
+@eqx.filter_jit
 def _local_block(
     family: Branched, model: Model, batch: Batch, draws: Draws, K: int, tight: bool
 ) -> tuple[Float[Array, "W B"], Float[Array, " B"], Bool[Array, " B"]]:

@@ -7,11 +7,11 @@ were asked for.
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ramify._computing import compiled
 from ramify._family import Family, Joint, group_noise
 from ramify._gaussian import FREEDOM, Gaussian
 from ramify._local import Local, Table
@@ -67,7 +67,7 @@ def draw_theta(key: PRNGKeyArray, family: Family, model: Model, draws: int) -> D
     return _draw_gaussian(key, family.theta, draws)
 
 
-@compiled
+@eqx.filter_jit
 def _draw_gaussian(key: PRNGKeyArray, q: Gaussian, draws: int) -> Draws:
     def one(number: Array) -> Draws:
         key_theta, key_z = jax.random.split(jax.random.fold_in(key, number))
@@ -76,7 +76,7 @@ def _draw_gaussian(key: PRNGKeyArray, q: Gaussian, draws: int) -> Draws:
     return jax.lax.map(one, jnp.arange(draws), batch_size=chunk_size(draws, 4 * q.dim))
 
 
-@compiled
+@eqx.filter_jit
 def _draw_joint(key: PRNGKeyArray, family: Joint, model: Model, draws: int) -> Draws:
     def one(number: Array) -> Draws:
         own = jax.random.fold_in(key, number)
@@ -167,7 +167,7 @@ def map_draws(one: Callable[..., Any], draws: Draws, per_draw: int) -> Any:
     return jax.lax.map(lambda x: one(*x), (draws.keys, draws.theta), batch_size=size)
 
 
-@compiled
+@eqx.filter_jit
 def sample_block(
     family: Family, model: Model, batch: Batch, draws: Draws, local_draws: int
 ) -> dict[str, Array]:
@@ -177,7 +177,7 @@ def sample_block(
     return map_draws(one, draws, per_draw(family, model, batch, local_draws))
 
 
-@compiled
+@eqx.filter_jit
 def theta_values(model: Model, theta: Float[Array, "S D"]) -> dict[str, Array]:
     """Named, constrained theta of every draw: each [S, ...]."""
     return jax.vmap(model.global_values)(theta)

@@ -12,12 +12,12 @@ deterministic function.
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from ramify._computing import compiled
 from ramify._data import Resident, cut
 from ramify._family import group_points
 from ramify._integral import Weigh, weigh_block
@@ -60,7 +60,7 @@ class Plan(NamedTuple):
     one_proposal: bool
 
 
-@compiled
+@eqx.filter_jit
 def sweep(
     model: Model,
     solver: Solver,
@@ -321,7 +321,7 @@ class Marginal:
         )
 
 
-@compiled
+@eqx.filter_jit
 def _prior_slopes(model: Model, thetas: Float[Array, "S D"]) -> Float[Array, "S D"]:
     return jax.vmap(jax.grad(model.log_prior))(thetas)
 

@@ -15,12 +15,12 @@ two float32 parts, which the host adds up in float64.
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, get_args
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float64, PRNGKeyArray
 
-from ramify._computing import compiled
 from ramify._conditioning import Part
 from ramify._data import Groups
 from ramify._draws import (
@@ -175,7 +175,7 @@ def _sums(
     return total
 
 
-@compiled
+@eqx.filter_jit
 def _block_sums(
     family: Family, model: Model, batch: Batch, draws: Draws, what: str
 ) -> tuple[Float[Array, " S"], Float[Array, " S"]]:
@@ -208,7 +208,7 @@ def _tight(
     return total, variance
 
 
-@compiled
+@eqx.filter_jit
 def _block_tight(
     family: Branched, model: Model, batch: Batch, draws: Draws, local_draws: int
 ) -> tuple[Float[Array, " S"], Float[Array, " S"], Float[Array, " S"]]:
@@ -237,7 +237,7 @@ def _test_rows(
     return lambda key, theta: row_terms(model, theta, sample(key, theta)[0], at)
 
 
-@compiled
+@eqx.filter_jit
 def _test_sums(
     family: Family, model: Model, given: Batch, at: Batch, draws: Draws, local_draws: int
 ) -> tuple[Float[Array, " S"], Float[Array, " S"]]:
@@ -246,7 +246,7 @@ def _test_sums(
     return map_draws(lambda *x: precise_sum(rows(*x)), draws, size)
 
 
-@compiled
+@eqx.filter_jit
 def _test_means(
     family: Family,
     model: Model,

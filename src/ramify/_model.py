@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 from numpyro.distributions import biject_to, constraints
 
-from ramify._computing import compiled
 from ramify._scalar import check_outcome, check_scalar
 from ramify._types import Batch
 
@@ -328,7 +328,7 @@ class Model:
             check_outcome(what, self._simulate, key, theta, z, row)
 
 
-@compiled
+@eqx.filter_jit
 def log_priors(model: Model, thetas: Float[Array, "S D"]) -> Float[Array, " S"]:
     """Log p(theta) of each of many thetas, in the unconstrained scale."""
     return jax.vmap(model.log_prior)(thetas)

@@ -5,12 +5,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray, Shaped
 
-from ramify._computing import compiled
 from ramify._conditioning import Part, Source, check_columns
 from ramify._data import Groups
 from ramify._draws import Draws, local_sampler, map_draws, per_draw, posterior_theta
@@ -137,7 +137,7 @@ def outcomes(task: Task) -> Iterator[tuple[np.ndarray, np.ndarray]]:
             yield part.at.row_order[first : first + count], np.asarray(out)[:, :count]
 
 
-@compiled
+@eqx.filter_jit
 def _simulate(
     family: Family,
     model: Model,

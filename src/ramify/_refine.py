@@ -7,13 +7,13 @@ gains over that is what the family's shape costs, the structure gap.
 
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ramify._computing import compiled
 from ramify._data import Groups, Resident, block_shape, cut, sequential, to_device
 from ramify._family import Branched, example, group_noise
 from ramify._local import Amortizer, Form, Table
@@ -49,7 +49,7 @@ def local_elbo(
     return jnp.mean(jax.lax.map(one, jax.random.split(key, draws), batch_size=8), 0)
 
 
-@compiled
+@eqx.filter_jit
 def refine_block(
     family: Branched,
     judge: Branched | None,

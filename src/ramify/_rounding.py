@@ -8,12 +8,12 @@ theta in both precisions.
 
 from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ramify._computing import compiled
 from ramify._data import Groups
 from ramify._draws import Draws, map_draws, per_draw
 from ramify._family import Branched, Family, group_noise
@@ -60,7 +60,7 @@ def rounding(family: Family, model: Model, groups: Groups, draws: Draws, value: 
     return total
 
 
-@compiled
+@eqx.filter_jit
 def _points(family: Branched, model: Model, batch: Batch, draws: Draws) -> Points:
     conditional = family.conditional(model, batch)
 
@@ -76,7 +76,7 @@ def _points(family: Branched, model: Model, batch: Batch, draws: Draws) -> Point
     return map_draws(one, draws, per_draw(family, model, batch, 1))
 
 
-@compiled
+@eqx.filter_jit
 def _exact(
     model: Model, batch: Batch, theta: Float[Array, "S D"], points: Points
 ) -> Float[Array, " S"]:

@@ -7,6 +7,7 @@ nonsense without a sign of it.
 """
 
 from functools import partial
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -14,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ramify._computing import compiled
 from ramify._local import Local
 from ramify._model import Model
 from ramify._solver import Quadratic, expand_likelihood, expand_local, safe_scale, times_covariance
@@ -38,7 +38,11 @@ class Opinions(eqx.Module):
 
 
 # It runs once, on little data: compiling is what it costs.
-@partial(compiled, xla_backend_optimization_level=0)
+_OPTIONS: Any = {"compiler_options": {"xla_backend_optimization_level": 0}}
+_quickly: Any = partial(eqx.filter_jit, **_OPTIONS)
+
+
+@_quickly
 def opinions(model: Model, batch: Batch, theta: Float[Array, " D"]) -> Opinions:
     """Each group's expected slope and curvature under p(z | theta), taken for a Gaussian.
 

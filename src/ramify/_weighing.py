@@ -2,12 +2,12 @@
 
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Float64, PRNGKeyArray
 
-from ramify._computing import compiled
 from ramify._data import Groups
 from ramify._draws import Draws, map_draws, per_draw
 from ramify._family import Branched, Family, group_points, quarter_sizes
@@ -50,7 +50,7 @@ def theta_log_weights(
     return total, noise
 
 
-@compiled
+@eqx.filter_jit
 def _marginal_block(
     family: Branched, model: Model, batch: Batch, theta: Draws, K: int, lean: bool
 ) -> tuple[Float[Array, " S"], Float[Array, " S"], Float[Array, " S"]]:

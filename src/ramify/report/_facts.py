@@ -5,11 +5,11 @@ Everything is bounded: past some rows a random part of the groups stands for all
 
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Array, Float64, Int64, Shaped
 
-from ramify._computing import compiled
 from ramify._conditioning import matched
 from ramify._data import Groups
 from ramify._draws import is_fixed
@@ -122,7 +122,7 @@ def _locals(posterior: Posterior, groups: Groups) -> dict[str, np.ndarray]:
     return {n: v for n, v in sampled.items() if n not in posterior.sample_theta(1)}
 
 
-@compiled
+@eqx.filter_jit
 def _centre_block(family: Branched, model: Model, batch: Batch) -> dict[str, Array]:
     theta = family.theta.mean
     return model.local_values(theta, family.conditional(model, batch)(theta).mean, batch)
