@@ -15,7 +15,7 @@ import ramify as rf
 from conjugate import exact_elbo
 from exact_fits import exact_family, read, regression
 from ramify._data import Groups, cut, partition, to_device, whole
-from ramify._elbo import elbo, terms
+from ramify._elbo import elbo, seeds, terms
 from ramify._model import Model
 from shaken_families import FAMILIES, family_of
 
@@ -259,3 +259,44 @@ def test_stl_and_total_gradients_agree_in_mean(name, conjugate, key):
     assert np.abs(np.asarray(total)).mean(0).max() > 0.1
     assert error.max() > 1e-3  # they do differ draw by draw
     assert np.all(np.abs(each.mean(0)) <= 4.5 * error + 1e-6)
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH)
+def test_draws_of_stl_come_in_mirror_images(name, groups, key, x64):
+    """A pair's mean theta is that of q, and its noise cancels; of three draws one is alone."""
+    model, batch = skewed(), whole(groups)
+    family = family_of(name, model, groups)
+    keys, signs = seeds(key, 3, "stl")
+    draws = [family.draw(k, model, batch, s) for k, s in zip(keys, signs, strict=True)]
+    mean = family.theta.mean
+    np.testing.assert_allclose(draws[0].theta + draws[1].theta, 2 * mean, atol=1e-12)
+    np.testing.assert_allclose(draws[0].noise[1], -draws[1].noise[1])
+    assert np.abs(draws[0].theta + draws[2].theta - 2 * mean).min() > 1e-6
+    independent, ones = seeds(key, 4, "total")
+    assert len(np.unique(jax.random.key_data(independent), axis=0)) == 4 and np.all(ones == 1)
+
+
+@pytest.mark.parametrize("local_draws", [1, 4])
+def test_which_groups_are_in_a_step_is_no_noise_to_a_scale(local_draws, key):
+    """Groups far apart: their mean moves the slope in theta, and not that of q(theta)'s scale."""
+    table = {"g": np.arange(200), "x": np.ones((200, 1)), "y": 10 * np.arange(-100.0, 100.0) / 100}
+    groups = Groups.from_table(table, by="g", rows=["x", "y"])
+    model, data = regression(1), to_device(groups)
+    family = rf.branch(model, groups, "block")
+    family = eqx.tree_at(lambda f: f.local.w, family, family.local.w.at[:, 0].set(table["y"] / 2))
+
+    def slope(key, estimator):
+        key, own = jax.random.split(key)
+        batch = cut(data, jax.random.permutation(own, 200)[:10], 20.0, 10)
+        one = lambda f: elbo(  # noqa: E731
+            key, f, model, batch, draws=4, local_draws=local_draws, estimator=estimator
+        )
+        return eqx.filter_grad(one)(family).theta.free[0]
+
+    spread = {
+        e: np.std(
+            jax.lax.map(lambda k, e=e: slope(k, e), jax.random.split(key, 400), batch_size=100)
+        )
+        for e in ("stl", "total")
+    }
+    assert spread["stl"] < 0.5 * spread["total"]

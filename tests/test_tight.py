@@ -68,6 +68,7 @@ def test_the_tight_estimate_is_the_sum_of_bounds(few, key, x64):
     model, batch = tiny(), whole(few)
     family = family_of("branch-dense", model, few)
     key_theta, key_z = jax.random.split(key)
+    key_z = jax.random.fold_in(key_z, 0)
     theta, log_q = family.theta.draw(jax.random.normal(key_theta, (1,)))
     local = jax.jit(lambda k: weigh(k, family, model, batch, theta, 6).bound)(key_z).sum()
     value = jax.jit(lambda k: tight(k, family, model, batch._replace(scale=jnp.array(3.0)), 6))(key)
@@ -105,6 +106,7 @@ def local_gradients(name, K, few, key, draws=10_000):
     def plain(f, k):
         key_theta, key_z = jax.random.split(k)
         theta, _ = f.theta.draw(jax.random.normal(key_theta, (1,)))
+        key_z = jax.random.fold_in(key_z, 0)
         return weigh(key_z, f, model, batch, jax.lax.stop_gradient(theta), K).bound.sum()
 
     def both(k):

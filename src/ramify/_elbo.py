@@ -35,15 +35,34 @@ class Terms(NamedTuple):
         return self.log_prior - self.log_q_theta + scale * jnp.sum(groups)
 
 
+def seeds(key: PRNGKeyArray, draws: int, estimator: Estimator) -> tuple[Array, Array]:
+    """Keys and signs of S draws: independent ones for `total`, as the paper's, mirror images for `stl`.
+
+    The slope of log p has noise of its own, from which groups are in the step, and all S draws share
+    it. In the gradient of a scale it is multiplied by the mean of the draws' noise, which is zero for
+    pairs of mirror images: otherwise a full q(theta) of many groups drifts without end.
+    """
+    if estimator == "total":
+        return jax.random.split(key, draws), jnp.ones(draws)
+    place = jnp.arange(draws)
+    pairs = jax.random.split(key, (draws + 1) // 2)
+    return pairs[place // 2], jnp.where(place % 2, -1.0, 1.0)
+
+
 def terms(
-    key: PRNGKeyArray, family: Family, model: Model, batch: Batch, estimator: Estimator = "total"
+    key: PRNGKeyArray,
+    family: Family,
+    model: Model,
+    batch: Batch,
+    estimator: Estimator = "total",
+    sign: float | Array = 1.0,
 ) -> Terms:
-    """The ELBO's terms for one draw of (theta, z).
+    """The ELBO's terms for one draw of (theta, z), or with sign -1 for its mirror image.
 
     `stl` (sticking the landing) keeps the path through the draw and drops the score: log q is
     evaluated at the draw with its parameters held fixed.
     """
-    draw = family.draw(key, model, batch)
+    draw = family.draw(key, model, batch, sign)
     log_q = draw.log_q_theta, draw.log_q_z
     if estimator == "stl":
         log_q = jax.lax.stop_gradient(family).log_q(model, batch, draw, own=True)
@@ -68,12 +87,11 @@ def elbo(
     estimator: Estimator = "total",
 ) -> Float[Array, ""]:
     """Mean over S draws of the estimate for this block; with K local draws, of the tight bound."""
-    keys = jax.random.split(key, draws)
     if local_draws == 1:
-        one = lambda k: terms(k, family, model, batch, estimator).total(batch.scale)
+        one = lambda k, sign: terms(k, family, model, batch, estimator, sign).total(batch.scale)
     else:
-        one = lambda k: tight(k, family, model, batch, local_draws, estimator)
-    return jnp.mean(jax.vmap(one)(keys))
+        one = lambda k, sign: tight(k, family, model, batch, local_draws, estimator, sign)
+    return jnp.mean(jax.vmap(one)(*seeds(key, draws, estimator)))
 
 
 class Weighted(NamedTuple):
@@ -115,6 +133,7 @@ def tight(
     batch: Batch,
     local_draws: int,
     estimator: Estimator = "total",
+    sign: float | Array = 1.0,
 ) -> Float[Array, ""]:
     """One draw of theta; each group's term is the importance-weighted bound on log p(y_i | theta).
 
@@ -130,7 +149,10 @@ def tight(
             "Use branch(), amortized() or solved()."
         )
     key_theta, key_z = jax.random.split(key)
-    noise_theta = jax.random.normal(key_theta, (family.theta.dim,))
+    key_z = jax.random.fold_in(
+        key_z, jnp.sign(sign) < 0
+    )  # theta has a mirror image, z its own noise
+    noise_theta = sign * jax.random.normal(key_theta, (family.theta.dim,))
     theta, log_q_theta = family.theta.draw(noise_theta)
     if estimator == "stl":
         log_q_theta = jax.lax.stop_gradient(family.theta).log_prob(theta, noise_theta)

@@ -135,13 +135,15 @@ class Branched(eqx.Module):
         """Theta -> q(z_i | theta) of the block's groups."""
         return self.local.conditional(model, batch, self.theta.mean)
 
-    def draw(self, key: PRNGKeyArray, model: Model, batch: Batch) -> Draw:
-        """Theta ~ q(theta), then z_i ~ q(z_i | theta) for each place of the block."""
+    def draw(
+        self, key: PRNGKeyArray, model: Model, batch: Batch, sign: float | Array = 1.0
+    ) -> Draw:
+        """Theta ~ q(theta), then z_i ~ q(z_i | theta) of the block; with sign -1 the mirror image."""
         key_theta, key_z = jax.random.split(key)
-        noise = jax.random.normal(key_theta, (self.theta.dim,))
+        noise = sign * jax.random.normal(key_theta, (self.theta.dim,))
         theta, log_q_theta = self.theta.draw(noise)
         local = self.conditional(model, batch)(theta)
-        noise_z = group_noise(key_z, batch.index, (local.mean.shape[-1],))
+        noise_z = sign * group_noise(key_z, batch.index, (local.mean.shape[-1],))
         z, log_q_z = local.draw(noise_z)
         return Draw(theta, z, log_q_theta, log_q_z, (noise, noise_z))
 
@@ -178,7 +180,9 @@ class Joint(eqx.Module):
         free = jnp.concatenate([first.free[:D], first.free[first.dim : first.dim + below]])
         return Gaussian(first.mean[:D], free, D, False, first.map)
 
-    def draw(self, key: PRNGKeyArray, model: Model, batch: Batch) -> Draw:
+    def draw(
+        self, key: PRNGKeyArray, model: Model, batch: Batch, sign: float | Array = 1.0
+    ) -> Draw:
         """Draws everything; z is then looked up by group number, never by place."""
         del model
         if batch.index.shape[0] < self.N:
@@ -188,7 +192,7 @@ class Joint(eqx.Module):
             )
         keys = jax.random.split(key, len(self.parts))
         pairs = list(zip(self.parts, keys, strict=True))
-        noise = [jax.random.normal(k, (q.dim,)) for q, k in pairs]
+        noise = [sign * jax.random.normal(k, (q.dim,)) for q, k in pairs]
         draws = [q.draw(e) for q, e in zip(self.parts, noise, strict=True)]
         whole = jnp.concatenate([x for x, _ in draws])
         z = whole[self.D :].reshape(self.N, self.M)[batch.index]

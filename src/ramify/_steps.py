@@ -9,7 +9,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from ramify._data import Resident, cut, filled, lay_out
-from ramify._elbo import Estimator, Terms, elbo, terms
+from ramify._elbo import Estimator, Terms, elbo, seeds, terms
 from ramify._family import Family
 from ramify._model import Model
 from ramify._types import Batch
@@ -122,8 +122,9 @@ def terms_of_step(
 ) -> Terms:
     """The terms of every draw of the step that the state stands before, [S] or [S, B]."""
     batch = cut(data, members, jnp.ones(()), recipe.rows)
-    keys = jax.random.split(jax.random.fold_in(key, state.step), recipe.draws)
-    return jax.vmap(lambda k: terms(k, state.family, model, batch))(keys)
+    drawn = seeds(jax.random.fold_in(key, state.step), recipe.draws, recipe.estimator)
+    one = lambda k, sign: terms(k, state.family, model, batch, sign=sign)
+    return jax.vmap(one)(*drawn)
 
 
 def _all_finite(tree: Any) -> Bool[Array, ""]:
