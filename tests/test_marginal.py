@@ -42,16 +42,26 @@ def test_the_jackknife_removes_the_bias_in_one_over_k():
 
 @pytest.mark.parametrize("K", [9, 11, 40])
 def test_quarters_of_any_size(K):
-    """The jackknife's formula, quarter by quarter, where K is no multiple of four too."""
+    """The jackknife's formula, its correction kept below one, where K is no multiple of four too."""
     w = np.random.default_rng(2).normal(size=(K, 3))
     lme = lambda pieces: np.log(np.mean(np.exp(np.concatenate(pieces)), 0))
     quarters = np.array_split(w, 4)
     half = 0.5 * (lme(quarters[:2]) + lme(quarters[2:]))
-    fine = 2 * lme(quarters) - half
-    coarse = 2 * half - sum(lme([quarter]) for quarter in quarters) / 4
+    fine = lme(quarters) + np.tanh(lme(quarters) - half)
+    coarse = half + np.tanh(half - sum(lme([quarter]) for quarter in quarters) / 4)
     corrected, left = bound(jnp.asarray(w))
     np.testing.assert_allclose(corrected, fine, rtol=1e-6)
     np.testing.assert_allclose(left, (coarse - fine) / 3, rtol=1e-4, atol=1e-6)
+
+
+def test_half_of_the_draws_without_weight():
+    """Plainly the jackknife says 15,000 nats here; the answer and its slope stay where they can be."""
+    w = jnp.asarray(np.r_[np.random.default_rng(2).normal(size=16), np.full(16, -3e4)][:, None])
+    plain = jax.nn.logsumexp(w, 0) - np.log(32)
+    corrected, left = bound(w)
+    assert 0 <= float((corrected - plain)[0]) <= 1.0
+    assert float(left[0]) < -1000  # and the bias that is reported tells that all is not well
+    assert np.isfinite(jax.grad(lambda w: bound(w)[0].sum())(w)).all()
 
 
 @pytest.mark.parametrize("one_proposal", [False, True])

@@ -42,7 +42,8 @@ def bound(log_weight: Float[Array, "K B"]) -> tuple[Float[Array, " B"], Float[Ar
     log-mean-exp of K weights is low by a term in 1/K. Halves are low by twice that, so
     2 LME(all) - mean LME(halves) is free of it: the jackknife, an estimate and no longer a bound.
     What is left goes as 1/K^2; the same estimate from half as many weights is off by four times as
-    much, so a third of the difference tells its size.
+    much, so a third of the difference tells its size. The correction itself is kept below a nat:
+    where one half of the draws has no weight to speak of it would be thousands, and mean nothing.
     """
     sizes = quarter_sizes(log_weight.shape[0])
     if sizes[-1] < 2:
@@ -53,7 +54,8 @@ def bound(log_weight: Float[Array, "K B"]) -> tuple[Float[Array, " B"], Float[Ar
     lme = lambda first, last: total(first, last) - math.log(sum(sizes[first:last]))
     half = 0.5 * (lme(0, 2) + lme(2, 4))
     quarter = jnp.mean(quarters, 0) - sum(math.log(size) for size in sizes) / 4
-    corrected, coarser = 2 * lme(0, 4) - half, 2 * half - quarter
+    corrected = lme(0, 4) + jnp.tanh(lme(0, 4) - half)
+    coarser = half + jnp.tanh(half - quarter)
     return corrected, (coarser - corrected) / 3
 
 
