@@ -1,9 +1,12 @@
 """Diagnoses of fits whose quality is known: exact ones, and the same spoiled."""
 
+from copy import copy
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 
 import oracle
@@ -229,3 +232,37 @@ def test_weighted_draws_of_theta_are_judged_in_place_of_q(exact, table):
     assert found.verdict == "trust" and found.effective_draws > 300
     moved = Cloud(jnp.asarray(points + 3 * np.sqrt(np.diag(post.theta_cov))), even.log_weight)
     assert diagnose(with_cloud(bad, moved), draws=400).verdict == "do not trust"
+
+
+def test_a_draw_where_a_density_overflows_counts_for_nothing(exact):
+    """One of a thousand weights that is no number must not be the diagnosis of all."""
+    q, model = exact.family.theta, copy(exact.model)
+    far, right = q.mean[0] + 2.5 * q.scale[0, 0], model._log_prior
+    model._log_prior = lambda t: jnp.where(t["mu"][0] > far, jnp.nan, right(t))
+    theta = draw_theta(jax.random.key(0), exact.family, model, 1000)
+    total, noise = theta_log_weights(exact.family, model, exact.groups, theta, 64)
+    assert 0 < np.isneginf(total).sum() < 30 and np.isfinite(noise).all()
+    assert k_hat(total) < 0.5 and effective_draws(total) > 900
+
+
+@pytest.mark.slow
+def test_locals_that_theta_moves_far_are_solved_again():
+    """Not centred, 200 rows a group: theta's spread moves z by many of its sds, and the fit is right."""
+    rng = np.random.default_rng(0)
+    group = np.repeat(np.arange(30), 200)
+    logit = (0.3 + 1.2 * rng.normal(size=30))[group]
+    y = (rng.random(6000) < 1 / (1 + np.exp(-logit))).astype(int)
+    model = rf.Model(
+        theta={"mu": rf.real(), "tau": rf.positive()},
+        z={"e": rf.real()},
+        log_prior=lambda t: (
+            dist.Normal(0, 2).log_prob(t["mu"]) + dist.HalfNormal(2).log_prob(t["tau"])
+        ),
+        log_local=lambda t, z, group: dist.Normal(0, 1).log_prob(z["e"]),
+        log_lik=lambda t, z, row: dist.Bernoulli(logits=t["mu"] + t["tau"] * z["e"]).log_prob(
+            row["y"]
+        ),
+    )
+    groups = rf.Groups.from_table({"g": group, "y": y}, by="g", rows=["y"])
+    found = diagnose(rf.fit(model, groups))
+    assert found.verdict == "trust", str(found)

@@ -12,6 +12,7 @@ from ramify._data import Groups
 from ramify._draws import Draws, map_draws, per_draw
 from ramify._family import Branched, Family, group_points, quarter_sizes
 from ramify._integral import Parts, controlled, log_integral, parabola, site_likelihood
+from ramify._local import Local
 from ramify._metrics import _sums, _theta_terms
 from ramify._model import Model, group_log_lik
 from ramify._solver import Site, Solver, expand_local, recombine
@@ -47,7 +48,9 @@ def theta_log_weights(
         high, low, apart = _marginal_block(family, model, block.batches[0], theta, K, lean)
         total += np.asarray(high, np.float64) + np.asarray(low, np.float64)
         noise += np.asarray(apart, np.float64)
-    return total, noise
+    # A density may overflow at a draw far out: that draw counts for nothing, and not for all others.
+    fine = np.isfinite(total)
+    return np.where(fine, total, -np.inf), np.where(fine & np.isfinite(noise), noise, 0.0)
 
 
 @eqx.filter_jit
@@ -132,13 +135,19 @@ def solved_once(
 ) -> tuple[Any, Site | None]:
     """The block's conditional, and what it was solved to, where it was.
 
-    A solver's conditional follows theta through the likelihood too, at the price of dozens of likelihoods
-    a row. `lean` leaves that out, which any proposal may, and which changes little where theta is
-    known well.
+    Where the likelihood involves theta, a solver's is solved again at each, as in the fit: z may be
+    many of its sds away there. `lean` leaves that out, which any proposal may, and which changes
+    little where theta is known well.
     """
     local, centre = family.local, family.theta.mean
     if not isinstance(local, Solver):
         return family.conditional(model, batch), None
     site = local.solve(model, batch, centre)
-    again = local.uses_theta and not lean
-    return (lambda theta: recombine(model, batch, site, theta, again)), site
+    if lean or not local.uses_theta:
+        return (lambda theta: recombine(model, batch, site, theta, False)), site
+
+    def solved_again(theta: Float[Array, " D"]) -> Local:
+        there = local.solve(model, batch, theta, site.anchor)
+        return Local(there.anchor, there.scale)
+
+    return solved_again, site
