@@ -266,3 +266,13 @@ def test_locals_that_theta_moves_far_are_solved_again():
     groups = rf.Groups.from_table({"g": group, "y": y}, by="g", rows=["y"])
     found = diagnose(rf.fit(model, groups))
     assert found.verdict == "trust", str(found)
+
+
+def test_more_local_draws_serve_sampling_too(exact):
+    """What the fit had to raise, or was told to, is what z is chosen from; else sixteen are enough."""
+    fit = lambda **notes: Posterior(
+        exact.model, exact.family, exact.groups, local_draws=64, notes=notes
+    )
+    assert fit()._local_draws(None) == fit(local_draws_raised=False)._local_draws(None) == 16
+    assert fit(local_draws_raised=True)._local_draws(None) == 64
+    assert fit(local_draws_raised=True)._local_draws(8) == 8

@@ -103,3 +103,15 @@ def test_theta_of_sds_far_apart_is_weighed():
     weight = np.exp(log_weight - log_weight.max())
     sd = np.sqrt(weight @ points**2 / weight.sum())
     np.testing.assert_allclose(sd, [1, 1e-7], rtol=5 * np.sqrt(0.5 / effective_draws(log_weight)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sd", [0.0, 0.7])
+def test_an_sd_near_zero_of_many_groups_is_told(sd):
+    """Past 2,000 groups theta's draws are not weighed, and the log of an sd near zero is no Gaussian."""
+    rng = np.random.default_rng(0)
+    group = np.repeat(np.arange(3000), 3)
+    y = sd * rng.normal(size=3000)[group] + rng.normal(size=9000)
+    posterior = rf.fit(*rf.from_formula("y ~ 1 + (1 | g)", {"g": group, "y": y}))
+    told = posterior.notes.get("warnings", [])
+    assert any("sd" in line and "NUTS" in line for line in told) if sd == 0 else not told

@@ -27,6 +27,7 @@ STALLED = 0.5  # posterior sds that theta's last gradient still asks for
 MANY = 2000  # groups, past which q(theta) is Laplace's: what averages over it add goes as 1/N
 FEW = 2**13  # likelihoods of rows that cost next to nothing
 COARSE = 0.3  # nats of rounding in F, past which it is that which makes theta's weights uneven
+WIDEST, WIDE = 8, 0.25  # coordinates of theta, and their sds, whose shape is looked at
 CLOUD_WORK = 2**28  # likelihoods of rows, for weighted draws of theta where the data are small
 
 
@@ -66,12 +67,15 @@ def fit_solved(
     # Those with K = 1 asked for the paper's bound, whose q(theta) is a Gaussian.
     if wish.local_draws != 1 and _points(wish, len(groups)) > 1 and affordable >= 800:
         family, about = _with_cloud(family, found, affordable, wish.seed)
+    elif far := _not_gaussian(model, found):
+        about = {"warnings": [far]}
     columns = {name: np.asarray([h[name] for h in found.history]) for name in found.history[0]}
     notes = {
         "method": "solved",
         "why": why,
         "converged": not ended and learned.left < STALLED,
         "local_draws": K,
+        "local_draws_raised": K > default_local_draws(model.z.size, groups.n_rows),
         "left_sds": learned.left,
         "unconverged": int(learned.unconverged.sum()),
         "unconverged_groups": [str(x) for x in groups.labels[learned.unconverged][:20]],
@@ -142,6 +146,31 @@ def _with_cloud(
         return family, about | {"warnings": [_uneven(k, noise)]}
     normal = log_weight - np.logaddexp.reduce(log_weight)
     return replace(family, cloud=Cloud(jnp.asarray(points), jnp.asarray(normal))), about
+
+
+def _not_gaussian(model: Model, found: Found) -> str | None:
+    """A warning where theta's draws are not weighed and F is no parabola: an sd near zero, above all.
+
+    Looked at 1.5 sds to both sides of the widest coordinates, where a Gaussian falls by 1.125.
+    """
+    covariance = np.linalg.inv(found.learned.precision)
+    sd = np.sqrt(np.diag(covariance))
+    widest = [i for i in np.argsort(-sd)[:WIDEST] if sd[i] > WIDE]
+    if not widest:
+        return None
+    way = 1.5 * covariance[widest] / sd[widest, None]
+    mean = found.learned.mean
+    try:
+        values = found.marginal.values(mean, mean + np.concatenate([0 * way[:1], way, -way]))
+    except OutOfBudget:
+        return None
+    fall = (values[0] - values[1:]).reshape(2, -1)
+    far = ~(np.abs(fall - 1.125) < 0.5).all(0)
+    names = ", ".join(model.theta.coordinates()[i] for i in np.asarray(widest)[far])
+    return names and (
+        f"the posterior of {names} is not the Gaussian that q(theta) is, on the scale where it is "
+        "learned (an sd near zero, perhaps): its interval may be too narrow; compare with NUTS"
+    )
 
 
 def _uneven(k: float, noise: float) -> str:

@@ -66,7 +66,10 @@ class Fitted:
 
     def _local_draws(self, asked: int | None) -> int:
         if asked is None:
-            return min(self.local_draws, _RESAMPLED)
+            raised = bool(
+                self.notes.get("local_draws_raised")
+            )  # groups needed more, or a user said so
+            return self.local_draws if raised else min(self.local_draws, _RESAMPLED)
         if asked < 1 or (asked > 1 and method_of(self.family) == "joint"):
             raise ValueError(
                 f"local_draws={asked}: expected at least 1, and for joint(), which has no "

@@ -42,7 +42,7 @@ class Posterior(Fitted):
     the seed, the number of the draw and the group, not on which other groups are asked for. Where
     the fit used K > 1 local draws, so do draws of z: each is one of K, chosen by importance weight.
     By default of at most 16, since a group's own error, of order 1/K, does not add up over groups
-    as it does in theta; `local_draws=` asks for another K.
+    as it does in theta, or of the fit's K where it had to be raised; `local_draws=` asks for another.
 
     Attributes:
         model: the model.
