@@ -14,39 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyarrow import csv
-from typer.testing import CliRunner
 
+from cli_case import FORMULA, line, ramify, shops
 from ramify._version import __version__
 from ramify.cli import remember_compilations
-from ramify.cli._commands import app
 from ramify.cli._errors import plain_warnings
-from ramify.cli._files import formula_columns, read_table, write_table
+from ramify.cli._files import write_table
 
 COMMANDS = ["fit", "predict", "summary", "diagnose", "report", "demo"]
-FORMULA = "y ~ 1 + x + (1 | shop)"
-
-
-def ramify(*words):
-    """Runs the command in this process."""
-    return CliRunner().invoke(app, [str(word) for word in words], prog_name="ramify")
-
-
-def line(result, code=1):
-    """The one line of an error."""
-    assert result.exit_code == code, result.output
-    *notes, error = result.stderr.splitlines()
-    assert error.startswith("error: ")
-    assert not any("error" in note or "Traceback" in note for note in notes)
-    return error
-
-
-def shops(seed=0, N=12, rows=6):
-    rng = np.random.default_rng(seed)
-    shop = np.repeat(np.arange(N), rows)
-    x = rng.normal(size=shop.size)
-    y = 2 + rng.normal(size=N)[shop] + 0.7 * x + 0.3 * rng.normal(size=shop.size)
-    names = [f"s{i}" for i in shop]
-    return pa.table({"shop": names, "x": x, "y": y, "unused": rng.normal(size=shop.size)})
 
 
 @pytest.fixture(scope="module")
@@ -208,41 +183,6 @@ def test_gpu_that_is_not_there_is_an_error(folder):
     if jax.default_backend() != "cpu":
         pytest.skip("there is a GPU")
     assert "--device cpu" in line(ramify("summary", folder / "fit", "--device", "gpu"))
-
-
-@pytest.mark.parametrize(
-    "formula, names",
-    [
-        ("y ~ 1 + x + (1 + x | user)", ["y", "x", "user"]),
-        ("`a b` ~ np.log(x) * w + (1 | g)", ["a b", "x", "w", "g"]),
-        ("y ~ bs(t, df=4, degree=3) + C(k, 'low') + (0 + t || g)", ["y", "t", "k", "g"]),
-        ("s | trials(n) + weights(w) ~ offset(e) + (1 | g)", ["s", "n", "w", "e", "g"]),
-    ],
-)
-def test_columns_of_a_formula(formula, names):
-    assert formula_columns(formula) == names
-
-
-def test_tables_go_through_files_unchanged(tmp_path):
-    table = shops()
-    for name in ("a.csv", "a.parquet", "deep/b.pq"):
-        write_table(table, tmp_path / name)
-        assert read_table(tmp_path / name).equals(table)
-        assert read_table(tmp_path / name, ["y", "shop"]).column_names == ["y", "shop"]
-
-
-def test_folder_of_parquet_is_one_table(tmp_path):
-    table = shops()
-    write_table(table.slice(0, 30), tmp_path / "data/a.parquet")
-    write_table(table.slice(30), tmp_path / "data/b.parquet")
-    assert read_table(tmp_path / "data").equals(table)
-
-
-def test_csv_field_that_is_empty_is_missing(tmp_path):
-    (tmp_path / "a.csv").write_text('g,x\na,1\n,2\n"",3\n"NA",\n')
-    table = read_table(tmp_path / "a.csv")
-    assert table["g"].to_pylist() == ["a", None, "", "NA"]
-    assert table["x"].to_pylist() == [1, 2, 3, None]
 
 
 NO_CACHE = {"JAX_ENABLE_COMPILATION_CACHE": "false"}

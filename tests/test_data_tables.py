@@ -135,6 +135,13 @@ def test_parquet_group_table_and_folders_as_columns(tmp_path):
     assert groups.group["size"].tolist() == [1, 2, 3]
 
 
+def test_parquet_file_in_a_folder_named_like_a_column_keeps_its_own(tmp_path):
+    (tmp_path / "x=3").mkdir()
+    pq.write_table(pa.table({"user": ["a", "b"], "x": [1, 2]}), tmp_path / "x=3/a.parquet")
+    read = Groups.from_parquet(tmp_path / "x=3/a.parquet", by="user", rows="x")
+    assert read.rows["x"].tolist() == [1, 2]
+
+
 STAMPS = ["2024-03-01T10:00", "2024-01-01T09:30", "2024-03-01T10:00"]
 
 

@@ -10,6 +10,7 @@ from jaxtyping import Int, Int64, Shaped
 from ramify._data._columns import constant, numeric
 from ramify._data._labels import Factor, factorize, find, show
 from ramify._data._raw import Raw, Table, columns_of, length
+from ramify._parquet import open_parquet, read_columns
 
 Names = str | Sequence[str]
 
@@ -138,19 +139,15 @@ def parquet(
     row_names, group_names = _as_list(rows), _as_list(group)
     _check_names(by, row_names, group_names)
     if isinstance(group_table, str | PathLike):
-        group_table = _read_parquet(group_table, [by, *group_names], "group_table")
+        group_table = _read_parquet(group_table, [by, *group_names])
     inner = group_names if group_table is None else []
-    table = _read_parquet(path, [by, *row_names, *inner], "path")
+    table = _read_parquet(path, [by, *row_names, *inner])
     return group_fields(table, by, row_names, group_names, group_table)
 
 
-def _read_parquet(path: Any, names: list[str], argument: str) -> Table:
+def _read_parquet(path: Any, names: list[str]) -> Table:
     """Reads these columns of a Parquet file or folder into an Arrow table."""
-    import pyarrow.dataset as ds
-
     source = [fspath(part) for part in path] if isinstance(path, list) else fspath(path)
-    data = ds.dataset(source, format="parquet", partitioning="hive")
-    if not data.files:
-        raise ValueError(f"{argument} {source!r} holds no Parquet file.")
+    data = open_parquet(source)
     columns_of(data.schema.empty_table(), names, f"Parquet {source!r}")
-    return data.to_table(columns=names)
+    return read_columns(data, source, names)

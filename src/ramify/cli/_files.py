@@ -5,6 +5,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from ramify._parquet import first_line, open_parquet, read_columns
+
 SUFFIXES = (".csv", ".parquet", ".pq")
 _BLOCK = 2**26  # bytes of a CSV from which the types of its columns are told
 
@@ -43,17 +45,9 @@ def read_table(path: Path, columns: list[str] | None = None) -> Any:
     _check_readable(path)
     if path.suffix.lower() == ".csv" and path.is_file():
         return _read_csv(path, columns)
-    import pyarrow as pa
-    import pyarrow.dataset as ds
-
-    try:
-        data = ds.dataset(path, format="parquet", partitioning="hive")
-        if not data.files:
-            raise ValueError(f"the folder {path} holds no Parquet file.")
-        check_columns(path, columns or [], data.schema.names)
-        return data.to_table(columns=columns)
-    except pa.ArrowInvalid as error:
-        raise ValueError(f"{path} can't be read as Parquet: {_first_line(error)}") from error
+    data = open_parquet(str(path))
+    check_columns(path, columns or [], data.schema.names)
+    return read_columns(data, path, columns)
 
 
 def _read_csv(path: Path, columns: list[str] | None) -> Any:
@@ -70,7 +64,7 @@ def _read_csv(path: Path, columns: list[str] | None) -> Any:
         blocks = csv.ReadOptions(block_size=_BLOCK)
         return csv.read_csv(path, read_options=blocks, convert_options=convert)
     except pa.ArrowInvalid as error:
-        raise ValueError(f"{path} can't be read as CSV: {_first_line(error)}") from error
+        raise ValueError(f"{path} can't be read as CSV: {first_line(error)}") from error
 
 
 def check_columns(path: Path, wanted: list[str], there: list[str]) -> None:
@@ -120,7 +114,3 @@ def _check_readable(path: Path) -> None:
         raise ValueError(
             f"{path}: expected a file that ends in .csv or .parquet, or a folder of Parquet files."
         )
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0].rstrip(".") + "."
