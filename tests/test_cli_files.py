@@ -1,10 +1,11 @@
 """Tables in and out of files: what the command reads is what the file says."""
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cli_case import shops
+from cli_case import ramify, shops
 from ramify.cli._files import formula_columns, read_table, write_table
 
 
@@ -41,6 +42,63 @@ def test_csv_field_that_is_empty_is_missing(tmp_path):
     table = read_table(tmp_path / "a.csv")
     assert table["g"].to_pylist() == ["a", None, "", "NA"]
     assert table["x"].to_pylist() == [1, 2, 3, None]
+
+
+def test_csv_column_with_leading_zeros_is_text(tmp_path):
+    (tmp_path / "a.csv").write_text("zip,n,x,y\n00123,10,0.5,-01\n99999,0,00.25,2\n123,7,,3\n")
+    table = read_table(tmp_path / "a.csv")
+    assert table["zip"].to_pylist() == ["00123", "99999", "123"]
+    assert table["n"].to_pylist() == [10, 0, 7]
+    assert table["x"].to_pylist() == [0.5, 0.25, None]
+    assert table["y"].to_pylist() == [-1, 2, 3]
+    write_table(table, tmp_path / "b.csv")
+    assert read_table(tmp_path / "b.csv").equals(table)
+    with pytest.warns(UserWarning, match='"zip" of .*a.csv has leading zeros, and is read as text'):
+        read_table(tmp_path / "a.csv", ["zip", "n"])
+
+
+def test_csv_is_read_with_the_kinds_of_a_fit(tmp_path):
+    (tmp_path / "a.csv").write_text("id,k,n\n12,2024-01-01,007\n,5,8\n")
+    kinds = {"id": "category", "k": "category", "n": "number", "absent": "category"}
+    table = read_table(tmp_path / "a.csv", kinds=kinds)
+    assert table.to_pydict() == {"id": ["12", None], "k": ["2024-01-01", "5"], "n": [7, 8]}
+    assert read_table(tmp_path / "a.csv", ["id"], kinds)["id"].to_pylist() == ["12", None]
+
+
+def test_text_that_is_all_digits_in_a_batch_is_still_text(tmp_path):
+    """A fit's ids and categories are of letters and digits; those of one day happen to be digits."""
+    table = shops()
+    names = [f"{i}" if i % 2 else f"s{i}" for i in np.repeat(np.arange(12), 6)]
+    kinds = (["1", "2", "x"] * 24)[: len(names)]
+    table = table.set_column(0, "shop", pa.array(names)).append_column("k", pa.array(kinds))
+    write_table(table, tmp_path / "all.csv")
+    formula = "y ~ 1 + x + k + (1 | shop)"
+    done = ramify("fit", tmp_path / "all.csv", formula, "--out", tmp_path / "fit", "--steps", 5)
+    assert done.exit_code == 0, done.output
+    batch = table.take([6, 7])
+    assert batch["shop"].to_pylist() == ["1", "1"] and batch["k"].to_pylist() == ["1", "2"]
+    write_table(batch, tmp_path / "batch.csv")
+    words = ["predict", tmp_path / "fit", tmp_path / "batch.csv", "--draws", 10]
+    for name in ("batch.csv", "all.csv"):
+        done = ramify(*words, "--given", tmp_path / name, "--out", tmp_path / "predicted.csv")
+        assert done.exit_code == 0, done.output
+    done = ramify("diagnose", tmp_path / "fit", tmp_path / "batch.csv")
+    assert done.exit_code == 0, done.output
+
+
+def test_csv_with_two_columns_of_one_name_is_refused(tmp_path):
+    (tmp_path / "a.csv").write_text("shop,x,x,y\na,1,2,3\n")
+    with pytest.raises(ValueError, match=r'a\.csv has 2 columns named "x": rename all but one'):
+        read_table(tmp_path / "a.csv", ["y", "x", "shop"])
+    assert read_table(tmp_path / "a.csv", ["y", "shop"]).num_columns == 2
+
+
+def test_csv_that_is_not_utf8_says_which_column(tmp_path):
+    (tmp_path / "a.csv").write_bytes("city,x\nZürich,1\n".encode("latin-1"))
+    with pytest.raises(ValueError, match=r'"city" of .*a\.csv has text that is not UTF-8'):
+        read_table(tmp_path / "a.csv")
+    with pytest.raises(ValueError, match=r"a\.csv can't be read as CSV.*UTF8"):
+        read_table(tmp_path / "a.csv", kinds={"city": "category"})
 
 
 def test_parquet_file_is_read_as_it_is_wherever_it_lies(tmp_path):

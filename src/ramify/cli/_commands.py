@@ -7,7 +7,13 @@ import typer
 
 from ramify._version import __version__
 from ramify.cli._errors import OneLineErrors
-from ramify.cli._files import check_writable, formula_columns, read_table, write_table
+from ramify.cli._files import (
+    check_readable,
+    check_writable,
+    formula_columns,
+    read_table,
+    write_table,
+)
 
 app = typer.Typer(
     cls=OneLineErrors,
@@ -170,8 +176,13 @@ def predict(
 
     if out is not None:
         check_writable(out)
-    table, rows = read_table(new), None if given is None else read_table(given)
+    for path in (new, given):
+        if path is not None:
+            check_readable(path)
     posterior = _load(fit, device)
+    kinds = _kinds(posterior)
+    table = read_table(new, kinds=kinds)
+    rows = None if given is None else read_table(given, kinds=kinds)
     predicted = posterior.predict(
         table, rows, draws, seed, kind=kind, quantiles=_quantiles(interval)
     )
@@ -315,8 +326,16 @@ def _groups(posterior: Any, data: Path | None) -> Any:
     """The data to judge a fit with: those of a file, or the fit's own."""
     if data is None:
         return posterior.groups
-    table = read_table(data, formula_columns(posterior.model.formula.text))
+    columns = formula_columns(posterior.model.formula.text)
+    table = read_table(data, columns, _kinds(posterior))
     return posterior.model.groups(table)
+
+
+def _kinds(posterior: Any) -> dict[str, str]:
+    """What the columns of a fit hold, labels included: "number" or "category"."""
+    spec, labels = posterior.model.formula, posterior.labels.dtype.kind
+    of_labels = {"U": "category", "i": "number", "u": "number"}
+    return spec.kinds | ({spec.by: of_labels[labels]} if labels in of_labels else {})
 
 
 def _quantiles(interval: float) -> tuple[float, float, float]:

@@ -1,14 +1,16 @@
 """Tables in and out of files: CSV and Parquet by suffix, folders of Parquet, only the columns needed."""
 
 import re
+from collections.abc import Mapping
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ramify._parquet import first_line, open_parquet, read_columns
+from ramify._parquet import open_parquet, read_columns
+from ramify.cli._csv import read_csv
 
 SUFFIXES = (".csv", ".parquet", ".pq")
-_BLOCK = 2**26  # bytes of a CSV from which the types of its columns are told
 
 # A formula in pieces: quoted names and strings whole, then what may name a column.
 _PIECES = re.compile(
@@ -35,41 +37,30 @@ def formula_columns(formula: str) -> list[str]:
     return list(names)
 
 
-def read_table(path: Path, columns: list[str] | None = None) -> Any:
+def read_table(
+    path: Path, columns: list[str] | None = None, kinds: Mapping[str, str] | None = None
+) -> Any:
     """Reads a CSV or Parquet file, or a folder of Parquet files, as an Arrow table.
 
     Args:
         path: the file or folder.
         columns: the columns to read; all by default.
+        kinds: name -> "number" or "category" of the columns of a fit: a CSV is read by it.
     """
-    _check_readable(path)
+    check_readable(path)
     if path.suffix.lower() == ".csv" and path.is_file():
-        return _read_csv(path, columns)
+        return read_csv(path, columns, kinds or {}, partial(check_columns, path, columns or []))
     data = open_parquet(str(path))
     check_columns(path, columns or [], data.schema.names)
     return read_columns(data, path, columns)
 
 
-def _read_csv(path: Path, columns: list[str] | None) -> Any:
-    import pyarrow as pa
-    from pyarrow import csv
-
-    # An empty field is a missing value in a column of text as well; "NA" in quotes is a word.
-    convert = csv.ConvertOptions(strings_can_be_null=True, quoted_strings_can_be_null=False)
-    try:
-        with csv.open_csv(path, convert_options=convert) as reader:
-            names = reader.schema.names
-        check_columns(path, columns or [], names)
-        convert.include_columns = columns or []
-        blocks = csv.ReadOptions(block_size=_BLOCK)
-        return csv.read_csv(path, read_options=blocks, convert_options=convert)
-    except pa.ArrowInvalid as error:
-        raise ValueError(f"{path} can't be read as CSV: {first_line(error)}") from error
-
-
 def check_columns(path: Path, wanted: list[str], there: list[str]) -> None:
-    """Raises where a column is not in a file, with the names that come near."""
+    """Raises where a column is not in a file, with the names that come near, or is there twice."""
     for name in wanted:
+        if there.count(name) > 1:
+            count = there.count(name)
+            raise ValueError(f'{path} has {count} columns named "{name}": rename all but one.')
         if name in there:
             continue
         near = get_close_matches(name, there, n=3) or _same_letters(name, there)
@@ -104,7 +95,8 @@ def check_writable(path: Path) -> None:
         raise ValueError(f"{path} is a folder: expected the name of a file to write.")
 
 
-def _check_readable(path: Path) -> None:
+def check_readable(path: Path) -> None:
+    """Raises where there is no such file, or one of another kind."""
     if not path.exists():
         beside = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
         near = get_close_matches(path.name, beside, n=1)

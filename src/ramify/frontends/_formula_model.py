@@ -21,7 +21,7 @@ from ramify.frontends._formula_frame import read_frame
 from ramify.frontends._formula_layout import Layout, columns
 from ramify.frontends._formula_likelihoods import INVERSE, LIKELIHOODS, Likelihood
 from ramify.frontends._formula_priors import Priors, sd_name
-from ramify.frontends._formula_response import read_extra, read_response
+from ramify.frontends._formula_response import read_extra, read_response, response_columns
 from ramify.frontends._formula_text import FormulaText
 
 SD = 0.3  # the unit of group sds inside: a fit begins at one, and they are smaller than the response's
@@ -65,6 +65,13 @@ class Formula:
     def by(self) -> str:
         """The grouping column."""
         return self.parts.by
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """Name -> "number" or "category" of the fit's columns, those of labels and calls apart."""
+        category = self.levels is not None and not are_numbers(self.levels)
+        left = dict.fromkeys(response_columns(self.parts), "category") if category else {}
+        return self.common.kinds | self.group.kinds | left
 
 
 @final
