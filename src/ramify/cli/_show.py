@@ -5,17 +5,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 _VERDICTS = {"trust": "green", "check": "yellow", "do not trust": "red"}
-_WIDTH = 120  # of tables that go to a file or a pipe
+_NAMES = 24  # columns of the screen that names keep before a table gets wider than it
 
 
-def screen() -> Console:
-    """Stdout; wide enough for a whole table where it is not a terminal."""
-    return Console(width=None if sys.stdout.isatty() else _WIDTH, highlight=False)
+def screen(width: int | None = None) -> Console:
+    """Stdout, of another width than the terminal's on request."""
+    return Console(width=width, highlight=False)
 
 
 def note(text: str) -> None:
@@ -36,7 +37,7 @@ def posterior(fitted: Any, summary: Any = None) -> None:
     console = screen()
     console.print(str(fitted), markup=False, soft_wrap=True)
     summary = fitted.summary() if summary is None else summary
-    console.print(_table(["", *summary.columns], _cells(summary)))
+    _print(["", *summary.columns], _cells(summary))
 
 
 def diagnosis(found: Any) -> None:
@@ -48,7 +49,7 @@ def diagnosis(found: Any) -> None:
     worst = found.worst(10)
     if len(found.labels):
         columns = [map(_plain, column.tolist()) for column in worst.values()]
-        console.print(_table(list(worst), list(zip(*columns, strict=True)), "Worst groups"))
+        _print(list(worst), list(zip(*columns, strict=True)), "Worst groups")
 
 
 def csv(table: Any) -> None:
@@ -90,10 +91,17 @@ def _plain(value: Any) -> str:
     return f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
-def _table(names: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> Table:
+def _print(names: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> None:
+    """Prints a table. Long names are folded to fit a terminal; numbers never are, nor cut."""
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for place, name in enumerate(names):
-        table.add_column(name, justify="left" if place == 0 else "right", no_wrap=True)
+        justify = "left" if place == 0 else "right"
+        table.add_column(name, justify=justify, no_wrap=place > 0, overflow="fold")
     for row in rows:
         table.add_row(*map(Text, row))  # Text: a name may have brackets in it
-    return table
+    first, *others = (max(map(cell_len, column)) + 2 for column in zip(names, *rows, strict=True))
+    console = screen()
+    if not console.is_terminal:
+        screen(first + sum(others)).print(table)
+    else:
+        screen(max(console.width, min(first, _NAMES) + sum(others))).print(table)
