@@ -15,6 +15,7 @@ from ramify.cli._files import formula_columns, read_table, write_table
         ("y ~ 1 + x + (1 + x | user)", ["y", "x", "user"]),
         ("`a b` ~ np.log(x) * w + (1 | g)", ["a b", "x", "w", "g"]),
         ("y ~ bs(t, df=4, degree=3) + C(k, 'low') + (0 + t || g)", ["y", "t", "k", "g"]),
+        ("y[yes] ~ I(2e3 * x) + bs(t, knots=[1, a]) + (1 | g)", ["y", "x", "t", "g"]),
         ("s | trials(n) + weights(w) ~ offset(e) + (1 | g)", ["s", "n", "w", "e", "g"]),
     ],
 )
@@ -83,6 +84,17 @@ def test_text_that_is_all_digits_in_a_batch_is_still_text(tmp_path):
         done = ramify(*words, "--given", tmp_path / name, "--out", tmp_path / "predicted.csv")
         assert done.exit_code == 0, done.output
     done = ramify("diagnose", tmp_path / "fit", tmp_path / "batch.csv")
+    assert done.exit_code == 0, done.output
+
+
+def test_fit_of_one_level_of_the_response(tmp_path):
+    high = np.where(np.asarray(shops()["y"]) > 2, "yes", "no")
+    write_table(shops().append_column("answer", pa.array(high)), tmp_path / "a.csv")
+    formula, out = "answer[yes] ~ x + (1 | shop)", ["--out", tmp_path / "fit", "--steps", 5]
+    done = ramify("fit", tmp_path / "a.csv", formula, "--likelihood", "bernoulli", *out)
+    assert done.exit_code == 0, done.output
+    rows = tmp_path / "a.csv"
+    done = ramify("predict", tmp_path / "fit", rows, "--given", rows, "--draws", 10)
     assert done.exit_code == 0, done.output
 
 

@@ -12,9 +12,11 @@ from ramify.cli._csv import read_csv
 
 SUFFIXES = (".csv", ".parquet", ".pq")
 
-# A formula in pieces: quoted names and strings whole, then what may name a column.
+# A formula in pieces: quoted names, strings, levels as in y[yes] and numbers such as 1e3 whole, then
+# what may name a column.
 _PIECES = re.compile(
-    r"""`(?P<quoted>[^`]*)` | '[^']*' | "[^"]*" | (?P<name>[^\W\d][\w.]*) (?P<then>\s*(\(|=(?!=)))?""",
+    r"""`(?P<quoted>[^`]*)` | '[^']*' | "[^"]*" | \[[^\]]*\] | \d[\w.]*
+    | (?P<name>[^\W\d][\w.]*) (?P<then>\s*(\(|=(?!=)))?""",
     re.VERBOSE,
 )
 _CONSTANTS = {"True", "False", "None"}
@@ -23,7 +25,8 @@ _CONSTANTS = {"True", "False", "None"}
 def formula_columns(formula: str) -> list[str]:
     """The names in a formula that can only be columns, in order of appearance.
 
-    Functions, their keyword arguments and quoted strings are none; `` `a name` `` may be quoted.
+    Functions, their keyword arguments, quoted strings and levels in brackets are none; `` `a name` ``
+    may be quoted.
 
     Example:
         >>> formula_columns("y | trials(n) ~ 1 + bs(age, df=4) + C(kind, 'a') + (1 + x | shop)")

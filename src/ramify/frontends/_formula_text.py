@@ -5,11 +5,13 @@ grouping column: it would make a dense rows x groups array of it.
 """
 
 import re
+from decimal import Decimal
 from typing import NamedTuple
 
 # Longest first, so that "||" is one operator. A name may have dots in it: np.log is one.
 _TOKEN = re.compile(
-    r"\s*(?:(?P<name>[^\W\d]\w*(?:\.\w+)*|`[^`]*`)|(?P<number>\d+(?:\.\d*)?|\.\d+)"
+    r"\s*(?:(?P<name>[^\W\d]\w*(?:\.\w+)*|`[^`]*`)"
+    r"|(?P<number>(?:\d+(?:\.\d*)?|\.\d+)(?P<power>[eE][-+]?\d+)?)"
     r"|(?P<string>'[^']*'|\"[^\"]*\")|(?P<operator>\|\||\*\*|//|[=!<>]=|[-+*/:|~(),=<>%{}\[\]]))"
 )
 _OPENING, _CLOSING = {"(": ")", "[": "]", "{": "}"}, {")", "]", "}"}
@@ -104,6 +106,9 @@ def _scan(text: str) -> list[Token]:
         if match is None or match.lastgroup is None:
             at += len(text[at:]) - len(text[at:].lstrip())
             raise error(text, at, f"can't read {text[at]!r}")
+        if match["power"]:  # the library that codes the predictors knows no such numbers
+            number, at = match["number"], match.start("number")
+            raise error(text, at, f"write {Decimal(number):f} in place of {number}")
         tokens.append(Token(match[match.lastgroup], match.lastgroup, match.start(match.lastgroup)))
         at = match.end()
     return tokens
