@@ -122,13 +122,31 @@ def test_errors_are_one_line(folder, tmp_path):
     assert "no Parquet file" in line(ramify("fit", tmp_path / "empty", FORMULA, *out))
     assert "is unknown" in line(ramify("fit", data, FORMULA, "--likelihood", "normal", *out))
     assert "--overwrite" in line(ramify("fit", data, FORMULA, "--out", fit))
-    assert "is not a fit" in line(ramify("fit", data, FORMULA, "--out", folder))
+    assert "is not a saved fit" in line(ramify("fit", data, FORMULA, "--out", folder))
     assert "is not a saved fit" in line(ramify("summary", tmp_path))
     assert "there is no folder" in line(ramify("summary", tmp_path / "nothing"))
     assert ".csv or .parquet" in line(ramify("predict", fit, data, "--out", tmp_path / "p.txt"))
     assert "likelihood='ordered'" in line(ramify("predict", fit, data, "--kind", "probability"))
     assert ".html" in line(ramify("report", fit, "--out", tmp_path / "page.pdf"))
     assert not (tmp_path / "fit").exists()
+
+
+def test_folder_that_can_not_be_written_is_told_before_the_fit(folder, tmp_path, monkeypatch):
+    def told(out, *more):
+        done = ramify("fit", folder / "shops.csv", FORMULA, "--out", out, *more)
+        assert len(done.stderr.splitlines()) == 1  # nothing was read
+        return line(done)
+
+    assert "is a mount point" in told("/proc")
+    assert "/proc takes no new folder" in told("/proc/fit")
+    assert "takes no new folder (Not a directory)" in told(folder / "shops.csv" / "fit")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "fit.json").write_text('{"format": "ramify-f')
+    assert "is damaged or not a fit" in told(tmp_path / "broken", "--overwrite")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert "is the folder you are in" in told(".")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["broken", "here"]
 
 
 def test_formula_errors_point_at_the_place(folder):

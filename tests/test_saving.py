@@ -242,10 +242,12 @@ def test_an_encoder_must_be_brought(groups, tmp_path):
 
 
 def test_saving_again_replaces_the_fit_and_nothing_else(saved, groups):
-    (saved / "report.html").write_text("kept")
+    (saved / "notes.txt").write_text("kept")
+    (saved / "report.html").write_text("of the earlier fit")
     family = moved(branch(MODEL, groups))
     Posterior(MODEL, family, groups).save(saved)
-    assert (saved / "report.html").read_text() == "kept"
+    assert (saved / "notes.txt").read_text() == "kept"
+    assert not (saved / "report.html").exists()
     np.testing.assert_array_equal(load(saved, MODEL).family.local.w, family.local.w)
     assert [p.name for p in saved.parent.iterdir()] == ["fit"]
 
@@ -262,6 +264,15 @@ def test_a_folder_with_something_else_is_refused(groups, tmp_path):
     fit.save(tmp_path / "empty")
     fit.save(tmp_path / "new" / "folder")
     assert load(tmp_path / "new" / "folder", MODEL).labels.tolist() == [0, 1, 2]
+
+
+def test_a_link_to_a_folder_is_followed(groups, tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    Posterior(MODEL, branch(MODEL, groups), groups).save(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert load(tmp_path / "real", MODEL).labels.tolist() == [0, 1, 2]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["link", "real"]
 
 
 def test_a_save_that_fails_leaves_the_old_fit(saved, groups, monkeypatch):

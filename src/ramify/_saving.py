@@ -6,8 +6,6 @@ their path in it and checked for shape; the model itself is the user's to bring.
 
 import json
 import os
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,16 @@ from ramify._cloud import Cloud
 from ramify._conditioning import Source
 from ramify._draws import covariance_of, method_of
 from ramify._family import Branched, Family, Joint
+from ramify._folder import (
+    ARRAYS,
+    FIT,
+    FORMAT,
+    FORMAT_VERSION,
+    LABELS,
+    ROWS,
+    read_json,
+    write_folder,
+)
 from ramify._gaussian import Gaussian, free_size
 from ramify._local import Amortizer, Form, Layers, Pooled, Single, Table
 from ramify._model import Model, Space
@@ -28,30 +36,14 @@ from ramify._posterior import Posterior
 from ramify._solver import Solver
 from ramify._version import __version__
 
-FORMAT = "ramify-fit"
-FORMAT_VERSION = 1
-_FILES = ("arrays.safetensors", "labels.arrow", "fit.json")
-_OF_FORMULAS = ("config.json", "rows.safetensors")
-
 
 def save(posterior: Posterior, source: Source, path: Path) -> None:
     """Writes a fit to a folder: all of it or nothing.
 
-    An earlier fit in the folder is replaced, other files beside it are kept; a folder with
-    something else in it is refused.
+    An earlier fit in the folder is replaced, its report.html removed and other files are kept; a
+    folder with something else in it is refused.
     """
-    _check_free(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
-    try:
-        _write(posterior, source, new)
-        new.chmod(0o777 & ~_umask())
-        for file in new.iterdir():  # safetensors keeps its files to their owner
-            file.chmod(0o666 & ~_umask())
-        _replace(new, path)
-    except BaseException:
-        shutil.rmtree(new, ignore_errors=True)
-        raise
+    write_folder(path, lambda folder: _write(posterior, source, folder))
 
 
 def load(
@@ -73,7 +65,7 @@ def load(
         posterior.save("fit/"); posterior = load("fit/", model)
     """
     folder = Path(path)
-    fit = _read_json(folder)
+    fit = read_json(folder)
     model = _formula_model(folder) if model is None else model
     _check_model(fit, model, folder)
     arrays = _read_arrays(folder)
@@ -106,7 +98,7 @@ def _formula_model(folder: Path) -> Model:
 
 def _formula_rows(folder: Path, source: Source) -> Any:
     """The data of a fit from a formula; other fits have none."""
-    if not (folder / _OF_FORMULAS[1]).is_file():
+    if not (folder / ROWS).is_file():
         return None
     from ramify.frontends._formula_saving import load_rows
 
@@ -118,7 +110,7 @@ def _write(posterior: Posterior, source: Source, folder: Path) -> None:
 
     arrays = _arrays(posterior.family)
     arrays |= {f"history/{n}": np.asarray(v) for n, v in posterior.history.items()}
-    save_file({n: np.ascontiguousarray(v) for n, v in arrays.items()}, folder / _FILES[0])
+    save_file({n: np.ascontiguousarray(v) for n, v in arrays.items()}, folder / ARRAYS)
     fit = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -137,7 +129,7 @@ def _write(posterior: Posterior, source: Source, folder: Path) -> None:
     }
     _write_labels(source.labels, folder)
     posterior.model.save(folder, posterior.groups)
-    (folder / _FILES[2]).write_text(json.dumps(fit, indent=1, default=_plain))
+    (folder / FIT).write_text(json.dumps(fit, indent=1, default=_plain))
 
 
 def _plain(value: Any) -> Any:
@@ -266,7 +258,7 @@ def _filled(skeleton: Family, arrays: dict[str, np.ndarray], folder: Path) -> Fa
         if name not in arrays or arrays[name].shape != hole.shape:
             got = f"shape {list(arrays[name].shape)}" if name in arrays else "nothing"
             raise ValueError(
-                f"{folder / _FILES[0]} should hold {name} of shape {list(hole.shape)}; it has "
+                f"{folder / ARRAYS} should hold {name} of shape {list(hole.shape)}; it has "
                 f"{got}. The folder's files do not belong together, or the encoder is another one."
             )
         return jnp.asarray(arrays[name])
@@ -288,33 +280,11 @@ def _check_model(fit: dict[str, Any], model: Model, folder: Path) -> None:
         )
 
 
-def _read_json(folder: Path) -> dict[str, Any]:
-    """fit.json, once it is known to be one that this version can read."""
-    path = folder / _FILES[2]
-    if not folder.exists():
-        raise FileNotFoundError(f"there is no saved fit at {folder}.")
-    if not path.is_file():
-        raise ValueError(f"{folder} is not a saved fit: it has no {path.name}.")
-    try:
-        fit = json.loads(path.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is damaged or not a fit: {error}.") from error
-    if not isinstance(fit, dict) or fit.get("format") != FORMAT:
-        raise ValueError(f"{path} was not written by ramify: it does not say it is a {FORMAT}.")
-    if fit["format_version"] > FORMAT_VERSION:
-        raise ValueError(
-            f"{folder} was saved by ramify {fit.get('ramify_version')} in format "
-            f"{fit['format_version']}; this is ramify {__version__}, which reads formats up to "
-            f"{FORMAT_VERSION}. Upgrade ramify to read it."
-        )
-    return fit
-
-
 def _read_arrays(folder: Path) -> dict[str, np.ndarray]:
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
-    path = folder / _FILES[0]
+    path = folder / ARRAYS
     if not path.is_file():
         raise ValueError(f"the fit in {folder} is incomplete: {path.name} is missing.")
     try:
@@ -333,7 +303,7 @@ def _write_labels(labels: Shaped[np.ndarray, " N"], folder: Path) -> None:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise TypeError(f"labels of this kind can't be saved: {error}.") from error
     table = pa.table({"label": column})
-    with pa.OSFile(str(folder / _FILES[1]), "wb") as sink:
+    with pa.OSFile(str(folder / LABELS), "wb") as sink:
         with pa.ipc.new_file(sink, table.schema) as writer:
             writer.write_table(table)
 
@@ -341,7 +311,7 @@ def _write_labels(labels: Shaped[np.ndarray, " N"], folder: Path) -> None:
 def _read_labels(folder: Path, dtype: str) -> Shaped[np.ndarray, " N"]:
     import pyarrow as pa
 
-    path = folder / _FILES[1]
+    path = folder / LABELS
     if not path.is_file():
         raise ValueError(f"the fit in {folder} is incomplete: {path.name} is missing.")
     try:
@@ -357,38 +327,3 @@ def _read_labels(folder: Path, dtype: str) -> Shaped[np.ndarray, " N"]:
         labels[:] = column.to_pylist()
         return labels
     return np.array(column.to_pylist() if kind.kind in "US" else column.to_numpy(), kind)
-
-
-def _check_free(path: Path) -> None:
-    """Raises where something other than a fit is in the way."""
-    if path.is_file():
-        raise FileExistsError(f"{path} is a file; save a fit to a folder of its own.")
-    if not path.is_dir() or not any(path.iterdir()):
-        return
-    try:
-        _read_json(path)
-    except ValueError as error:
-        raise FileExistsError(
-            f"{path} has files in it and is not a saved fit that could be replaced ({error}) Save "
-            "to another folder."
-        ) from error
-
-
-def _replace(new: Path, path: Path) -> None:
-    """Puts the new folder in the old one's place; what else was in there moves along."""
-    if not path.exists():
-        new.rename(path)
-        return
-    old = Path(tempfile.mkdtemp(prefix=f".{path.name}-old-", dir=path.parent))
-    path.rename(old)
-    new.rename(path)
-    for other in old.iterdir():
-        if other.name not in _FILES + _OF_FORMULAS:
-            other.rename(path / other.name)
-    shutil.rmtree(old)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from ramify._folder import place_for
 from ramify._version import __version__
 from ramify.cli._errors import OneLineErrors
 from ramify.cli._files import (
@@ -284,6 +285,7 @@ def demo(
     327,346 flights of 4,037 aircraft: fits most of them, predicts for the
     aircraft held out, and writes the report.
     """
+    place_for(out / "fit")
     use_device(device)
     from ramify import demo
 
@@ -344,11 +346,6 @@ def _quantiles(interval: float) -> tuple[float, float, float]:
 
 def _check_free(out: Path, overwrite: bool) -> None:
     """Raises where the fit could not be written: before the work, not after."""
-    if out.is_file():
-        raise FileExistsError(f"{out} is a file; --out names a folder.")
-    if not out.is_dir() or not any(out.iterdir()):
-        return
-    if not (out / "fit.json").is_file():
-        raise FileExistsError(f"{out} has files in it and is not a fit: name another folder.")
-    if not overwrite:
+    if (out / "fit.json").is_file() and not overwrite:
         raise FileExistsError(f"{out} already holds a fit: pass --overwrite, or another --out.")
+    place_for(out)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ramify._data import Groups
+from ramify._folder import CONFIG, ROWS
 from ramify._version import __version__
 from ramify.frontends import _formula_priors as priors_of
 from ramify.frontends._formula_design import from_plain, to_plain
@@ -20,7 +21,6 @@ from ramify.frontends._formula_model import Formula, FormulaModel
 from ramify.frontends._formula_priors import Priors
 from ramify.frontends._formula_text import FormulaText, parse
 
-CONFIG, ROWS = "config.json", "rows.safetensors"
 FORMAT_VERSION = 1
 
 
