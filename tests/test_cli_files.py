@@ -5,7 +5,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cli_case import ramify, shops
+from cli_case import FORMULA, line, ramify, shops
 from ramify.cli._files import formula_columns, read_table, write_table
 
 
@@ -111,6 +111,38 @@ def test_csv_that_is_not_utf8_says_which_column(tmp_path):
         read_table(tmp_path / "a.csv")
     with pytest.raises(ValueError, match=r"a\.csv can't be read as CSV.*UTF8"):
         read_table(tmp_path / "a.csv", kinds={"city": "category"})
+
+
+@pytest.mark.parametrize(
+    "column, said",
+    [
+        (pa.array([["a"], ["b"]]), '"odd" holds list<item: string>, which a CSV can\'t'),
+        (pa.array([b"ab", b"\xff"]), '"odd" holds bytes that are not UTF-8 text'),
+        (pa.array([b"ab", b"\xff\xff"], pa.binary(2)), '"odd" holds bytes that are not UTF-8'),
+        (pa.array([b"ab", b"\xff"]).view(pa.string()), '"odd" holds bytes that are not UTF-8'),
+    ],
+)
+def test_table_that_csv_can_not_hold_leaves_no_file(tmp_path, column, said):
+    odd = pa.table({"x": [1, 2], "odd": column})
+    (tmp_path / "old.csv").write_text("x\n9\n")
+    for name in ("new.csv", "old.csv"):
+        with pytest.raises(ValueError, match=said):
+            write_table(odd, tmp_path / name)
+    assert [file.name for file in tmp_path.iterdir()] == ["old.csv"]
+    assert (tmp_path / "old.csv").read_text() == "x\n9\n"
+
+
+def test_predict_says_before_the_work_what_csv_can_not_hold(tmp_path):
+    write_table(shops(), tmp_path / "a.parquet")
+    out = ["--out", tmp_path / "fit", "--steps", 5]
+    assert ramify("fit", tmp_path / "a.parquet", FORMULA, *out).exit_code == 0
+    tags = pa.array([["a"]] * shops().num_rows)
+    write_table(shops().append_column("tags", tags), tmp_path / "b.parquet")
+    words = ["predict", tmp_path / "fit", tmp_path / "b.parquet", "--draws", 10]
+    for more in ([], ["--out", tmp_path / "p.csv"]):
+        done = ramify(*words, *more)
+        assert '"tags" holds list' in line(done) and done.stdout == ""
+    assert ramify(*words, "--out", tmp_path / "p.parquet").exit_code == 0
 
 
 def test_parquet_file_is_read_as_it_is_wherever_it_lies(tmp_path):

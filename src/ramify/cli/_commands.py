@@ -7,6 +7,7 @@ import typer
 
 from ramify._folder import place_for
 from ramify._version import __version__
+from ramify.cli._csv import check_as_csv
 from ramify.cli._errors import OneLineErrors
 from ramify.cli._files import (
     check_readable,
@@ -183,6 +184,8 @@ def predict(
     posterior = _load(fit, device)
     kinds = _kinds(posterior)
     table = read_table(new, kinds=kinds)
+    if out is None or out.suffix.lower() == ".csv":
+        check_as_csv(table)  # before the work, and before the first line of it is on the screen
     rows = None if given is None else read_table(given, kinds=kinds)
     predicted = posterior.predict(
         table, rows, draws, seed, kind=kind, quantiles=_quantiles(interval)

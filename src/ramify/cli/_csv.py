@@ -1,4 +1,4 @@
-"""CSV files as Arrow tables. A CSV has no types: they are told from its values, or from a fit."""
+"""CSV files and Arrow tables. A CSV has no types: they are told from its values, or from a fit."""
 
 import warnings
 from collections.abc import Callable, Mapping
@@ -40,6 +40,25 @@ def read_csv(
         return _read(path, columns, text + padded) if padded else table
     except pa.ArrowInvalid as error:
         raise ValueError(f"{path} can't be read as CSV: {first_line(error)}") from error
+
+
+def check_as_csv(table: Any) -> None:
+    """Raises where a column can't be written as CSV."""
+    import pyarrow as pa
+    from pyarrow import csv
+
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        try:
+            csv.write_csv(pa.table({name: column.slice(0, 0)}), pa.BufferOutputStream())
+            if pa.types.is_binary(column.type) or pa.types.is_fixed_size_binary(column.type):
+                column.cast(pa.string())
+            column.validate(full=True)
+        except pa.ArrowInvalid as error:
+            text = "bytes that are not UTF-8 text" if "UTF8" in str(error) else str(column.type)
+            raise ValueError(
+                f'column "{name}" holds {text}, which a CSV can\'t: drop it, or write a Parquet file '
+                "with --out."
+            ) from error
 
 
 def _read(path: Path, columns: list[str] | None, text: list[str]) -> Any:

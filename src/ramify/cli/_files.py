@@ -1,5 +1,6 @@
 """Tables in and out of files: CSV and Parquet by suffix, folders of Parquet, only the columns needed."""
 
+import os
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ramify._parquet import open_parquet, read_columns
-from ramify.cli._csv import read_csv
+from ramify.cli._csv import check_as_csv, read_csv
 
 SUFFIXES = (".csv", ".parquet", ".pq")
 
@@ -77,12 +78,23 @@ def _same_letters(name: str, there: list[str]) -> list[str]:
 
 
 def write_table(table: Any, path: Path) -> None:
-    """Writes an Arrow table to a CSV or Parquet file, by its suffix."""
+    """Writes an Arrow table to a CSV or Parquet file, by its suffix: all of it or nothing."""
     check_writable(path)
+    path = path.resolve()  # a link stays one
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix.lower() == ".csv":
+    beside = path.with_name(f".{path.name}-{os.getpid()}")
+    try:
+        _write(table, beside, path.suffix.lower() == ".csv")
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _write(table: Any, path: Path, as_csv: bool) -> None:
+    if as_csv:
         from pyarrow import csv
 
+        check_as_csv(table)
         csv.write_csv(table, path)
         return
     import pyarrow.parquet as pq
