@@ -72,6 +72,7 @@ def test_predict_keeps_the_rows_and_adds_columns(folder):
     words = ["predict", folder / "fit", folder / "shops.parquet", "--draws", 50, "--interval", 0.5]
     done = ramify(*words, "--kind", "mean", "--out", out)
     assert done.exit_code == 0, done.output
+    assert "Predicted 72 rows of 12 groups, 12 of them in the fit: " in done.stderr
     predicted, rows = pq.read_table(out), shops()
     assert predicted.column_names == [*rows.column_names, "mean", "sd", "q25", "q50", "q75"]
     assert predicted.select(rows.column_names).equals(rows)
@@ -90,6 +91,23 @@ def test_predict_conditions_new_groups_on_given_rows(folder):
     new, unknown = csv.read_csv(pa.BufferReader(done.stdout.encode()))["mean"].to_pylist()
     assert abs(new - 9) < 1.5
     assert abs(unknown - 2) < 1.5
+    done = ramify(*words, "--out", folder / "unknown.csv")
+    assert "Predicted 2 rows of 2 groups, 0 of them in the fit: " in done.stderr
+
+
+def test_tables_without_rows(folder, tmp_path):
+    (tmp_path / "none.csv").write_text("shop,x,y\n")
+    write_table(shops().slice(0, 0), tmp_path / "none.parquet")
+    words = ["predict", folder / "fit", "--draws", 50]
+    for name in ("none.csv", "none.parquet"):
+        done = ramify(*words, tmp_path / name)
+        assert done.exit_code == 0, done.output
+        assert done.stdout.replace('"', "").strip().endswith("mean,sd,q5,q50,q95")
+        given = ramify(*words, folder / "shops.csv", "--given", tmp_path / name)
+        assert given.stdout == ramify(*words, folder / "shops.csv").stdout != ""
+        fit = ramify("fit", tmp_path / name, FORMULA, "--out", tmp_path / "fit")
+        assert f"{name} has no rows" in line(fit)
+        assert f"{name} has no rows" in line(ramify("diagnose", folder / "fit", tmp_path / name))
 
 
 def test_diagnose_gives_a_verdict(folder):

@@ -43,6 +43,11 @@ def test_unknown_columns_suggest_near_names():
     fails(ValueError, 'no column "m"', "count | trials(m) ~ x + (1 | user)", likelihood="binomial")
 
 
+def test_a_table_without_rows():
+    none = {name: column[:0] for name, column in table().items()}
+    fails(ValueError, "the table has no rows: expected one for each observation", data=none)
+
+
 def test_unknown_functions_suggest_near_names():
     fails(ValueError, "unknown function 'sclae': did you mean scale", "y ~ sclae(x) + (1 | user)")
     fails(ValueError, "unknown function 'np.fromfile'", "y ~ np.fromfile(x) + (1 | user)")

@@ -13,7 +13,7 @@ from scipy.special import expit
 from typer.testing import CliRunner
 
 import ramify as rf
-from ramify._predict import categories_of
+from ramify._predict import categories_of, column_names
 from ramify.cli._commands import app
 
 S = 50  # draws, always as many: another number would be compiled again
@@ -137,6 +137,21 @@ def test_new_groups_are_conditioned_on_what_is_given(posterior, table, at):
     np.testing.assert_allclose(known["sd"].iloc[0], known["sd"].iloc[1], rtol=0.3)
     few = posterior.group_effects(table[table.shop.isin(["s1", "s7"])], draws=400)
     assert few.shop.tolist() == ["s1", "s7"]
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "arrow", "dict"])
+def test_no_rows_are_predicted_as_none(posterior, at, library):
+    make = {"polars": pl.from_pandas, "arrow": pa.Table.from_pandas, "dict": pd.DataFrame.to_dict}
+    none = at.head(0) if library == "pandas" else make[library](at.head(0))
+    found = posterior.predict(none)
+    assert column_names(found) == [*at.columns, "mean", "sd", "q5", "q50", "q95"]
+    assert len(found["mean"]) == 0 and type(found) is type(none)
+    assert posterior.predict(none, draws=S, summary=False).shape == (S, 0)
+
+
+def test_no_rows_given_are_none(posterior, table, at):
+    alone = posterior.predict(at, draws=S)
+    pd.testing.assert_frame_equal(posterior.predict(at, table.head(0), draws=S), alone)
 
 
 def test_predictions_refuse_bad_rows(posterior, table, at):

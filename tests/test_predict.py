@@ -265,7 +265,7 @@ def test_refusals(fits, at, table):
         fit.predict({"group": [3]})
     with pytest.raises(ValueError, match='has a column "sd", which is what predict calls'):
         fit.predict({**at, "sd": np.ones(6)})
-    with pytest.raises(ValueError, match='table has no column "group"'):
+    with pytest.raises(ValueError, match='at has no column "group"'):
         fit.predict({"x": np.ones((1, DIM))})
     with pytest.raises(ValueError, match="quantiles must be between 0 and 1"):
         fit.predict(at, quantiles=[5.0])

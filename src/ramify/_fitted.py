@@ -106,7 +106,9 @@ class Fitted:
             raise ValueError("This fit was loaded from a file, which holds no data: pass groups=.")
         return groups if groups is not None else self.groups  # pyright: ignore[reportReturnType]
 
-    def _given(self, given: Any) -> Groups:
+    def _given(self, given: Any) -> Groups | None:
+        if not _predict.has_rows(given, self.by, "given"):
+            return None
         groups = _predict.read(self._source, self.model, given, "given", outcomes=True)
         check_columns(self._source.rows, groups.rows, "row column of given")
         return groups

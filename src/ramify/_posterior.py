@@ -184,6 +184,8 @@ class Posterior(Fitted):
         names = _predict.summary_names(quantiles, categories)
         if summary:
             _predict.check_no_clash(at, names)
+        if not _predict.has_rows(at, self.by, "at"):
+            return _predict.nothing(at, names if summary else None, draws, len(categories))
         where = _predict.read(self._source, self.model, at, "at")
         given = None if given is None else self._given(given)
         K = self._local_draws(local_draws)

@@ -13,6 +13,7 @@ from jaxtyping import Array, PRNGKeyArray, Shaped
 
 from ramify._conditioning import Part, Source, check_columns
 from ramify._data import Groups
+from ramify._data._raw import columns_of, length
 from ramify._draws import Draws, local_sampler, map_draws, per_draw, posterior_theta
 from ramify._family import Family, example
 from ramify._model import Model
@@ -40,6 +41,18 @@ def read(source: Source, model: Model, table: Any, what: str, *, outcomes: bool 
         )
     check_columns(source.rows, groups.rows, f"row column of {what}", missing=True)
     return groups
+
+
+def has_rows(table: Any, by: str, what: str) -> bool:
+    """Whether a table has any rows; Groups count as having some."""
+    return isinstance(table, Groups) or length(by, columns_of(table, [by], what)[by]) > 0
+
+
+def nothing(table: Any, names: Sequence[str] | None, draws: int, categories: int) -> Any:
+    """The prediction of no rows: a table with empty columns of these names, or no draws."""
+    if names is None:
+        return np.zeros((draws, 0, categories) if categories else (draws, 0), np.float32)
+    return appended(table, {name: np.zeros(0, np.float32) for name in names})
 
 
 def categories_of(model: Model, kind: str) -> list[str]:

@@ -112,7 +112,7 @@ def fit(
     from ramify.cli import _show
 
     _check_free(out, overwrite)
-    table = read_table(data, formula_columns(formula))
+    table = _with_rows(data, read_table(data, formula_columns(formula)))
     _show.note(f"Read {table.num_rows:,} rows and {table.num_columns} columns of {data}.")
     use_device(device)
     import ramify as rf
@@ -194,7 +194,7 @@ def predict(
         _show.csv(predicted)
         return
     write_table(predicted, out)
-    _show.note(f"Predicted {table.num_rows:,} rows: {out}")
+    _show.note(f"Predicted {table.num_rows:,} rows{_known(posterior, table)}: {out}")
 
 
 @app.command(
@@ -333,7 +333,24 @@ def _groups(posterior: Any, data: Path | None) -> Any:
         return posterior.groups
     columns = formula_columns(posterior.model.formula.text)
     table = read_table(data, columns, _kinds(posterior))
-    return posterior.model.groups(table)
+    return posterior.model.groups(_with_rows(data, table))
+
+
+def _with_rows(path: Path, table: Any) -> Any:
+    if not table.num_rows:
+        raise ValueError(f"{path} has no rows: expected one for each observation.")
+    return table
+
+
+def _known(posterior: Any, table: Any) -> str:
+    """How many groups the rows are of, and how many of those the fit has seen."""
+    if not table.num_rows:
+        return ""
+    import ramify as rf
+
+    groups = rf.Groups.from_table(table, by=posterior.by, rows=[]).renumbered(posterior.labels)
+    known = int((groups.number < len(posterior.labels)).sum())
+    return f" of {len(groups):,} groups, {known:,} of them in the fit"
 
 
 def _kinds(posterior: Any) -> dict[str, str]:

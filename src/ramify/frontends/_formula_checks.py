@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
-from ramify._data._raw import columns_of
+from ramify._data._raw import columns_of, length
 from ramify.frontends._formula_design import Coding
 from ramify.frontends._formula_likelihoods import Likelihood
 from ramify.frontends._formula_text import FormulaText, error, place_of
@@ -21,7 +21,7 @@ _ROWS = 1000  # of a linear program that looks for separation, to begin with
 
 
 def check_columns(parts: FormulaText, table: Any, used: list[str]) -> None:
-    """Raises where the formula names a column that the table has not, pointing at the name."""
+    """Raises where the formula names a column that the table has not, or the table has no rows."""
     for name in [*used, parts.by]:
         try:
             columns_of(table, [name])
@@ -38,6 +38,8 @@ def check_columns(parts: FormulaText, table: Any, used: list[str]) -> None:
             place_of(parts.text, parts.by),
             f"the grouping column {parts.by!r} can't be a predictor or the response as well",
         )
+    if not length(parts.by, columns_of(table, [parts.by])[parts.by]):
+        raise ValueError("the table has no rows: expected one for each observation.")
 
 
 def check_design(
