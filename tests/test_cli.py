@@ -187,6 +187,14 @@ def test_warnings_for_the_user_are_lines(capsys):
     assert capsys.readouterr().err == "warning: look at this.\n"
 
 
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_seed_out_of_range_is_told_before_anything_is_read(tmp_path, seed):
+    for words in (["fit", "no.csv", FORMULA], ["predict", tmp_path, "no.csv"]):
+        done = ramify(*words, "--seed", seed)
+        assert done.exit_code == 2
+        assert "--seed" in done.stderr
+
+
 def test_usage_errors_exit_with_two(tmp_path):
     assert ramify("fit").exit_code == 2
     assert ramify("fit", "a.csv", FORMULA, "--method", "guess").exit_code == 2

@@ -30,7 +30,14 @@ Data = Annotated[
     Path | None,
     typer.Argument(metavar="[DATA]", help="Other rows than the fit's own: CSV or Parquet."),
 ]
-Seed = Annotated[int, typer.Option(help="Of all randomness: the same seed, the same answer.")]
+Seed = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        max=2**32 - 1,  # JAX takes any other for one of these without a word
+        help="Of all randomness: the same seed, the same answer.",
+    ),
+]
 Open = Annotated[bool, typer.Option("--open", help="Open the report in the browser.")]
 Device = Annotated[
     Literal["cpu", "gpu"] | None, typer.Option(help="Where to compute; by default where JAX would.")
