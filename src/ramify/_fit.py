@@ -55,7 +55,8 @@ def fit(
             posterior sd, and other families use 1.
         draws: S draws of theta per step.
         optimizer: any Optax optimizer, its schedule included, run for `max_steps`; by default ours.
-        estimator: of the gradient: "stl" (sticking the landing) or "total", the paper's.
+        estimator: of the gradient: "stl" (sticking the landing, its draws in pairs of mirror images)
+            or "total", the paper's.
         max_steps: a hard budget of steps (for `solved` of sweeps over the data or a part of it).
         max_seconds: a hard budget of seconds.
         rows: rows in a block.

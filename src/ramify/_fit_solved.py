@@ -27,7 +27,7 @@ STALLED = 0.5  # posterior sds that theta's last gradient still asks for
 MANY = 2000  # groups, past which q(theta) is Laplace's: what averages over it add goes as 1/N
 FEW = 2**13  # likelihoods of rows that cost next to nothing
 COARSE = 0.3  # nats of rounding in F, past which it is that which makes theta's weights uneven
-WIDEST, WIDE = 8, 0.25  # coordinates of theta, and their sds, whose shape is looked at
+WIDEST, WIDE = 8, 0.15  # coordinates of theta, and their sds, whose shape is looked at
 CLOUD_WORK = 2**28  # likelihoods of rows, for weighted draws of theta where the data are small
 
 
