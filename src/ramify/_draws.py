@@ -177,9 +177,13 @@ def sample_block(
     return map_draws(one, draws, per_draw(family, model, batch, local_draws))
 
 
-@eqx.filter_jit
-def theta_values(model: Model, theta: Float[Array, "S D"]) -> dict[str, Array]:
+def theta_values(model: Model, theta: Float[Array, "S D"]) -> dict[str, Any]:
     """Named, constrained theta of every draw: each [S, ...]."""
+    return model.completed(_global_values(model, theta))
+
+
+@eqx.filter_jit
+def _global_values(model: Model, theta: Float[Array, "S D"]) -> dict[str, Array]:
     return jax.vmap(model.global_values)(theta)
 
 

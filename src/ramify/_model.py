@@ -173,6 +173,7 @@ class Model:
     """
 
     outcome: str | None = "y"  # what results call the outcome of a row
+    origin: float = 0.0  # added to outcomes on the host, in float64: they are that far from 0
 
     def __init__(
         self,
@@ -202,6 +203,10 @@ class Model:
         """Named constrained values of theta; a front end may add what follows from them."""
         return self.theta.values(theta)
 
+    def completed(self, values: Named) -> dict[str, Any]:
+        """Draws of `global_values`, [S, ...] each, off the device; a front end may finish them."""
+        return values
+
     def local_values(
         self, theta: Float[Array, " D"], z: Float[Array, "B M"], batch: Batch
     ) -> Named:
@@ -223,7 +228,7 @@ class Model:
         del count
         return {}
 
-    def summarised(self, values: Named) -> Named | None:
+    def summarised(self, values: dict[str, Any]) -> dict[str, Any] | None:
         """Draws of the globals, [S, ...] each, as the rows of a summary: None for every entry."""
         del values
         return None

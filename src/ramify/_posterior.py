@@ -89,7 +89,8 @@ class Posterior(Fitted):
             max_bytes: refuse to make more than that; half of the memory available by default.
 
         Returns:
-            {"mu": [S, ...], "beta": [S, N, ...]}: float32, or float64 where JAX has x64 on.
+            {"mu": [S, ...], "beta": [S, N, ...]}: float32, or float64 where JAX has x64 on; the
+            intercept of a formula also where the outcome is far from zero.
         """
         K = self._local_draws(local_draws)
         groups = self._for_locals(groups, K)
@@ -196,7 +197,8 @@ class Posterior(Fitted):
         task = _predict.Task(self.model, self.family, found, n, outcome, *how)
         if summary:
             return _predict.appended(at, _predict.summaries(task, quantiles))
-        wanted = draws * n * int(np.prod(outcome.shape)) * outcome.dtype.itemsize
+        size = _predict.draws_dtype(task).itemsize
+        wanted = draws * n * int(np.prod(outcome.shape)) * size
         check_memory(wanted, None, f"{draws:,} draws of {n:,} rows", "Predict fewer rows")
         return _predict.draws(task)
 

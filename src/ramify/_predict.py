@@ -116,11 +116,12 @@ class Task(NamedTuple):
 def summaries(task: Task, quantiles: Sequence[float]) -> dict[str, np.ndarray]:
     """Mean, sd and quantiles of every row's outcome, each [rows, ...], or [rows] of each category."""
     names = summary_names(quantiles)
-    shape = (task.n_rows, *task.outcome.shape)
-    out = {name: np.empty(shape, np.float32) for name in names}
+    shape, origin = (task.n_rows, *task.outcome.shape), task.model.origin
+    kind = np.float64 if origin else np.float32
+    out = {name: np.empty(shape, np.float32 if name == "sd" else kind) for name in names}
     for rows, values in outcomes(task):
         for name, column in summarise(values, quantiles).items():
-            out[name][rows] = column
+            out[name][rows] = column if name == "sd" else column.astype(kind) + origin
     if not task.categories:
         return out
     apart = [out[name][:, k] for k in range(len(task.categories)) for name in names]
@@ -129,10 +130,17 @@ def summaries(task: Task, quantiles: Sequence[float]) -> dict[str, np.ndarray]:
 
 def draws(task: Task) -> Shaped[np.ndarray, "S rows ..."]:
     """The outcomes themselves."""
-    out = np.empty((task.draws, task.n_rows, *task.outcome.shape), task.outcome.dtype)
+    out = np.empty((task.draws, task.n_rows, *task.outcome.shape), draws_dtype(task))
     for rows, values in outcomes(task):
         out[:, rows] = values
+    if task.model.origin:
+        out += task.model.origin
     return out
+
+
+def draws_dtype(task: Task) -> np.dtype[Any]:
+    """Of the draws: that of the outcome, or float64 where it is too far from zero for float32."""
+    return np.dtype(np.float64 if task.model.origin else task.outcome.dtype)
 
 
 def outcomes(task: Task) -> Iterator[tuple[np.ndarray, np.ndarray]]:

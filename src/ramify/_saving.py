@@ -82,7 +82,7 @@ def load(
     return Posterior(
         model,
         family,
-        _formula_rows(folder, source),
+        _formula_rows(folder, source, model),
         local_draws=fit["local_draws"],
         history=history,
         notes=fit["notes"],
@@ -96,13 +96,13 @@ def _formula_model(folder: Path) -> Model:
     return load(folder)
 
 
-def _formula_rows(folder: Path, source: Source) -> Any:
+def _formula_rows(folder: Path, source: Source, model: Model) -> Any:
     """The data of a fit from a formula; other fits have none."""
     if not (folder / ROWS).is_file():
         return None
     from ramify.frontends._formula_saving import load_rows
 
-    return load_rows(folder, source.by, source.labels)
+    return load_rows(folder, source.by, source.labels, model)
 
 
 def _write(posterior: Posterior, source: Source, folder: Path) -> None:

@@ -13,7 +13,7 @@ from numpyro.distributions import constraints
 from ramify._cloud import weighted_quantiles
 from ramify._draws import draw_theta, theta_values
 from ramify._family import Family
-from ramify._model import Model, Named
+from ramify._model import Model
 from ramify._pareto import k_hat
 from ramify._predict import quantile_names
 
@@ -123,7 +123,7 @@ def with_reliability(
     return Summary(summary.names, summary.columns | reliability(draws, weight))
 
 
-def _flat(model: Model, values: Named) -> Float64[np.ndarray, "S n"]:
+def _flat(model: Model, values: dict[str, Any]) -> Float64[np.ndarray, "S n"]:
     """Draws of the globals [S, ...] side by side, as the rows of a summary."""
     # The values were compiled, which sorts them by name.
     named = model.summarised(values) or {name: values[name] for name in model.theta.parameters}

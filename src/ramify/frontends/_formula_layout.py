@@ -20,6 +20,8 @@ from jaxtyping import Array, Float
 from ramify._data import Groups
 from ramify._model import Named
 
+FAR = 100.0  # in units of the response: of what is further from zero float32 keeps too few digits
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -57,6 +59,10 @@ class Layout:
     def base(self) -> float:
         """Where the linear predictor of a row is zero inside: shift and offset together."""
         return self.shift + self.offset_centre
+
+    def far(self, value: float) -> float:
+        """The value, or zero where float32 has room for it: what is far is added on the host."""
+        return value if abs(value) > FAR * self.scale else 0.0
 
     @property
     def group_intercept(self) -> int | None:

@@ -101,6 +101,8 @@ class FormulaModel(Model):
             self._outcome,
         )
         self.formula, self.priors = formula, priors
+        # Only where the link is the identity does the outcome move with the predictor.
+        self.origin = layout.far(layout.base) if formula.link == "identity" else 0.0
         saved = [(name, priors_of.same(prior)) for name, prior in priors.items()]
         own = formula.text, formula.likelihood, formula.link, layout, str(formula.levels)
         self._contents = *own, *saved
@@ -127,9 +129,8 @@ class FormulaModel(Model):
         layout, priors = self.formula.layout, self.priors
         density = jnp.zeros(())
         if layout.intercept:
-            density += priors["Intercept"].log_prob(
-                layout.shift + layout.scale * theta["intercept"]
-            )
+            prior, by = priors_of.moved(priors["Intercept"], self._far_intercept)
+            density += prior.log_prob(layout.shift - by + layout.scale * theta["intercept"])
             density += np.log(layout.scale)
         if layout.common:
             own = [priors[name] for name in layout.common]
@@ -172,7 +173,7 @@ class FormulaModel(Model):
         """Log density of one row's response, on the user's scale, times its weight."""
         spec, layout = self.formula, self.formula.layout
         if spec.link == "identity":
-            row = {**row, "y": (row["y"] - layout.base) / layout.scale}
+            row = {**row, "y": (row["y"] - (layout.base - self.origin)) / layout.scale}
         density = spec.family.log_density(spec.link, self._eta(theta, z, row), theta, row)
         density -= np.log(layout.scale)
         return density * row["weights"] if "weights" in row else density
@@ -193,7 +194,7 @@ class FormulaModel(Model):
         """Outcomes inside -> outcomes as the user has them: numbers, or numbers of levels."""
         layout, levels = self.formula.layout, self.formula.levels
         if self.formula.link == "identity":
-            return layout.base + layout.scale * y
+            return layout.base - self.origin + layout.scale * y
         if levels is None or not self._cut or not are_numbers(levels):
             return y
         return jnp.asarray(levels)[y]
@@ -209,7 +210,7 @@ class FormulaModel(Model):
     def _expected(self, kind: str, theta: Named, z: Named, row: Named) -> Float[Array, "*levels"]:
         spec, eta = self.formula, self._eta(theta, z, row)
         if spec.link == "identity":
-            return spec.layout.base + spec.layout.scale * eta
+            return spec.layout.base - self.origin + spec.layout.scale * eta
         if kind == "link":
             return eta + (
                 spec.layout.intercept_shift(theta["b"]) if self._cut and "b" in theta else 0
@@ -240,7 +241,8 @@ class FormulaModel(Model):
         shift = layout.intercept_shift(b)
         values: Named = {}
         if layout.intercept:
-            values["Intercept"] = layout.shift + layout.scale * (inside["intercept"] - shift)
+            near = layout.shift - self._far_intercept
+            values["Intercept"] = near + layout.scale * (inside["intercept"] - shift)
         effects = layout.coefficients(b)
         values |= {name: effects[k] for k, name in enumerate(layout.common)}
         values["sd"] = layout.deviations(SD * inside["sd"])
@@ -251,6 +253,23 @@ class FormulaModel(Model):
             values["cutpoints"] = values["cutpoints"] + shift
         return values
 
+    def completed(self, values: Named) -> dict[str, Any]:
+        """The same with the part of the intercept that only float64 has room for."""
+        if not self._far_intercept:
+            return values
+        intercept = np.asarray(values["Intercept"], np.float64) + self._far_intercept
+        return {**values, "Intercept": intercept}
+
+    @property
+    def _far_intercept(self) -> float:
+        layout = self.formula.layout
+        return layout.far(layout.shift) if layout.intercept else 0.0
+
+    def observed(self, batch: Batch) -> dict[str, Any]:
+        """The outcomes of the rows, on the user's scale."""
+        y = batch.rows["y"]
+        return {"y": np.asarray(y, np.float64) + self.origin if self.origin else y}
+
     def local_values(
         self, theta: Float[Array, " D"], z: Float[Array, "B M"], batch: Batch
     ) -> Named:
@@ -259,7 +278,7 @@ class FormulaModel(Model):
         mean = jax.vmap(lambda group: layout.mean(inside, group), axis_size=z.shape[0])(batch.group)
         return {"effects": layout.deviations(z - mean)}
 
-    def summarised(self, values: Named) -> Named:
+    def summarised(self, values: dict[str, Any]) -> dict[str, Any]:
         """Draws of the globals by the names that a statistician gives them, in order."""
         return results.rows(values, self.formula.layout, self.formula.by, self.formula.levels)
 
@@ -308,7 +327,7 @@ class FormulaModel(Model):
         rows |= {name: value.astype(kind) for name, value in extra.items()}
         if outcomes:
             arguments = spec.family.support, spec.likelihood, spec.levels
-            rows["y"] = read_response(spec.parts, table, *arguments, what).y
+            rows["y"] = read_response(spec.parts, table, *arguments, what).y - self.origin
         groups = Groups.from_table(with_labels(rows, table, spec.by), by=spec.by, rows=[*rows])
         return self._arranged(groups, what) if outcomes else groups
 

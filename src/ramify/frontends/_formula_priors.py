@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Array, Float
-from numpyro.distributions import truncated
+from numpyro.distributions import constraints, truncated
 
 from ramify.frontends._formula_layout import Layout
 
@@ -173,6 +173,14 @@ def log_density(priors: list[Any], values: Float[Array, " n"]) -> Float[Array, "
         stacked = {n: jnp.asarray([float(getattr(priors[i], n)) for i in places]) for n in names}
         total += jnp.sum(kind(**stacked).log_prob(values[np.array(places)]))
     return total
+
+
+def moved(prior: Any, by: float) -> tuple[Any, float]:
+    """The prior of a number less `by`, and `by`; if that is none of NumPyro's, the prior and zero."""
+    own = dict(_own(prior)) if _plain(prior) else {}
+    if not by or "loc" not in own or prior.support is not constraints.real:
+        return prior, 0.0
+    return type(prior)(**{**own, "loc": float(own["loc"]) - by}), by
 
 
 def to_plain(prior: Any) -> dict[str, Any]:

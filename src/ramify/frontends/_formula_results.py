@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Shaped
 
-from ramify._model import Named
 from ramify.frontends._formula_frame import as_table
 from ramify.frontends._formula_layout import Layout
 from ramify.frontends._formula_priors import sd_name
@@ -14,8 +13,10 @@ from ramify.frontends._formula_priors import sd_name
 if TYPE_CHECKING:
     from ramify.frontends._formula_model import Formula
 
+Values = dict[str, Any]  # draws by name: JAX's, or NumPy's where they need float64
 
-def rows(values: Named, layout: Layout, by: str, levels: list[Any] | None) -> Named:
+
+def rows(values: Values, layout: Layout, by: str, levels: list[Any] | None) -> Values:
     """Draws [S] of every parameter: effects, sds, correlations, then those of the family.
 
     Args:
@@ -24,7 +25,7 @@ def rows(values: Named, layout: Layout, by: str, levels: list[Any] | None) -> Na
         by: the grouping column.
         levels: of an ordered response: cutpoints are between them.
     """
-    found: Named = {"Intercept": values["Intercept"]} if layout.intercept else {}
+    found: Values = {"Intercept": values["Intercept"]} if layout.intercept else {}
     found |= {name: values[name] for name in layout.common}
     found |= {sd_name(name, by): values["sd"][:, m] for m, name in enumerate(layout.group)}
     if "cor" in values:

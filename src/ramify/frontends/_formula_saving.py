@@ -13,6 +13,7 @@ import numpy as np
 
 from ramify._data import Groups
 from ramify._folder import CONFIG, ROWS
+from ramify._model import Model
 from ramify._version import __version__
 from ramify.frontends import _formula_priors as priors_of
 from ramify.frontends._formula_design import from_plain, to_plain
@@ -48,7 +49,7 @@ def save(model: FormulaModel, groups: Groups | None, folder: Path) -> None:
     }
     (folder / CONFIG).write_text(json.dumps(config, indent=1, allow_nan=False))
     if groups is not None:
-        _save_rows(groups, folder)
+        _save_rows(model, groups, folder)
 
 
 def load(folder: Path) -> FormulaModel:
@@ -76,16 +77,17 @@ def _tuples(value: Any) -> Any:
     return tuple(_tuples(x) for x in value) if isinstance(value, list) else value
 
 
-def _save_rows(groups: Groups, folder: Path) -> None:
+def _save_rows(model: FormulaModel, groups: Groups, folder: Path) -> None:
     from safetensors.numpy import save_file
 
     arrays = {"sizes": groups.sizes, "number": groups.number, "row_order": groups.row_order}
     arrays |= {f"rows/{name}": column for name, column in groups.rows.items()}
     arrays |= {f"group/{name}": column for name, column in groups.group.items()}
+    arrays["origin"] = np.array([model.origin])
     save_file({n: np.ascontiguousarray(a) for n, a in arrays.items()}, folder / ROWS)
 
 
-def load_rows(folder: Path, by: str, labels: np.ndarray) -> Groups | None:
+def load_rows(folder: Path, by: str, labels: np.ndarray, model: Model) -> Groups | None:
     """The data of the fit, if they were saved with it."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
@@ -100,5 +102,9 @@ def load_rows(folder: Path, by: str, labels: np.ndarray) -> Groups | None:
     part = lambda kind: {
         name.removeprefix(kind): value for name, value in arrays.items() if name.startswith(kind)
     }
-    own = arrays["sizes"], part("rows/"), part("group/"), arrays["number"], arrays["row_order"]
+    rows = part("rows/")
+    # Fits were once saved with the outcomes as they came, whatever their distance from zero.
+    apart = arrays.get("origin", np.zeros(1))[0] - model.origin
+    rows |= {"y": rows["y"] + apart} if apart else {}
+    own = arrays["sizes"], rows, part("group/"), arrays["number"], arrays["row_order"]
     return Groups(by, labels, *own)

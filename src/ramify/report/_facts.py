@@ -175,7 +175,7 @@ def outcome_of(posterior: Posterior, groups: Groups) -> Float64[np.ndarray, " n_
         return None
     formula = getattr(model, "formula", None)
     if formula is not None:
-        return _their_scale(groups.rows["y"], formula.levels)
+        return _their_scale(groups.rows["y"] + model.origin, formula.levels)
     name = model.outcome if model.outcome in groups.rows else _told(posterior, groups)
     if name is None or groups.rows[name].ndim != 1:
         return None

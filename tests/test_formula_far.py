@@ -1,0 +1,114 @@
+"""Outcomes far from zero: fits and predictions are those of the outcomes that begin at zero, moved."""
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pandas as pd
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import ramify as rf
+from ramify._data import whole
+from ramify.report._facts import outcome_of
+
+FAR = 1.7e9  # seconds since 1970: float32 knows them to within two minutes
+S = 50
+
+
+@pytest.fixture(scope="module")
+def table():
+    rng = np.random.default_rng(0)
+    user = np.repeat(np.arange(12), 6)
+    x = rng.normal(3, 1, len(user))
+    y = 1 + 0.5 * x + rng.normal(0, 0.7, 12)[user] + rng.normal(0, 0.5, len(user))
+    # Multiples of 2^-20: adding FAR to them rounds nothing.
+    return pd.DataFrame({"user": user, "x": x, "y": np.round(y * 2**20) / 2**20})
+
+
+def moved(table, by=FAR):
+    return table.assign(y=table.y + by)
+
+
+@pytest.fixture(scope="module")
+def fits(table):
+    fitted = lambda data: rf.fit(*rf.from_formula("y ~ x + (1 | user)", data), local_draws=16)
+    return fitted(table), fitted(moved(table))
+
+
+def test_the_fit_is_the_same(fits):
+    near, far = (posterior.summary() for posterior in fits)
+    off = np.array([FAR, 0, 0, 0])
+    assert far.names[0] == "Intercept"
+    for column in ("mean", "q5", "q95"):
+        np.testing.assert_allclose(far[column] - off, near[column], rtol=2e-3, atol=1e-3)
+    np.testing.assert_allclose(far["sd"], near["sd"], rtol=2e-3)
+    drawn = [posterior.sample(S)["Intercept"] for posterior in fits]
+    np.testing.assert_allclose(drawn[1] - FAR, drawn[0], atol=1e-2)
+
+
+@pytest.mark.parametrize("kind", ["response", "mean"])
+def test_predictions_are_the_same(kind, fits, table):
+    at, data = table.drop(columns="y")[:2].assign(user=99), table[:4].assign(user=99)
+    near, far = (
+        posterior.predict(at, rows, S, kind=kind)
+        for posterior, rows in zip(fits, (data, moved(data)), strict=True)
+    )
+    for column in ("mean", "q5", "sd"):
+        off = 0 if column == "sd" else FAR
+        np.testing.assert_allclose(far[column] - off, near[column], atol=1e-2)
+    draws = fits[1].predict(at, moved(data), S, kind=kind, summary=False)
+    np.testing.assert_allclose(draws.mean(0), far["mean"], atol=1e-5)
+
+
+def test_totals_of_groups_are_the_same(fits):
+    near, far = (posterior.group_effects(totals=True, draws=S) for posterior in fits)
+    np.testing.assert_allclose(far.Intercept_mean - FAR, near.Intercept_mean, atol=1e-2)
+    np.testing.assert_allclose(far.Intercept_sd, near.Intercept_sd, rtol=1e-2)
+
+
+def test_observed_outcomes_are_the_users(fits, table):
+    groups = fits[1].groups
+    found = outcome_of(fits[1], groups)
+    np.testing.assert_array_equal(found, moved(table).y.to_numpy()[groups.row_order])
+    observed = fits[1].to_arviz(draws=S, rows=False)["observed_data"]["y"].to_numpy()
+    np.testing.assert_allclose(observed - FAR, table.y.to_numpy()[groups.row_order], atol=1e-5)
+
+
+def test_saved_fits_are_read_with_either_form_of_their_rows(fits, table, tmp_path):
+    far = fits[1]
+    far.save(tmp_path / "fit")
+    at = table.drop(columns="y")[:5]
+    expected = far.predict(at, draws=S)["mean"]
+    again = rf.load(tmp_path / "fit").predict(at, draws=S)["mean"]
+    np.testing.assert_array_equal(again, expected)
+    rows = tmp_path / "fit" / "rows.safetensors"
+    arrays = load_file(rows)
+    arrays["rows/y"] += arrays.pop("origin")  # as fits were saved once
+    save_file(arrays, rows)
+    again = rf.load(tmp_path / "fit").predict(at, draws=S)["mean"]
+    np.testing.assert_array_equal(again, expected)
+
+
+@pytest.mark.parametrize("prior", [dist.Normal(FAR, 2.0), dist.Uniform(FAR - 1e6, FAR + 1e6)])
+def test_priors_of_the_intercept_are_those_of_the_users_scale(prior, table):
+    model, _ = rf.from_formula("y ~ (1 | user)", moved(table), priors={"Intercept": prior})
+    theta = jnp.stack([jnp.zeros(model.theta.size), jnp.eye(model.theta.size)[0]])
+    found = float(model.log_prior(theta[1]) - model.log_prior(theta[0]))
+    at = table.y.mean() + np.array([0, np.std(table.y)])
+    expected = np.diff(-0.5 * (at / 2) ** 2)[0] if isinstance(prior, dist.Normal) else 0.0
+    assert found == pytest.approx(expected, abs=1e-4)
+
+
+def test_an_offset_that_is_far_as_well(table):
+    """Then the intercept is near, and the outcomes alone are not."""
+    model, groups = rf.from_formula("y ~ x + (1 | user)", table)
+    offset = moved(table).assign(o=FAR)
+    other, those = rf.from_formula("y ~ x + offset(o) + (1 | user)", offset)
+    theta = jnp.arange(model.theta.size) / 4.0
+    z = jnp.linspace(-1, 1, 12)[whole(groups).segment, None]
+    terms = [m.log_lik(theta, z, whole(g)) for m, g in ((model, groups), (other, those))]
+    np.testing.assert_allclose(terms[1], terms[0], rtol=1e-4)
+    values = [
+        m.completed({n: v[None] for n, v in m.global_values(theta).items()}) for m in (model, other)
+    ]
+    np.testing.assert_allclose(values[1]["Intercept"], values[0]["Intercept"], rtol=1e-5)
