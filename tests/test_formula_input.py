@@ -53,6 +53,16 @@ def test_unknown_functions_suggest_near_names():
     fails(ValueError, "unknown function 'np.fromfile'", "y ~ np.fromfile(x) + (1 | user)")
 
 
+@pytest.mark.parametrize("response", ["scale(y)", "center(y)", "log(standardize(y))", "poly(y, 2)"])
+def test_responses_are_functions_of_their_own_row(response):
+    name = response.removeprefix("log(").split("(")[0]
+    formula = f"{response} ~ x + (1 | user)"
+    text = fails(ValueError, rf"{name}\(\) can't be applied to the response: make a col", formula)
+    assert text.splitlines()[-1].index("^") == 2 + formula.index(name)
+    _, groups = from_formula("I(exp(y) + 1) ~ x + (1 | user)", table())
+    np.testing.assert_allclose(groups.rows["y"], np.exp(table()["y"][groups.row_order]) + 1)
+
+
 def test_what_the_grammar_has_not_points_at_the_part():
     text = fails(ValueError, "can't read 'exp", "y ~ exp(x) > 1 + (1 | user)")
     assert text.splitlines()[-1] == "      ^"

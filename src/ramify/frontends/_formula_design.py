@@ -74,6 +74,20 @@ def variables(part: str, whole: str) -> list[str]:
     return sorted(name for name in description.var_names if name)
 
 
+def check_by_row(part: str, whole: str) -> None:
+    """Raises where a part of a formula has a function of all rows, as a response may not.
+
+    Its constants are those of the rows at hand: not of the fit's, once others are conditioned on.
+    """
+    from formulae.transforms import TRANSFORMS
+
+    for call in _calls(_describe(part, whole).common_terms):
+        if call.callee in TRANSFORMS and call.callee != "I":
+            cure = "make a column of it first (write y[yes] for a level of y)"
+            what = f"{call.callee}() can't be applied to the response: {cure}"
+            raise error(whole, place_of(whole, call.callee), what)
+
+
 def code(part: str, whole: str, frame: Any) -> tuple[Coding, Float64[np.ndarray, "n P"]]:
     """Evaluates a part of a formula on the rows of a fit: its coding and its design matrix."""
     from formulae.environment import Environment

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float64
 
-from ramify.frontends._formula_design import code, variables
+from ramify.frontends._formula_design import check_by_row, code, variables
 from ramify.frontends._formula_frame import is_sorted_text, read_frame, rows_in_words
 from ramify.frontends._formula_text import FormulaText, unquoted
 
@@ -33,6 +33,8 @@ class Response(NamedTuple):
 def response_columns(parts: FormulaText) -> list[str]:
     """Names of the columns that the left side uses."""
     name, _ = _named(parts.response)
+    if name is None:
+        check_by_row(f"0 + {parts.response}", parts.text)
     return [name] if name else variables(f"0 + {parts.response}", parts.text)
 
 
