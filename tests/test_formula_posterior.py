@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import ramify as rf
 from ramify._predict import categories_of, column_names
 from ramify.cli._commands import app
+from ramify.report._texts import worst_of
 
 S = 50  # draws, always as many: another number would be compiled again
 FORMULA = "sold ~ scale(x) + poly(w, 2) + kind*size + age + (x | shop)"
@@ -69,6 +70,18 @@ def test_summary_has_a_statisticians_names(posterior):
     assert np.all(summary["q5"] < summary["q95"])
     draws = posterior.sample_theta(2000)
     np.testing.assert_allclose(draws["age"].mean(), summary["age"]["mean"], atol=0.02)
+
+
+def test_a_grouping_column_named_as_one_of_the_results():
+    table = data(8).rename(columns={"shop": "n"})
+    posterior = rf.fit(*rf.from_formula("x ~ w + (1 | n)", table), local_draws=16)
+    effects = posterior.group_effects(draws=S)
+    assert effects.columns[:2].tolist() == ["n", "group_n"]
+    assert dict(zip(effects.n, effects.group_n, strict=True)) == table.groupby("n").size().to_dict()
+    found = rf.diagnose(posterior)
+    sizes = {row[0]["text"]: row[1]["value"] for row in worst_of(found)["rows"]}
+    worst = found.worst()
+    assert sizes == dict(zip(worst["n"].tolist(), worst["group_n"].tolist(), strict=True))
 
 
 @pytest.fixture(scope="module")

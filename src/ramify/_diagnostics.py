@@ -24,6 +24,7 @@ from ramify._model import Model
 from ramify._pareto import effective_draws as effective_draws
 from ramify._pareto import k_hat as k_hat
 from ramify._posterior import Posterior
+from ramify._predict import labelled
 from ramify._streaming import blocks
 from ramify._types import Batch
 from ramify._verdict import Locals, Theta, Verdict, judge
@@ -74,14 +75,14 @@ class Diagnosis:
         """The worst groups as a table: unconverged ones first, then by k-hat, then by gap."""
         order = np.lexsort((-self.gap, -self.group_k_hat, self.converged))[:count]
         columns = {
-            self.by: self.labels,
             "n": self.sizes,
             "k_hat": self.group_k_hat,
             "effective": self.group_effective,
             "gap": self.gap,
             "converged": self.converged,
         }
-        return {name: column[order] for name, column in columns.items()}
+        table = labelled(self.by, self.labels, columns)
+        return {name: column[order] for name, column in table.items()}
 
     def __repr__(self) -> str:
         """The verdict, the reasons, and the five worst groups."""

@@ -251,7 +251,8 @@ class Posterior(Fitted):
 
         Returns:
             A table of the kind that the formula was given: the label column, `n`, the rows of the
-            group, and `<effect>_mean`, `<effect>_sd`, `<effect>_q5`, ... of each effect.
+            group (`group_n` where the labels are called `n`), and `<effect>_mean`, `<effect>_sd`,
+            `<effect>_q5`, ... of each effect.
         """
         data = self._default(groups)
         sampled = self.sample_blocks(draws, data, seed)

@@ -218,6 +218,17 @@ def summary_names(quantiles: Sequence[float], categories: Sequence[str] = ()) ->
     return [f"{c}_{name}" for c in categories for name in names] if categories else names
 
 
+def labelled(by: str, labels: Any, columns: dict[str, Any]) -> dict[str, Any]:
+    """A table of groups, labels first; a column of ours with the name of the labels' gives way.
+
+    Example:
+        >>> list(labelled("user", [7], {"n": [3]})), list(labelled("n", [7], {"n": [3]}))
+        (['user', 'n'], ['n', 'group_n'])
+    """
+    own = {f"group_{name}" if name == by else name: column for name, column in columns.items()}
+    return {by: labels, **own}
+
+
 def column_names(table: Any) -> list[str]:
     """The names of a table's columns, whoever made it."""
     if isinstance(table, Mapping):

@@ -48,7 +48,7 @@ def group_effects(
     quantiles: Sequence[float],
 ) -> Any:
     """One row for each group: label, rows, and mean, sd and quantiles of each effect."""
-    from ramify._predict import quantile_names
+    from ramify._predict import labelled, quantile_names
 
     statistics = ["mean", "sd", *quantile_names(quantiles)]
     labels, parts = [], []
@@ -59,11 +59,11 @@ def group_effects(
         labels.append(names)
         parts.append(_statistics(effects, quantiles))
     table = np.concatenate(parts, 1)  # [statistics, N, M]
-    columns: dict[str, Any] = {formula.by: np.concatenate(labels), "n": np.asarray(sizes)}
+    columns: dict[str, Any] = {"n": np.asarray(sizes)}
     for m, effect in enumerate(formula.layout.group):
         for i, statistic in enumerate(statistics):
             columns[f"{effect}_{statistic}"] = table[i, :, m]
-    return as_table(formula.table, columns)
+    return as_table(formula.table, labelled(formula.by, np.concatenate(labels), columns))
 
 
 def _population(layout: Layout, draws: dict[str, np.ndarray]) -> Shaped[np.ndarray, "S M"]:

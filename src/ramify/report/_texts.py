@@ -217,7 +217,7 @@ def worst_of(diagnosis: Diagnosis) -> dict[str, Any] | None:
         {"name": "effective", "help": "share of its draws that the weights leave"},
         {"name": "gap, nats", "help": "what a Gaussian loses for this group"},
     ]
-    unsolved = not table["converged"].all()
+    unsolved = not [*table.values()][-1].all()
     columns += (
         [{"name": "solved", "help": "whether its own solution was found"}] if unsolved else []
     )
