@@ -155,6 +155,15 @@ def test_the_grouping_column_is_no_predictor():
     fails(ValueError, "'user' can't be a predictor", "y ~ user + (1 | user)")
 
 
+@pytest.mark.parametrize(
+    "effects",
+    ["Intercept + (1 | user)", "0 + Intercept + (1 | user)", "x + (1 + Intercept | user)"],
+)
+def test_predictors_named_as_parameters(effects):
+    says = 'predictor "Intercept" has the name of a parameter: rename the column'
+    fails(ValueError, says, f"y ~ {effects}", table(Intercept=table()["x"]))
+
+
 def test_perfect_separation_warns():
     x = np.linspace(-1, 1, N)
     with pytest.warns(UserWarning, match='"x" separates the response'):

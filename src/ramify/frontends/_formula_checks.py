@@ -62,6 +62,7 @@ def check_design(
     for coding, matrix in ((common, X), (group, W)):
         _check_constant(coding, matrix)
     taken = {"sd", "cor", "effects", *family.parameters} & {*common.names}
+    taken |= {"Intercept"} & {*common.kinds, *group.kinds}
     if taken:
         raise ValueError(
             f'the predictor "{min(taken)}" has the name of a parameter: rename the column.'
