@@ -89,6 +89,25 @@ def test_missing_values_name_the_rows():
     fails(ValueError, "null in 1 of 40 rows .rows 2.: drop", data=pd.DataFrame(table(user=user)))
 
 
+def test_a_typing_error_in_a_column_of_numbers():
+    x = table()["x"].astype(str)
+    x[[3, 7]] = "oops", "n/a"
+    says = "column \"x\" of table is text: 40 different values, and all are numbers but 'n/a', 'oops' in "
+    fails(ValueError, says + "rows 3 and 7. Correct", data=table(x=x))
+    fails(ValueError, 'column "y" of table is text', data=table(y=x))
+    grade = np.tile([*map(str, range(1, 13)), "K", "1"], 3)[:N]
+    from_formula("y ~ grade + (1 | user)", table(grade=grade))
+    from_formula("y ~ x + (1 | user)", pd.DataFrame(table(x=pd.Categorical(x))))
+
+
+def test_categories_that_are_none():
+    n = 110
+    rows = {"g": np.arange(n) % 9, "y": np.arange(n), "x": [f"row {i}" for i in range(n)]}
+    says = 'column "x" has 110 different categories in 110 rows.*let effects vary by it, .1 . x.'
+    fails(ValueError, says, "y ~ x + (1 | g)", rows)
+    from_formula("y ~ x + (1 | g)", {name: column[:100] for name, column in rows.items()})
+
+
 def test_infinite_and_strange_columns():
     x = table()["x"].copy()
     x[4] = np.inf

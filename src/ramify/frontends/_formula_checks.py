@@ -17,6 +17,7 @@ _FAR = (
     20.0  # a group-level column further from zero than that, in sds, can't be told from a constant
 )
 OWN = ("y", "X", "X_all", "W", "U", "offset", "trials", "weights")  # columns of a model's groups
+_LEVELS = 100  # of a category, if they are also more than a tenth of the rows
 _ROWS = 1000  # of a linear program that looks for separation, to begin with
 
 
@@ -40,6 +41,18 @@ def check_columns(parts: FormulaText, table: Any, used: list[str]) -> None:
         )
     if not length(parts.by, columns_of(table, [parts.by])[parts.by]):
         raise ValueError("the table has no rows: expected one for each observation.")
+
+
+def check_categories(frame: Any) -> None:
+    """Raises where a category has so many levels that it must be something else."""
+    for name in frame.columns:
+        count = len(getattr(frame[name].dtype, "categories", ()))
+        if count > _LEVELS and count > len(frame) / 10:
+            raise ValueError(
+                f'column "{name}" has {count:,} different categories in {len(frame):,} rows, and each '
+                "would be an effect: convert it to numbers, merge categories, or let effects vary by "
+                f"it, (1 | {name})."
+            )
 
 
 def check_design(

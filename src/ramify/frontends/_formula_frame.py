@@ -8,6 +8,7 @@ from jaxtyping import Bool, Shaped
 from ramify._data._raw import Raw, columns_of, made_by
 
 _SHOWN = 5  # rows named in a message
+_MANY = 20  # levels: fewer may be names, such as the grades 1 to 12 and "K"
 
 
 def kind_of_table(table: Any) -> str:
@@ -86,7 +87,27 @@ def _column(name: str, raw: Raw, what: str) -> Any:
             f'column "{name}" of {what} holds {type(first).__name__} values; expected numbers, text '
             "or categories: convert it, for example dates to days since some day."
         )
-    return _categories(series.astype("category"), False)
+    categories = series.astype("category")
+    _check_meant_as_text(name, categories, what)
+    return _categories(categories, False)
+
+
+def _check_meant_as_text(name: str, series: Any, what: str) -> None:
+    """Raises where nearly all texts are numbers: one typing error makes text of a column."""
+    import pandas as pd
+
+    levels = series.cat.categories
+    numbers: Any = pd.to_numeric(pd.Series(levels), errors="coerce")
+    wrong = np.isnan(np.asarray(numbers, np.float64))
+    if len(levels) < _MANY or not 0 < wrong.mean() <= 0.1:
+        return
+    shown = ", ".join(map(repr, levels[wrong][:_SHOWN].tolist()))
+    rows = rows_in_words(wrong[series.cat.codes.to_numpy()])
+    raise ValueError(
+        f'column "{name}" of {what} is text: {len(levels):,} different values, and all are numbers '
+        f"but {shown} in {rows}. Correct or drop those rows and convert it to numbers; if it is "
+        "meant as categories, declare it so (pandas and polars: Categorical)."
+    )
 
 
 def _as_series(name: str, raw: Raw) -> tuple[Any, bool]:

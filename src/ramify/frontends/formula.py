@@ -9,6 +9,7 @@ from jaxtyping import Float
 from ramify._data import Groups
 from ramify.frontends import _formula_priors as priors_of
 from ramify.frontends._formula_checks import (
+    check_categories,
     check_columns,
     check_design,
     check_response,
@@ -90,6 +91,7 @@ def _evaluated(
 ) -> tuple[Coding, Coding, Layout]:
     """Codes both sides of the grouping term on the rows of the table, and lays their columns out."""
     frame = read_frame(table, predictors(parts), "table")
+    check_categories(frame)
     frame = frame if len(frame.columns) else no_predictors(response.y)
     common, X = code(parts.common, parts.text, frame)
     group, W = code(parts.group, parts.text, frame)
