@@ -72,6 +72,23 @@ def test_summary_has_a_statisticians_names(posterior):
     np.testing.assert_allclose(draws["age"].mean(), summary["age"]["mean"], atol=0.02)
 
 
+def test_intervals_periods_and_dates_are_saved_as_their_texts(tmp_path):
+    table = data(8)
+    day = pd.Timestamp("2024-01-01") + pd.to_timedelta(np.arange(len(table)) % 3, "D")
+    period = pd.Categorical(pd.PeriodIndex(day, freq="D"))
+    table = table.assign(band=pd.cut(table.x, 3), day=period, part=pd.qcut(table.w, 4))
+    posterior = rf.fit(*rf.from_formula("x ~ band + day + (1 | shop)", table), local_draws=16)
+    bands = [str(level) for level in table.band.cat.categories[1:]]
+    assert posterior.summary().names[1:3] == [f"band[{band}]" for band in bands]
+    posterior.save(tmp_path / "fit")
+    again = rf.load(tmp_path / "fit")
+    found = again.predict(table[:3], draws=S)["mean"]
+    texts = table[:3].astype({"band": str, "day": str})
+    np.testing.assert_array_equal(again.predict(texts, draws=S)["mean"], found)
+    ordered, _ = rf.from_formula("part ~ x + (1 | shop)", table, likelihood="ordered")
+    assert ordered.formula.levels == [str(level) for level in table.part.cat.categories]
+
+
 def test_a_grouping_column_named_as_one_of_the_results():
     table = data(8).rename(columns={"shop": "n"})
     posterior = rf.fit(*rf.from_formula("x ~ w + (1 | n)", table), local_draws=16)

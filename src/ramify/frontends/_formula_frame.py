@@ -145,10 +145,16 @@ def _numbers(name: str, values: Shaped[np.ndarray, " n"], what: str) -> np.ndarr
 
 
 def _categories(series: Any, declared: bool) -> Any:
-    """Ordered, since that is how the coding library is told the order; unused ones dropped."""
+    """Ordered, since that is how the coding library is told the order; unused ones dropped.
+
+    Intervals, periods and dates become their texts, which can be saved and matched to those of a CSV.
+    """
     import pandas as pd
 
     series = series.cat.remove_unused_categories()
     levels = series.cat.categories
     ordered = list(levels) if declared else sorted(levels.tolist())
-    return pd.Series(series.cat.set_categories(ordered, ordered=True))
+    series = series.cat.set_categories(ordered, ordered=True)
+    if not all(isinstance(x, str | int | float | np.generic) for x in ordered):
+        series = series.cat.rename_categories([str(x) for x in ordered])
+    return pd.Series(series)
