@@ -145,6 +145,16 @@ def test_responses_outside_the_support_name_the_rows():
     fails(ValueError, "yes has 2 levels", "yes ~ x + (1 | user)", likelihood="ordered")
 
 
+def test_one_level_of_a_response():
+    own = "kind[b] ~ x + (1 | user)"
+    model, groups = from_formula(own, table(), likelihood="bernoulli")
+    np.testing.assert_array_equal(groups.rows["y"], (table()["kind"] == "b")[groups.row_order])
+    few = {name: column[[0, 2]] for name, column in table().items()}
+    assert model.read(few, "given", outcomes=True).rows["y"].tolist() == [0, 0]
+    says = "kind.z. is the same, 0, in every row.*Is the level misspelt"
+    fails(ValueError, says, "kind[z] ~ x + (1 | user)", likelihood="bernoulli")
+
+
 def test_too_many_levels():
     rows = {"g": np.repeat(np.arange(40), 5), "y": np.arange(200)}
     fails(ValueError, "200 different values", "y ~ (1 | g)", rows, likelihood="ordered")

@@ -108,8 +108,10 @@ def _check_constant(coding: Coding, matrix: Matrix) -> None:
 def check_response(name: str, y: Float[np.ndarray, " n"]) -> None:
     """Raises where there is nothing to explain."""
     if len(y) and np.ptp(y) == 0:
+        hint = " Is the level misspelt?" if name.endswith("]") else ""
         raise ValueError(
-            f"the response {name} is the same, {y[0]:g}, in every row: there is nothing to explain."
+            f"the response {name} is the same, {y[0]:g}, in every row: there is nothing to "
+            f"explain.{hint}"
         )
 
 

@@ -115,7 +115,7 @@ def _numbers(
 ) -> tuple[np.ndarray, Levels]:
     category = hasattr(values, "cat")
     if level is not None:
-        return _equals(name, values, level)
+        return np.asarray([str(x) == level for x in values], np.float64), None
     if support == "levels" or (category and support == "binary"):
         return _places(name, values, likelihood, levels)
     if category:
@@ -123,13 +123,6 @@ def _numbers(
             f"the response {name} holds text or categories; likelihood={likelihood!r} takes numbers."
         )
     return np.asarray(values, np.float64), None
-
-
-def _equals(name: str, values: Any, level: str) -> tuple[np.ndarray, Levels]:
-    found = np.asarray([str(x) == level for x in values])
-    if not found.any():
-        raise ValueError(f"no row of the response has the level {level!r} that {name} names.")
-    return found.astype(np.float64), None
 
 
 def _places(name: str, values: Any, likelihood: str, levels: Levels) -> tuple[np.ndarray, Levels]:
