@@ -1,6 +1,7 @@
 """What users get wrong with formulas, and the one sentence that they get for it."""
 
 import warnings
+from decimal import Decimal
 
 import numpy as np
 import numpyro.distributions as dist
@@ -106,6 +107,20 @@ def test_categories_that_are_none():
     says = 'column "x" has 110 different categories in 110 rows.*let effects vary by it, .1 . x.'
     fails(ValueError, says, "y ~ x + (1 | g)", rows)
     from_formula("y ~ x + (1 | g)", {name: column[:100] for name, column in rows.items()})
+
+
+@pytest.mark.parametrize("kind", [pd.DataFrame, pl.DataFrame, pa.table, dict])
+def test_decimals_and_other_objects_that_are_numbers(kind):
+    cents = np.round(100 * table()["x"])
+    expected = from_formula("y ~ x + (1 | user)", table(x=cents / 100))[1]
+    x = [Decimal(int(c)) / 100 for c in cents]
+    found = from_formula("y ~ x + (1 | user)", kind(table(x=x, y=table()["y"].tolist())))[1]
+    np.testing.assert_allclose(found.rows["X"], expected.rows["X"], rtol=1e-6)
+    if kind is pd.DataFrame:
+        mixed = pd.Series([*map(int, cents[:9]), *cents[9:]], dtype=object)
+        from_formula("y ~ x + (1 | user)", kind(table(x=mixed, y=x)))
+        mixed[[2, 5]] = None, Decimal("NaN")
+        fails(ValueError, "no value in rows 2 and 5", data=kind(table(x=mixed)))
 
 
 def test_infinite_and_strange_columns():

@@ -1,5 +1,7 @@
 """Columns of a user's table as the coding library wants them: numbers, or categories in order."""
 
+from decimal import Decimal
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -112,6 +114,15 @@ def _check_meant_as_text(name: str, series: Any, what: str) -> None:
 
 def _as_series(name: str, raw: Raw) -> tuple[Any, bool]:
     """The column as a pandas Series, and whether the order of its categories was declared."""
+    series, declared = _made_series(name, raw)
+    present = series[series.notna()] if series.dtype == object else series[:0]
+    if len(present) and all(isinstance(x, Real | Decimal) for x in present):
+        # Decimals, as databases give them, or Python's own numbers: pandas has them as objects.
+        series = present.astype(np.float64).reindex(series.index)
+    return series, declared
+
+
+def _made_series(name: str, raw: Raw) -> tuple[Any, bool]:
     import pandas as pd
 
     maker = made_by(raw)
