@@ -13,6 +13,7 @@ from scipy.special import expit
 from ramify._data import whole
 from ramify._degree import uses_theta
 from ramify._family import example
+from ramify._solver import solver
 from ramify.frontends._formula_model import SD
 from ramify.frontends._formula_priors import from_plain, in_words, to_plain
 from ramify.frontends.formula import from_formula
@@ -149,6 +150,31 @@ def test_new_outcomes_follow_the_density(likelihood, link, table, key):
         drawn, expected = (drawn < expected) * 1.0, np.full_like(expected, 0.5)
     error = np.sqrt(drawn.var(0) / len(drawn)) + 1e-3
     assert np.all(np.abs(drawn.mean(0) - expected) < 5 * error)
+
+
+@pytest.mark.parametrize("likelihood, response", [("gaussian", "y"), ("bernoulli", "yes")])
+def test_columns_constant_in_the_fit_may_vary_in_rows_to_condition_on(likelihood, response, table):
+    formula = f"{response} ~ x + age + kind + offset(o) + (x | g)"
+    model, groups = from_formula(formula, table, likelihood=likelihood)
+    assert model.formula.layout.grouped
+    other = {**table, "age": table["age"] + np.tile([0, 1, 3, 0, -2], N)}
+    given = model.read(other, "given", outcomes=True)
+    batch = whole(given)
+    theta, z = random_values(model)
+    values = jax.tree.map(np.asarray, model.global_values(theta))
+    effects = np.asarray(model.local_values(theta, z, batch)["effects"])
+    link = DENSITIES[likelihood, model.formula.link][1]
+    expected = link(other, values, predictor(other, values, effects))[given.row_order]
+    found = np.asarray(model.log_lik(theta, z[batch.segment], batch))[: given.n_rows]
+    np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-8)
+
+
+def test_sites_follow_theta_where_new_rows_bring_it_in(table):
+    model, groups = from_formula("yes ~ age + (1 | g)", table, likelihood="bernoulli")
+    own = solver(model, example(groups))
+    given = model.read({**table, "age": table["x"]}, "given", outcomes=True)
+    assert not own.follows_theta(model, example(groups))
+    assert own.follows_theta(model, example(given))
 
 
 def test_weights_multiply_and_offsets_add(table):

@@ -193,9 +193,19 @@ def test_predictions_refuse_bad_rows(posterior, table, at):
         posterior.predict(at.drop(columns="w"))
     with pytest.raises(ValueError, match='no column "sold"'):
         posterior.predict(at, given=at)
-    given = table.iloc[:6].assign(shop="new")
-    with pytest.raises(ValueError, match='"age" varies within group new of given'):
-        posterior.predict(at, given=given.assign(age=np.arange(6.0)))
+
+
+def test_given_rows_may_vary_where_those_of_the_fit_did_not(posterior, table, at):
+    """Each row counts with its own age, so that their order says nothing."""
+    given = table.iloc[:6].assign(shop="new", age=np.linspace(-1, 1, 6))
+    found = posterior.predict(at, given, draws=400, kind="link")
+    again = posterior.predict(at, given[::-1], draws=400, kind="link")
+    noise = found["sd"] / np.sqrt(400)
+    assert np.all(np.abs(again["mean"] - found["mean"]) < 4 * noise)
+    alike = posterior.predict(at, given.assign(age=-1.0), draws=400, kind="link")
+    assert alike["mean"][2] - found["mean"][2] > 0.15  # then their shop has to explain what age did
+    judged = rf.diagnose(posterior, posterior.model.groups(given), draws=50)
+    assert judged.labels.tolist() == ["new"] and judged.group_k_hat[0] < 0.7
 
 
 def test_a_saved_fit_predicts_the_same_without_a_model(posterior, at, link, tmp_path):

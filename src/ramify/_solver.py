@@ -76,7 +76,7 @@ class Solver(eqx.Module):
         start: a supplier to begin from (an amortized network), or None.
         rounds: rounds of variational Newton; 0 gives Laplace's approximation.
         max_steps: Newton's budget.
-        uses_theta: whether the likelihood involves theta, so that sites depend on it.
+        uses_theta: whether the likelihood of the fit involves theta, so that sites depend on it.
     """
 
     points: Float[Array, "Q M"]
@@ -90,7 +90,12 @@ class Solver(eqx.Module):
     ) -> Callable[[Float[Array, " D"]], Local]:
         """Solves the block at the centre; the result recombines for any theta."""
         site = jax.lax.stop_gradient(self.solve(model, batch, centre))
-        return lambda theta: recombine(model, batch, site, theta, self.uses_theta)
+        again = self.follows_theta(model, batch)
+        return lambda theta: recombine(model, batch, site, theta, again)
+
+    def follows_theta(self, model: Model, batch: Batch) -> bool:
+        """Whether these sites depend on theta: rows may bring it in that the fit did not have."""
+        return self.uses_theta or uses_theta(model, batch)
 
     def solve(
         self,

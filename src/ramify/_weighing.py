@@ -65,7 +65,7 @@ def _marginal_block(
     """
     conditional, site = solved_once(family, model, batch, lean)
     points = group_points(theta.keys[0], batch.index, K, model.z.size)
-    again = site is not None and family.local.uses_theta and not lean
+    again = site is not None and not lean and family.local.follows_theta(model, batch)
 
     def one(_: PRNGKeyArray, value: Float[Array, " D"]) -> tuple[Array, Array, Array]:
         local = conditional(value)
@@ -143,7 +143,7 @@ def solved_once(
     if not isinstance(local, Solver):
         return family.conditional(model, batch), None
     site = local.solve(model, batch, centre)
-    if lean or not local.uses_theta:
+    if lean or not local.follows_theta(model, batch):
         return (lambda theta: recombine(model, batch, site, theta, False)), site
 
     def solved_again(theta: Float[Array, " D"]) -> Local:

@@ -16,7 +16,8 @@ Matrix = Float[np.ndarray, "n P"]
 _FAR = (
     20.0  # a group-level column further from zero than that, in sds, can't be told from a constant
 )
-OWN = ("y", "X", "X_all", "W", "U", "offset", "trials", "weights")  # columns of a model's groups
+# Columns of a model's groups.
+OWN = ("y", "X", "X_all", "W", "U", "U_apart", "offset", "trials", "weights")
 _LEVELS = 100  # of a category, if they are also more than a tenth of the rows
 _ROWS = 1000  # of a linear program that looks for separation, to begin with
 

@@ -108,7 +108,8 @@ class Layout:
         """The linear predictor of one row, inside.
 
         A row with all its common columns, `X_all`, is taken at its word: its group's deviation is
-        added to its own X b. Otherwise the row belongs to the data of the fit.
+        added to its own X b. Otherwise the row is data to condition on, and its group's z has in it
+        the group's own U b; where a row's differ from these, `U_apart` is by how much.
         """
         eta = row["offset"] if "offset" in row else jnp.zeros(())
         if "X_all" in row:
@@ -118,6 +119,8 @@ class Layout:
         eta += jnp.sum(row["W"] * z)
         if self.rest:
             eta += jnp.sum(row["X"] * theta["b"][np.array(self.rest)])
+        if "U_apart" in row:
+            eta += jnp.sum(row["U_apart"] * theta["b"][np.array(self.grouped)])
         return eta + (self.level(theta) if self.group_intercept is None else 0.0)
 
 

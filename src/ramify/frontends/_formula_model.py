@@ -329,9 +329,9 @@ class FormulaModel(Model):
             arguments = spec.family.support, spec.likelihood, spec.levels
             rows["y"] = read_response(spec.parts, table, *arguments, what).y - self.origin
         groups = Groups.from_table(with_labels(rows, table, spec.by), by=spec.by, rows=[*rows])
-        return self._arranged(groups, what) if outcomes else groups
+        return self._arranged(groups) if outcomes else groups
 
-    def _arranged(self, groups: Groups, what: str) -> Groups:
+    def _arranged(self, groups: Groups) -> Groups:
         """Common columns in their places: those constant within groups are group columns."""
         layout, rows = self.formula.layout, dict(groups.rows)
         X, group = rows.pop("X_all"), {}
@@ -340,15 +340,9 @@ class FormulaModel(Model):
         if layout.grouped:
             U = X[:, list(layout.grouped)]
             group["U"] = np.ascontiguousarray(U[groups.starts])
-            owner = np.repeat(np.arange(len(groups)), groups.sizes)
-            varies = U != group["U"][owner]
-            if varies.any():
-                row, column = (int(i) for i in np.argwhere(varies)[0])
-                name = layout.common[layout.grouped[column]]
-                raise ValueError(
-                    f'"{name}" varies within group {groups.labels[owner[row]]} of {what}; in the fit '
-                    "every group had one value of it, and it must have one here."
-                )
+            apart = U - np.repeat(group["U"], groups.sizes, 0)
+            # What happened to be constant in the groups of the fit need not be in others.
+            rows |= {"U_apart": apart} if apart.any() else {}
         return replace(groups, rows=rows, group=group)
 
 
