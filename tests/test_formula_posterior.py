@@ -89,6 +89,20 @@ def test_intervals_periods_and_dates_are_saved_as_their_texts(tmp_path):
     assert ordered.formula.levels == [str(level) for level in table.part.cat.categories]
 
 
+@pytest.mark.parametrize("zone", ["Europe/Rome", "+02:00", None])
+@pytest.mark.parametrize("kind", [pd.DataFrame, pl.from_pandas, pa.Table.from_pandas])
+def test_times_that_label_groups_keep_their_zone(kind, zone):
+    table = data(4)
+    day = pd.date_range("2024-03-30", periods=4, tz=zone)
+    table = kind(table.assign(shop=day[pd.factorize(table.shop)[0]]))
+    model, groups = rf.from_formula("x ~ w + (1 | shop)", table)
+    draws = {"effects": np.zeros((2, 4, 1)), "Intercept": np.zeros(2), "sd": np.ones((2, 1))}
+    found = model.group_effects([(groups.labels, draws)], groups.sizes, False, (0.5,))
+    arrow = [pa.table(t).column("shop") for t in (found, table)]
+    assert arrow[0].type == arrow[1].type
+    assert arrow[0].to_pylist() == sorted(set(arrow[1].to_pylist()))
+
+
 def test_a_grouping_column_named_as_one_of_the_results():
     table = data(8).rename(columns={"shop": "n"})
     posterior = rf.fit(*rf.from_formula("x ~ w + (1 | n)", table), local_draws=16)

@@ -32,8 +32,35 @@ def as_table(kind: str, columns: dict[str, Any]) -> Any:
     if kind == "pyarrow":
         import pyarrow as pa
 
-        return pa.table({n: c.tolist() if c.dtype.kind in "OU" else c for n, c in columns.items()})
+        text = lambda c: isinstance(c, np.ndarray) and c.dtype.kind in "OU"
+        return pa.table({n: c.tolist() if text(c) else c for n, c in columns.items()})
     return columns
+
+
+def zone_of(table: Any, name: str) -> str | None:
+    """The time zone of a column, as Arrow writes it, if it has one."""
+    raw = columns_of(table, [name])[name]
+    if made_by(raw) == "pandas" and getattr(raw.dtype, "tz", None) is not None:
+        import pyarrow as pa
+
+        return getattr(pa.array(raw[:0]).type, "tz", None)
+    kind = getattr(raw, "type", None) if made_by(raw) == "pyarrow" else getattr(raw, "dtype", None)
+    return getattr(kind, "tz", None) or getattr(kind, "time_zone", None)
+
+
+def in_zone(kind: str, times: Shaped[np.ndarray, " n"], zone: str | None) -> Any:
+    """Times for a table of that kind, in their zone again; NumPy, and so a dict, has them in UTC."""
+    if zone is None or kind == "dict":
+        return times
+    import pyarrow as pa
+
+    naive = pa.array(times)
+    aware = naive.cast(pa.timestamp(naive.type.unit, zone))
+    if kind == "polars":
+        import polars as pl
+
+        return pl.from_arrow(aware)
+    return aware.to_pandas() if kind == "pandas" else aware
 
 
 def read_frame(table: Any, names: list[str], what: str = "table") -> Any:

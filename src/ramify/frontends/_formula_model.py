@@ -40,6 +40,7 @@ class Formula:
         layout: where each effect goes, and units.
         levels: levels of the response, where it has any.
         table: the kind of table that came in, and that results come back as.
+        zone: the time zone of the grouping column, if it has times with one.
     """
 
     parts: FormulaText
@@ -50,6 +51,7 @@ class Formula:
     layout: Layout
     levels: list[Any] | None
     table: str
+    zone: str | None = None
 
     @property
     def family(self) -> Likelihood:

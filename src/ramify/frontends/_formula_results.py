@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Shaped
 
-from ramify.frontends._formula_frame import as_table
+from ramify.frontends._formula_frame import as_table, in_zone
 from ramify.frontends._formula_layout import Layout
 from ramify.frontends._formula_priors import sd_name
 
@@ -63,7 +63,8 @@ def group_effects(
     for m, effect in enumerate(formula.layout.group):
         for i, statistic in enumerate(statistics):
             columns[f"{effect}_{statistic}"] = table[i, :, m]
-    return as_table(formula.table, labelled(formula.by, np.concatenate(labels), columns))
+    own = in_zone(formula.table, np.concatenate(labels), formula.zone)
+    return as_table(formula.table, labelled(formula.by, own, columns))
 
 
 def _population(layout: Layout, draws: dict[str, np.ndarray]) -> Shaped[np.ndarray, "S M"]:

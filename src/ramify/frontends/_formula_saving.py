@@ -39,6 +39,7 @@ def save(model: FormulaModel, groups: Groups | None, folder: Path) -> None:
         "weights": spec.parts.weights,
         "levels": spec.levels,
         "table": spec.table,
+        "zone": spec.zone,
         "priors": {name: priors_of.to_plain(prior) for name, prior in model.priors.items()},
         "priors_in_words": {name: priors_of.in_words(p) for name, p in model.priors.items()},
         "layout": asdict(spec.layout),
@@ -66,7 +67,7 @@ def load(folder: Path) -> FormulaModel:
         layout = Layout(**{name: _tuples(v) for name, v in config["layout"].items()})
         codings = from_plain(config["common"]), from_plain(config["varying"])
         own = parts, config["likelihood"], config["link"], *codings
-        spec = Formula(*own, layout, config["levels"], config["table"])
+        spec = Formula(*own, layout, config["levels"], config["table"], config.get("zone"))
         priors = {name: priors_of.from_plain(plain) for name, plain in config["priors"].items()}
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged or not of a formula: {error}.") from error

@@ -16,7 +16,7 @@ from ramify.frontends._formula_checks import (
     warn_of_separation,
 )
 from ramify.frontends._formula_design import Coding, code
-from ramify.frontends._formula_frame import kind_of_table, read_frame
+from ramify.frontends._formula_frame import kind_of_table, read_frame, zone_of
 from ramify.frontends._formula_layout import Layout, lay_out
 from ramify.frontends._formula_likelihoods import LIKELIHOODS, Likelihood, start
 from ramify.frontends._formula_model import (
@@ -80,9 +80,10 @@ def from_formula(
     response = read_response(parts, table, family.support, likelihood, None, "table")
     check_response(parts.response, response.y)
     common, group, layout = _evaluated(parts, table, family, link, response)
-    own = parts, likelihood, link, common, group, layout, response.levels, kind_of_table(table)
+    own = parts, likelihood, link, common, group, layout, response.levels
+    came_as = kind_of_table(table), zone_of(table, parts.by)
     chosen = _priors(parts, link, common, layout, family, response.y, priors or {})
-    model = FormulaModel(Formula(*own), chosen)
+    model = FormulaModel(Formula(*own, *came_as), chosen)
     return model, model.groups(table)
 
 
