@@ -273,10 +273,48 @@ def test_ordered_has_no_place_for_a_missing_intercept():
         ({"x": dist.Normal(np.zeros(2), 1)}, ValueError, "has shape \\[2\\]"),
         ({"sd": dist.Normal(0, 1)}, ValueError, "allows negative numbers"),
         ({"sigma": dist.Cauchy(0, 1)}, ValueError, "sigma is positive"),
+        ({"sd": dist.Uniform(-1, 5)}, ValueError, "allows negative numbers"),
+        ({"x": dist.HalfNormal(1)}, ValueError, "numbers above 0 only; x may be any real number"),
+        ({"x": dist.LogNormal(0, 1)}, ValueError, "use one such as dist.Normal\\(0, 1\\)"),
+        ({"x": dist.Uniform(0, 1)}, ValueError, "= Uniform\\(0, 1\\) allows numbers from 0 to 1 only"),
+        ({"b": dist.TruncatedNormal(0, 1, high=2.0)}, ValueError, "numbers below 2 only; x may be"),
+        ({"Intercept": dist.Beta(2.0, 2.0)}, ValueError, "Intercept may be any real number"),
+        ({"sd": dist.Uniform(0, 0.3)}, ValueError, "any positive number: use one such as dist.Half"),
+        ({"sigma": dist.TruncatedNormal(0, 1, low=0.1)}, ValueError, "numbers above 0.1 only"),
+        ({"x": dist.Poisson(2.0)}, ValueError, "Poisson\\(2\\) has no density; expected one such as"),
+        ({"sigma": dist.Delta(1.0)}, ValueError, "has no density; .* dist.HalfNormal\\(1\\)"),
     ],
 )  # fmt: skip
 def test_priors_that_can_not_be(priors, error, says):
     fails(error, says, priors=priors)
+
+
+def test_priors_of_cutpoints_are_on_all_numbers():
+    formula, ordered = "count ~ x + (1 | user)", {"likelihood": "ordered"}
+    given = {"cutpoints": dist.HalfNormal(1)}
+    fails(ValueError, "cutpoints may be any real number", formula, priors=given, **ordered)
+
+
+def test_priors_on_the_whole_range_are_taken():
+    positive = [
+        *[
+            dist.Exponential(1.0),
+            dist.Gamma(2.0, 1.0),
+            dist.LogNormal(0.0, 1.0),
+            dist.HalfCauchy(1.0),
+        ],
+        *[
+            dist.InverseGamma(1.0, 1.0),
+            dist.TruncatedNormal(0.0, 1.0, low=0.0),
+            dist.Weibull(1.0, 2.0),
+        ],
+        dist.FoldedDistribution(dist.StudentT(3.0, 0.0, 1.0)),
+    ]
+    real = [dist.StudentT(3.0, 0.0, 1.0), dist.Laplace(0.0, 1.0), dist.Cauchy(0.0, 1.0)]
+    given = [{"sigma": p, "sd": p} for p in positive] + [{"x": p, "Intercept": p} for p in real]
+    for priors in given:
+        model, _ = from_formula("y ~ x + (1 | user)", table(), priors=priors)
+        assert all(prior in model.priors.values() for prior in priors.values())
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from numpyro.distributions import constraints, truncated
 from ramify.frontends._formula_layout import Layout
 
 POSITIVE = ("sd", "sigma", "nu", "shape")
+_SMALL = 1e-30  # as near to a bound, or its inverse as far out, as float32 goes with room to spare
 
 
 class Priors(dict[str, Any]):
@@ -150,13 +151,42 @@ def _checked(name: str, target: str, prior: Any, layout: Layout) -> Any:
             f"priors[{name!r}] has shape {list(prior.batch_shape + prior.event_shape)}; expected the "
             "distribution of one number, which serves for each."
         )
-    positive = target in POSITIVE or target.startswith("sd(")
-    if positive and prior.support is not None and bool(prior.support(-1.0)):
-        raise ValueError(
-            f"priors[{name!r}] allows negative numbers; {target} is positive: use one such as "
-            "dist.HalfNormal(1)."
-        )
+    _check_support(name, target, prior)
     return prior
+
+
+def _check_support(name: str, target: str, prior: Any) -> None:
+    """Raises unless the prior has a density on all numbers that the parameter may be.
+
+    Inside a parameter is a real number, or the logarithm of a positive one, whatever its prior: where
+    the density ends within that range the fit would put mass beyond the end, or start there.
+    """
+    positive = target in POSITIVE or target.startswith("sd(")
+    support, what = prior.support, f"priors[{name!r}] = {in_words(prior)}"
+    good = "dist.HalfNormal(1)" if positive else "dist.Normal(0, 1) or dist.StudentT(4, 0, 1)"
+    if prior.is_discrete or isinstance(prior, dist.Delta):
+        raise ValueError(f"{what} has no density; expected one such as {good}.")
+    if positive and support is not None and bool(support(-_SMALL)):
+        raise ValueError(
+            f"{what} allows negative numbers; {target} is positive: use one such as {good}."
+        )
+    needed = (_SMALL, 1 / _SMALL) if positive else (-1 / _SMALL, -_SMALL, _SMALL, 1 / _SMALL)
+    if support is not None and not all(bool(support(number)) for number in needed):
+        raise ValueError(
+            f"{what} allows {_range(support)} only; {target} may be any "
+            f"{'positive' if positive else 'real'} number: use one such as {good}. For a parameter "
+            "with bounds write the model in NumPyro, rf.from_numpyro."
+        )
+
+
+def _range(support: Any) -> str:
+    """The numbers that a support holds, in words."""
+    low, high = getattr(support, "lower_bound", None), getattr(support, "upper_bound", None)
+    if low is not None and high is not None:
+        return f"numbers from {_number(low)} to {_number(high)}"
+    if low is not None:
+        return f"numbers above {_number(low)}"
+    return f"numbers below {_number(high)}" if high is not None else f"numbers of {support}"
 
 
 def log_density(priors: list[Any], values: Float[Array, " n"]) -> Float[Array, ""]:
