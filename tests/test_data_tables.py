@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ramify._data import Groups
+from ramify._data._labels import find
 
 USER = ["bo", "al", "bo", "cy", "al", "bo"]
 X = np.arange(12.0).reshape(6, 2)
@@ -171,6 +172,18 @@ def test_labels_of_any_dtype(labels, expected):
     assert groups.sizes.tolist() == [1, 2]
     assert groups.rows["y"].tolist() == [2.0, 1.0, 3.0]
     assert groups.labels.tolist() == (expected or sorted(set(np.asarray(labels).tolist())))
+
+
+def test_large_ids_are_found_whatever_the_batch_has_beside_them():
+    ids = 2**63 - 3 + np.arange(6, dtype=np.uint64)  # half of them need the 64th bit
+    assert find(ids, ids[:3]).tolist() == find(ids, ids[:3].astype(np.int64)).tolist() == [0, 1, 2]
+    assert find(ids, [int(i) for i in ids[::-1]]).tolist() == [5, 4, 3, 2, 1, 0]
+    assert find(ids, [-1, 2**63 - 1, 7]).tolist() == [-1, 2, -1]
+    # -1 and 2 ** 64 - 1 are the same bits.
+    assert find(np.array([2**64 - 1], np.uint64), [-1]).tolist() == [-1]
+    assert find(np.array([-1, 5]), np.array([2**64 - 1, 5], np.uint64)).tolist() == [-1, 1]
+    groups = Groups.from_table({"g": ids, "y": np.zeros(6)}, by="g", rows="y")
+    assert groups.subset(labels=ids[:3]).labels.tolist() == ids[:3].tolist()
 
 
 def test_labels_with_a_time_zone_are_kept_in_utc():

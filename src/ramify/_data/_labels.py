@@ -114,7 +114,9 @@ def _from_objects(where: str, values: Shaped[np.ndarray, " U"]) -> Shaped[np.nda
     types = {type(value) for value in values}
     for family, dtype in ((str, np.str_), ((bool, np.bool_), np.bool_), ((int, np.integer), None)):
         if all(issubclass(kind, family) for kind in types) and types:
-            return np.array(values.tolist(), dtype=dtype)
+            # NumPy's own choice for integers on both sides of 2 ** 63 is float64.
+            large = dtype is None and min(values) >= 0 and 2**63 <= max(values) < 2**64
+            return np.array(values.tolist(), dtype=np.uint64 if large else dtype)
     naive = all(getattr(value, "tzinfo", None) is None for value in values)
     if types in ({datetime.date}, {datetime.datetime}, {np.datetime64}) and naive:
         return np.array(values.tolist(), dtype="datetime64")
@@ -142,10 +144,14 @@ def find(
     if labels.dtype == object:
         place = {label: i for i, label in enumerate(labels)}
         return np.array([place.get(label, -1) for label in asked], dtype=np.int64)
+    # int64 and uint64 would meet in float64, where neighbours among large ids are one number.
+    both_integers = labels.dtype.kind in "iu" and asked.dtype.kind in "iu"
+    same = asked.astype(labels.dtype) if both_integers else asked
+    inside = (same < 0) == (asked < 0) if both_integers else True  # else it has wrapped around
     order = np.argsort(labels, kind="stable")
-    at = np.searchsorted(labels, asked, sorter=order)
+    at = np.searchsorted(labels, same, sorter=order)
     place = order[np.minimum(at, len(labels) - 1)]
-    return np.where(labels[place] == asked, place, -1)
+    return np.where((labels[place] == same) & inside, place, -1)
 
 
 def _as_labels(
