@@ -51,6 +51,19 @@ def test_categories_interactions_and_their_names(table):
         np.testing.assert_array_equal(column, np.asarray(expected[name], float), err_msg=name)
 
 
+def test_nested_terms_are_those_written_out(table):
+    for nested, plain in [
+        ("kind/x", "kind + kind:x"),
+        ("kind/size", "kind + kind:size"),
+        ("0 + kind/x", "0 + kind + kind:x"),
+        ("x/kind", "x + x:kind"),
+    ]:
+        (coding, matrix, frame), (expected, by_hand, _) = coded(nested, table), coded(plain, table)
+        assert (coding.names, coding.owners) == (expected.names, expected.owners)
+        np.testing.assert_array_equal(matrix, by_hand)
+        np.testing.assert_array_equal(coding.matrix(frame), matrix)
+
+
 def test_no_intercept_codes_every_level(table):
     coding, _, _ = coded("0 + kind", table)
     assert coding.names == ["kind[a]", "kind[b]", "kind[c]"]
@@ -60,6 +73,7 @@ PARTS = [
     "1",
     "0 + x",
     "x*kind + size:flag",
+    "kind/x + size/flag",
     "scale(x) + center(w) + I(x**2) + {x / w}",
     "poly(x, 3) + poly(w, 2)",
     "bs(w, df=5)",

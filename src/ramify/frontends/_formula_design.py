@@ -96,6 +96,7 @@ def code(part: str, whole: str, frame: Any) -> tuple[Coding, Float64[np.ndarray,
     description = _describe(part, whole)
     if not description.common_terms:
         return Coding(part, [], [], [], {}), np.zeros((len(frame), 0))
+    _unshare(description.common_terms)
     try:
         with _quiet():
             DesignMatrices(description, frame, Environment([namespace()]))
@@ -112,7 +113,24 @@ def code(part: str, whole: str, frame: Any) -> tuple[Coding, Float64[np.ndarray,
     columns = [_columns(term.data) for term in own]
     ones = [np.ones((len(frame), 1))] if first else []
     matrix = np.concatenate([np.zeros((len(frame), 0)), *ones, *columns], 1)
+    _check_names(part, names, matrix)
     return Coding(part, terms, names, owners, kinds), matrix
+
+
+def _unshare(terms: list[Any]) -> None:
+    """Gives each term components of its own: of a/b, a and a:b share one, and are coded differently."""
+    for term in terms:
+        if hasattr(term, "components"):
+            term.components = copy.deepcopy(term.components)
+
+
+def _check_names(part: str, names: list[str], matrix: Float64[np.ndarray, "n P"]) -> None:
+    if len(names) != matrix.shape[1]:
+        raise FormulaError(
+            f"formula: {part!r} is coded by {matrix.shape[1]} columns and their names are "
+            f"{', '.join(names)}: one name for each was expected. Write its terms out one by one, as "
+            "a + a:b for a/b."
+        )
 
 
 def namespace() -> dict[str, Any]:
