@@ -8,6 +8,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from numpyro import handlers
 from numpyro.infer import Predictive
 
 import numpyro_models
@@ -46,7 +47,6 @@ def test_centring_takes_the_samplers_handler_off():
     """However it is wrapped, and off the groups' sites alone; as three lines of algebra have it."""
     from functools import partial
 
-    from numpyro import handlers
     from numpyro.infer.reparam import LocScaleReparam
 
     def function(error, y=None, shift=0.0, *, group, n_group):
@@ -186,6 +186,18 @@ def test_predict_where_the_outcome_must_be_given():
     np.testing.assert_allclose(found["mean"], [50, -50], atol=5)
     with pytest.raises(ValueError, match='asks for "x".*no such column: add it'):
         posterior.predict({"group": [1, 0]})
+
+
+def test_a_model_with_a_seed_of_its_own_draws_anew_each_time():
+    case = numpyro_models.eight_schools()
+    groups = case.groups()
+    seeded = rf.from_numpyro(handlers.seed(case.model, 0), groups)
+    theta, z, batch = jnp.zeros(2), jnp.zeros((8, 1)), whole(groups)
+    draws = [seeded.simulate(jax.random.key(k), theta, z, batch) for k in (0, 1, 1)]
+    assert np.all(draws[0] != draws[1])
+    np.testing.assert_array_equal(draws[1], draws[2])
+    plain = case.make()
+    np.testing.assert_array_equal(seeded.log_lik(theta, z, batch), plain.log_lik(theta, z, batch))
 
 
 def test_several_outcomes_need_a_name():

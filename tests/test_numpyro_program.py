@@ -9,6 +9,7 @@ from ramify.frontends._program import Program
 
 OWN = np.arange(5, dtype=np.int32)
 TURNED = np.array([1, 2, 3, 4, 0], np.int32)
+KEY = jax.random.key(0)
 b, x, item = jnp.arange(15.0).reshape(5, 3) ** 1.5, jnp.ones(5), jnp.array([0, 2, 1, 1, 0])
 
 FREE = {
@@ -21,6 +22,7 @@ FREE = {
     "narrowed": lambda b, x, item: b[OWN][:, 1:],
     "inside jit": lambda b, x, item: jax.jit(lambda b, own: b[own] * 2)(b, OWN),
     "twice": lambda b, x, item: b[OWN][OWN] + b[OWN],
+    "beside noise": lambda b, x, item: b[OWN] + jax.random.normal(KEY, b.shape),
     "made by jax": lambda b, x, item: b[jnp.asarray(OWN)],
 }
 KEPT = {

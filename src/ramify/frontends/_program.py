@@ -212,5 +212,11 @@ def _known(atom: Any, known: Known) -> np.ndarray | None:
 
 def _integers(value: Any) -> np.ndarray | None:
     """A constant as a NumPy array, if it holds integers or booleans."""
-    kind = np.dtype(getattr(value, "dtype", type(value))).kind if value is not None else "O"
-    return np.asarray(value) if kind in "iub" else None
+    if value is None:
+        return None
+    dtype = getattr(value, "dtype", type(value))
+    if jnp.issubdtype(
+        dtype, jax.dtypes.extended
+    ):  # keys of random numbers: NumPy has no such dtype
+        return None
+    return np.asarray(value) if np.dtype(dtype).kind in "iub" else None

@@ -73,10 +73,14 @@ def from_noise(key: PRNGKeyArray) -> Supply:
             return None
         shape = (*site["kwargs"]["sample_shape"], *site["fn"].shape())
         bijection = biject_to(site["fn"].support)
-        own = jax.random.fold_in(key, zlib.crc32(site["name"].encode()) % 2**31)
+        own = _own_key(key, site["name"])
         return bijection(0.3 * jax.random.normal(own, bijection.inverse_shape(shape)))
 
     return supply
+
+
+def _own_key(key: PRNGKeyArray, name: str) -> PRNGKeyArray:
+    return jax.random.fold_in(key, zlib.crc32(name.encode()) % 2**31)
 
 
 def draw(
@@ -89,10 +93,14 @@ def draw(
     """Runs the model forward: latent sites as given, the observed sites named drawn `again`."""
 
     def supply(site: dict[str, Any]) -> Any:
-        if site["name"] in again and site.get("is_observed", False):
+        if site["name"] not in again:
+            return from_values(values)(site)
+        if site["kwargs"].get("rng_key") is not None:
+            # From a `seed` within the model, whose noise would be the same in every draw.
+            site["kwargs"]["rng_key"] = _own_key(key, site["name"])
+        if site["is_observed"]:
             site["is_observed"], site["value"] = False, None
-            return None
-        return from_values(values)(site)
+        return None
 
     with handlers.seed(rng_seed=key), handlers.trace() as sites:
         with handlers.substitute(substitute_fn=supply):
