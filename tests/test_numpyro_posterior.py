@@ -1,6 +1,7 @@
 """What comes out of a fit of a NumPyro model: its own names, its outcomes, ArviZ's groups."""
 
 import inspect
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import numpyro.distributions as dist
 import pytest
 from numpyro import handlers
 from numpyro.infer import Predictive
+from numpyro.infer.reparam import LocScaleReparam
 
 import numpyro_models
 import ramify as rf
@@ -43,36 +45,46 @@ def test_reparametrised_site_is_told_as_itself():
     np.testing.assert_allclose(draws["effect"], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_centring_takes_the_samplers_handler_off():
-    """However it is wrapped, and off the groups' sites alone; as three lines of algebra have it."""
-    from functools import partial
+def _schools(error, y=None, shift=0.0, within=False, *, group, n_group):
+    inside = {"effect": LocScaleReparam(0)} if within else {}
+    mu = numpyro.sample("mu", dist.Normal(shift, 5))
+    tau = numpyro.sample("tau", dist.HalfCauchy(5))
+    with numpyro.plate("groups", n_group), handlers.reparam(config=inside):
+        effect = numpyro.sample("effect", dist.Normal(mu, tau))
+    numpyro.sample("y", dist.Normal(effect[group], error), obs=y)
 
-    from numpyro.infer.reparam import LocScaleReparam
 
-    def function(error, y=None, shift=0.0, *, group, n_group):
-        mu = numpyro.sample("mu", dist.Normal(shift, 5))
-        tau = numpyro.sample("tau", dist.HalfCauchy(5))
-        with numpyro.plate("groups", n_group):
-            effect = numpyro.sample("effect", dist.Normal(mu, tau))
-        numpyro.sample("y", dist.Normal(effect[group], error), obs=y)
+def _wrapped(config):
+    return partial(handlers.scale(handlers.reparam(_schools, config=config), 1.0), shift=1.0)
 
-    both = {"mu": LocScaleReparam(0), "effect": LocScaleReparam(0)}
-    groups = numpyro_models.eight_schools().groups()
-    for config in (both, lambda site: both.get(site["name"])):
-        wrapped = partial(handlers.scale(handlers.reparam(function, config=config), 1.0), shift=1.0)
-        model = rf.from_numpyro(wrapped, groups)
-        assert list(model.theta.parameters) == ["mu_decentered", "tau"]
-        assert list(model.z.parameters) == ["effect"]
-        kept = rf.from_numpyro(wrapped, groups, centre=False)
-        assert list(kept.z.parameters) == ["effect_decentered"]
-        batch, theta = whole(groups), jnp.array([0.3, -0.2])
-        mu, tau = 1 + 5 * 0.3, np.exp(-0.2)
-        e = jnp.linspace(-1, 1, 8)[:, None]
-        centred = model.log_local(theta, mu + tau * e, batch)
-        plain = kept.log_local(theta, e, batch) - np.log(tau)
-        np.testing.assert_allclose(centred, plain, rtol=1e-5)
-        rows = model.log_lik(theta, (mu + tau * e)[batch.segment], batch)
-        np.testing.assert_allclose(rows, kept.log_lik(theta, e[batch.segment], batch), rtol=1e-5)
+
+BOTH = {"mu": LocScaleReparam(0), "effect": LocScaleReparam(0)}
+NON_CENTRED = {
+    "around": _wrapped(BOTH),
+    "by a function": _wrapped(lambda site: BOTH.get(site["name"])),
+    "within": partial(
+        handlers.reparam(_schools, config={"mu": LocScaleReparam(0)}), shift=1.0, within=True
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NON_CENTRED)
+def test_centring_takes_the_samplers_handler_off(name):
+    """However it is written, and off the groups' sites alone; as three lines of algebra have it."""
+    groups, written = numpyro_models.eight_schools().groups(), NON_CENTRED[name]
+    model = rf.from_numpyro(written, groups)
+    assert list(model.theta.parameters) == ["mu_decentered", "tau"]
+    assert list(model.z.parameters) == ["effect"]
+    kept = rf.from_numpyro(written, groups, centre=False)
+    assert list(kept.z.parameters) == ["effect_decentered"]
+    batch, theta = whole(groups), jnp.array([0.3, -0.2])
+    mu, tau = 1 + 5 * 0.3, np.exp(-0.2)
+    e = jnp.linspace(-1, 1, 8)[:, None]
+    centred = model.log_local(theta, mu + tau * e, batch)
+    plain = kept.log_local(theta, e, batch) - np.log(tau)
+    np.testing.assert_allclose(centred, plain, rtol=1e-5)
+    rows = model.log_lik(theta, (mu + tau * e)[batch.segment], batch)
+    np.testing.assert_allclose(rows, kept.log_lik(theta, e[batch.segment], batch), rtol=1e-5)
 
 
 def test_deterministic_sites_that_mix_groups_are_left_out():

@@ -6,14 +6,13 @@ x ~ N(loc, scale), they tell of x alone. NUTS prefers the first where rows are f
 the groups' sites with points that stay where they are while theta moves needs the second.
 """
 
-import copy
-from collections.abc import Callable
-from functools import partial
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from numpyro import handlers
 from numpyro.infer.reparam import LocScaleReparam
-from numpyro.primitives import Messenger
 
 from ramify.frontends._layout import Layout
 
@@ -27,19 +26,34 @@ def decentred(layout: Layout) -> frozenset[str]:
 
 
 def centred(fn: Callable[..., Any], names: frozenset[str]) -> Callable[..., Any]:
-    """The model with LocScaleReparam taken off these sites, in whatever wraps the function."""
-    if isinstance(fn, partial):
-        return partial(centred(fn.func, names), *fn.args, **fn.keywords)
-    if not isinstance(fn, Messenger) or fn.fn is None:
-        return fn
-    clone = copy.copy(fn)
-    clone.fn = centred(fn.fn, names)
-    if isinstance(clone, handlers.reparam):
-        clone.config = partial(_unless_away, clone.config, names)
-    return clone
+    """The model with LocScaleReparam taken off these sites, around the function or within it."""
+
+    @functools.wraps(fn)
+    def model(*args: Any, **kwargs: Any) -> Any:
+        with _taken_off(names):
+            return fn(*args, **kwargs)
+
+    return model
 
 
-def _unless_away(config: Any, names: frozenset[str], site: dict[str, Any]) -> Any:
-    found = config.get(site["name"]) if isinstance(config, dict) else config(site)
-    away = site["name"] in names and isinstance(found, LocScaleReparam)
-    return None if away else found
+@contextmanager
+def _taken_off(names: frozenset[str]) -> Iterator[None]:
+    """NumPyro's `reparam` at work with LocScaleReparam passed over at these sites.
+
+    A handler within the function is made and asked before any of ours, so its class is changed for the
+    time of a run; NumPyro's stack of handlers is global, and its runs one at a time, in any case.
+    """
+    own = handlers.reparam.process_message
+
+    def process(self: handlers.reparam, msg: Any) -> None:
+        if not (msg["type"] == "sample" and msg["name"] in names):
+            return own(self, msg)
+        config: Any = self.config
+        found = config.get(msg["name"]) if isinstance(config, dict) else config(msg)
+        return None if isinstance(found, LocScaleReparam) else own(self, msg)
+
+    handlers.reparam.process_message = process
+    try:
+        yield
+    finally:
+        handlers.reparam.process_message = own

@@ -85,11 +85,11 @@ def from_numpyro(
     try:
         arguments = read_arguments(fn, groups, index, size)
         layout = sort_sites(fn, arguments, groups, plate)
-        away = decentred(layout)
+        away, written = decentred(layout), fn
         if centre and away:
-            fn = centred(fn, away)
-            layout = sort_sites(fn, arguments, groups, plate)
-        model = NumpyroModel(fn, arguments, layout, groups, outcome)
+            written = centred(fn, away)
+            layout = sort_sites(written, arguments, groups, plate)
+        model = NumpyroModel(written, arguments, layout, groups, outcome)
         model.layout = layout.without(check_agreement(model, groups))
         return model
     except Refused as refused:
