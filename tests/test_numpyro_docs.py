@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 from numpyro.infer.util import log_density
+from scipy import stats
 
 import ramify as rf
 
@@ -97,10 +98,8 @@ def blocks_of(page):
 
 def test_translated_model_is_the_one_that_was_meant(x64):
     """The page's model against the density of its Stan program, written out with SciPy."""
-    from scipy import stats
-
     code = blocks_of("translating.md")
-    assert len(code) == 2 and "def model" in code[0] and "rf.fit" in code[1]
+    assert len(code) == 3 and "def model" in code[0] and "rf.fit" in code[1]
     names: dict = {}
     exec(code[0], names)
     rng = np.random.default_rng(0)
@@ -138,3 +137,38 @@ def test_translated_model_is_the_one_that_was_meant(x64):
         + lkj,
         rtol=1e-9,
     )
+
+
+def test_the_recipe_for_censoring_fits_in_float32():
+    """Half of the rows are censored, and some so late that their tail is 0 in float32."""
+    names: dict = {}
+    code = blocks_of("translating.md")
+    exec(code[0] + code[2], names)
+    rng = np.random.default_rng(5)
+    user, a = np.repeat(np.arange(50), 8), rng.normal(1, 0.5, 50)
+    time, until = np.exp(a[user]) * rng.weibull(1.5, 400), rng.exponential(6, 400)
+    table = {"user": user, "time": np.minimum(time, until), "event": time <= until}
+    groups = rf.Groups.from_table(table, by="user", rows=["time", "event"])
+    summary = rf.fit(rf.from_numpyro(names["survival"], groups), groups, progress=False).summary()
+    for name, truth in {"mu": 1.0, "tau": 0.5, "k": 1.5}.items():
+        assert abs(summary[name]["mean"] - truth) < 3 * summary[name]["sd"]
+
+
+@pytest.mark.parametrize(
+    "name, exact",
+    [
+        ("Weibull(scale, k)", stats.weibull_min(1.5, scale=2)),
+        ("Exponential(rate)", stats.expon(scale=1 / 0.3)),
+        ("Normal(mu, sd)", stats.norm(0.5, 2)),
+        ("LogNormal(mu, sd)", stats.lognorm(2, scale=np.exp(0.5))),
+        ("Logistic(mu, s)", stats.logistic(0.5, 0.7)),
+    ],
+)
+def test_the_tails_of_the_page_are_right_far_out(name, exact):
+    text = (ROOT / "docs/translating.md").read_text()
+    (tail,) = re.findall(rf"^\| `{re.escape(name)}` \| `(.*)` \|$", text, re.MULTILINE)
+    t = np.array([0.1, 2.0, 30.0, 200.0], np.float32)
+    given = {"scale": 2.0, "k": 1.5, "rate": 0.3, "mu": 0.5, "sd": 2.0, "s": 0.7}
+    found = eval(tail, {"jax": jax, "jnp": jax.numpy, "t": t, **given})
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, exact.logsf(t), rtol=1e-5)
