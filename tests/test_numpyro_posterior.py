@@ -224,6 +224,20 @@ def test_several_outcomes_need_a_name():
     assert rf.from_numpyro(case.model, groups, outcome="bought").outcome == "bought"
 
 
+def test_factors_have_nothing_to_draw():
+    def model(y, *, group, n_group):
+        mu = numpyro.sample("mu", dist.Normal(0, 1))
+        with numpyro.plate("groups", n_group):
+            a = numpyro.sample("a", dist.Normal(mu, 1))
+        numpyro.factor("likelihood", dist.Normal(a[group], 1.0).log_prob(y))
+
+    groups = rf.Groups.from_table({"group": [0, 0, 1], "y": [1.0, 2.0, 3.0]}, by="group", rows="y")
+    made = rf.from_numpyro(model, groups)
+    posterior = Posterior(made, rf.branch(made, groups), groups)
+    with pytest.raises(ValueError, match=r"numpyro.factor has a density and nothing to draw from"):
+        posterior.predict(groups, draws=5)
+
+
 def test_to_arviz_has_everything():
     pytest.importorskip("arviz_base")
     case = numpyro_models.radon()

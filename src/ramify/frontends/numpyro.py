@@ -222,11 +222,7 @@ class NumpyroModel(Model):
         it does not, its data stand in, and the observed sites are drawn all the same.
         """
         if self.outcome is None:
-            raise ValueError(
-                f"predict draws one outcome, and the model observes "
-                f"{', '.join(self.layout.outcomes) or 'none'} in its rows: name one, "
-                'from_numpyro(fn, groups, outcome="...").'
-            )
+            raise ValueError(self._no_outcome())
         rows, absent = dict(batch.rows), repeated(self._row, z_rows.shape[0])
         for column in {c for columns in self.layout.outcomes.values() for c in columns}:
             if column in self.arguments.optional:
@@ -237,6 +233,18 @@ class NumpyroModel(Model):
         again = frozenset(self.layout.outcomes)
         values = draw(key, self.fn, named, self.latent_values(theta, z_rows), again)
         return self.layout.terms[self.outcome].per_item(values[self.outcome])
+
+    def _no_outcome(self) -> str:
+        if self.layout.outcomes:
+            return (
+                f"predict draws one outcome, and the model observes {', '.join(self.layout.outcomes)} "
+                'in its rows: name one, from_numpyro(fn, groups, outcome="...").'
+            )
+        return (
+            "predict draws an outcome for each row, and the model observes none in its rows: a "
+            "numpyro.factor has a density and nothing to draw from. Observe the outcome in a "
+            'numpyro.sample("...", distribution, obs=...), or simulate it from posterior.sample().'
+        )
 
     def check(self, batch: Batch) -> None:
         """Raises if the data lack a column of the model's, or have it in another shape."""
