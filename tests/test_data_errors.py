@@ -124,6 +124,7 @@ def test_nan_infinity_and_null(x):
         ValueError,
         'column "x" is NaN, infinite or null in 2 of 3 rows, the first of them row 1, in group '
         '"al"; expected finite numbers: drop or impute these rows.',
+        "mask it by a boolean column and numpyro.handlers.mask",
         x=x,
     )
 

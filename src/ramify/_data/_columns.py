@@ -27,7 +27,9 @@ def numeric(name: str, raw: Raw, factor: Factor) -> Shaped[np.ndarray, "n ..."]:
     if bad.any():
         raise ValueError(
             f'column "{name}" is NaN, infinite or null in {_count(bad)}, the first of them '
-            f"{_at(bad, factor)}; expected finite numbers: drop or impute these rows."
+            f"{_at(bad, factor)}; expected finite numbers: drop or impute these rows. (In a NumPyro "
+            "model an outcome may be missing: fill it with any possible value, and mask it by a "
+            "boolean column and numpyro.handlers.mask.)"
         )
     return _narrowed(name, column.values, factor)
 

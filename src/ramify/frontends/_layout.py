@@ -165,12 +165,17 @@ def _check_latents(pair: Pair, latent: Mapping[str, tuple[str, int | None]], gro
 def _row_latent(pair: Pair, name: str) -> str:
     given = {*pair.arguments.rows, *pair.arguments.group}
     missing = sorted(pair.arguments.optional - given)
-    hint = (
-        f' If it is to be observed: the data has no row column "{missing[0]}", so the model got None '
-        "there."
-        if missing
-        else ""
-    )
+    hint = ""
+    if name.endswith("_unobserved"):  # NumPyro's own name
+        hint = (
+            " If it comes of obs_mask=, for outcomes that are missing: fill their column with any "
+            "possible value, and pass a boolean column to numpyro.handlers.mask around the site."
+        )
+    elif missing:
+        hint = (
+            f' If it is to be observed: the data has no row column "{missing[0]}", so the model got '
+            "None there."
+        )
     return (
         f'site "{name}" is latent and has a value for each row; latent sites may belong to all '
         "groups or to each group. Sum or integrate it out of the likelihood." + hint
