@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+from numpyro import handlers
 
 import ramify as rf
 
@@ -164,6 +165,21 @@ def latent_of_each_row(x, y, *, group, n_group):
         sample("y", dist.Normal(a[group] + noise, 1.0), obs=y)
 
 
+def outcomes_masked_by_the_site(x, y, k, *, group, n_group):
+    mu, tau = hyper()
+    with plate("groups", n_group):
+        a = sample("a", dist.Normal(mu, tau))
+    with plate("rows", x.shape[0]):
+        sample("y", dist.Normal(a[group], 1.0), obs=y, obs_mask=k > 0)
+
+
+def hidden_by_a_handler(x, y, *, group, n_group):
+    mu, tau = hyper()
+    with plate("groups", n_group), handlers.block(hide=["a"]):
+        a = sample("a", dist.Normal(mu, tau))
+    sample("y", dist.Normal(a[group], 1.0), obs=y)
+
+
 def pairs_of_groups(x, y, *, group, n_group):
     mu, tau = hyper()
     with plate("from", n_group, dim=-2), plate("to", n_group, dim=-1):
@@ -286,6 +302,8 @@ REFUSED = [
     (second_level, ['"b"', "second level of latent sites", "not supported yet"]),
     (second_level_with_its_own_size, ['"n_class"', "second level of groups is not supported yet"]),
     (latent_of_each_row, ['"noise"', "a value for each row", "integrate it out"]),
+    (outcomes_masked_by_the_site, ['"y_unobserved"', "fill their column", "handlers.mask around"]),
+    (hidden_by_a_handler, ['"a" is hidden', "handlers.block", "Take the handler off"]),
     (pairs_of_groups, ['"a"', "not to pairs"]),
     (improper, ['"mu"', "improper", "dist.Normal(0, 100)"]),
     (moving_support, ['"a"', "support", "depends on other latent sites", "Uniform(0, 1)"]),

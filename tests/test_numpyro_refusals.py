@@ -41,6 +41,11 @@ def test_learned_centering_is_refused():
     assert list(rf.from_numpyro(fixed, GROUPS).z.parameters) == ["a"]
 
 
+def test_sites_hidden_from_outside_are_named():
+    with pytest.raises(ValueError, match='good.: site "tau" is hidden from Ramify'):
+        rf.from_numpyro(handlers.block(good, hide=["tau"]), GROUPS)
+
+
 def good(x, y=None, *, group, n_group):
     mu, tau = hyper()
     with plate("groups", n_group):

@@ -1,11 +1,13 @@
 """Running a NumPyro model on a block, and what was seen at each of its sites."""
 
+import traceback
 import zlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Array, PRNGKeyArray
 from numpyro import handlers
@@ -189,7 +191,20 @@ def _traced(probe: Fn, arguments: Arguments, block: Block) -> Program:
             f"as constants, functools.partial(model, n_items=...). {_first_line(error)}"
         ) from error
     except Exception as error:
-        raise Refused(_failed(arguments, block, error)) from error
+        raise Refused(_hidden(error) or _failed(arguments, block, error)) from error
+
+
+def _hidden(error: Exception) -> str | None:
+    """What to say of a site that asks for random numbers: all that we see have got their values."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    drawn = isinstance(error, AssertionError) and frames[-1].f_code.co_name == "sample"
+    sites = [f.f_locals["name"] for f in frames if f.f_code is numpyro.sample.__code__]
+    if not drawn or not sites:
+        return None
+    return (
+        f'site "{sites[-1]}" is hidden from Ramify, as by numpyro.handlers.block, so that its value '
+        "can't be inferred. Take the handler off, or the site out of the model."
+    )
 
 
 def _failed(arguments: Arguments, block: Block, error: Exception) -> str:
