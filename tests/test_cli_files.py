@@ -58,6 +58,14 @@ def test_csv_column_with_leading_zeros_is_text(tmp_path):
         read_table(tmp_path / "a.csv", ["zip", "n"])
 
 
+def test_csv_values_may_have_lines_of_their_own(tmp_path):
+    note = "one\ntwo, three\n" + "z" * 60
+    table = pa.table({"n": np.arange(40_000), "note": [note] * 40_000})
+    write_table(table, tmp_path / "a.csv")  # larger than what is read at once by default
+    assert read_table(tmp_path / "a.csv").equals(table)
+    assert read_table(tmp_path / "a.csv", ["n"]).equals(table.select(["n"]))
+
+
 def test_csv_is_read_with_the_kinds_of_a_fit(tmp_path):
     (tmp_path / "a.csv").write_text("id,k,n\n12,2024-01-01,007\n,5,8\n")
     kinds = {"id": "category", "k": "category", "n": "number", "absent": "category"}

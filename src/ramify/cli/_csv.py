@@ -29,7 +29,7 @@ def read_csv(
     from pyarrow import csv
 
     try:
-        with csv.open_csv(path, convert_options=_options()) as reader:
+        with csv.open_csv(path, **_options()) as reader:
             names = reader.schema.names
         check(names)
         text = [name for name in columns or names if kinds.get(name) == "category"]
@@ -67,7 +67,7 @@ def _read(path: Path, columns: list[str] | None, text: list[str]) -> Any:
     from pyarrow import csv
 
     blocks = csv.ReadOptions(block_size=_BLOCK)
-    table = csv.read_csv(path, read_options=blocks, convert_options=_options(columns, text))
+    table = csv.read_csv(path, read_options=blocks, **_options(columns, text))
     for field in table.schema:
         if pa.types.is_binary(field.type):
             raise ValueError(
@@ -76,17 +76,21 @@ def _read(path: Path, columns: list[str] | None, text: list[str]) -> Any:
     return table
 
 
-def _options(columns: list[str] | None = None, text: list[str] | None = None) -> Any:
+def _options(columns: list[str] | None = None, text: list[str] | None = None) -> dict[str, Any]:
     import pyarrow as pa
     from pyarrow import csv
 
-    return csv.ConvertOptions(
+    convert = csv.ConvertOptions(
         # An empty field is a missing value in a column of text as well; "NA" in quotes is a word.
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,
         include_columns=columns or [],
         column_types=dict.fromkeys(text or [], pa.string()),
     )
+    return {
+        "parse_options": csv.ParseOptions(newlines_in_values=True),
+        "convert_options": convert,
+    }
 
 
 def _padded(path: Path, table: Any, kinds: Mapping[str, str]) -> list[str]:
@@ -101,7 +105,7 @@ def _padded(path: Path, table: Any, kinds: Mapping[str, str]) -> list[str]:
     found: set[str] = set()
     pattern = pc.MatchSubstringOptions(_PADDED)
     if asked:
-        with csv.open_csv(path, convert_options=_options(asked, asked)) as reader:
+        with csv.open_csv(path, **_options(asked, asked)) as reader:
             for batch in reader:
                 for name in set(asked) - found:
                     padded = pc.call_function("match_substring_regex", [batch[name]], pattern)
