@@ -9,6 +9,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from pyarrow import csv
+from scipy import stats
 from scipy.special import expit
 from typer.testing import CliRunner
 
@@ -220,6 +221,17 @@ def test_given_rows_may_vary_where_those_of_the_fit_did_not(posterior, table, at
     assert alike["mean"][2] - found["mean"][2] > 0.15  # then their shop has to explain what age did
     judged = rf.diagnose(posterior, posterior.model.groups(given), draws=50)
     assert judged.labels.tolist() == ["new"] and judged.group_k_hat[0] < 0.7
+
+
+def test_test_rows_may_differ_where_those_of_the_fit_did_not(posterior, table):
+    """Their density is that of the outcomes that predict says they have."""
+    test = table[table.shop.isin(["s1", "s2", "s3"])]
+    test = test.assign(age=test.age + np.arange(len(test)) % 2 + 0.5)
+    link = posterior.predict(test, draws=400, kind="link", summary=False)
+    rows = stats.poisson(np.exp(link)).logpmf(test.sold)
+    expected = np.sum(np.logaddexp.reduce(rows, 0) - np.log(400))
+    found = posterior.log_predictive(None, test, draws=400, form="per_row")
+    assert found == pytest.approx(expected, abs=0.01)  # of the same draws
 
 
 def test_a_saved_fit_predicts_the_same_without_a_model(posterior, at, link, tmp_path):

@@ -134,7 +134,8 @@ def parts(
         _check_same_rows(family, fitted, at, given)
         if local_draws == 1:
             known = {} if fitted is None else fitted.group
-            at = _with_group_columns(source, at, {n: c[at.number] for n, c in known.items()})
+            known = {n: c[at.number] for n, c in known.items()}
+            at = _with_group_columns(source, model.beside(at, known), known)
             return [Part(without_rows(source, at, columns=False), at, family)]
     in_given = _positions(given, at)
     in_fit = np.where((in_given < 0) & (at.number < len(source.labels)), at.number, -1)
@@ -144,8 +145,8 @@ def parts(
             "in a saved fit: pass them as given=."
         )
     found = [
-        _part(source, family, given, in_given, at),
-        _part(source, family, fitted, in_fit, at),
+        _part(source, model, family, given, in_given, at),
+        _part(source, model, family, fitted, in_fit, at),
         _population(source, model, family, (in_given < 0) & (in_fit < 0), at),
     ]
     return [part for part in found if part is not None]
@@ -161,6 +162,7 @@ def _positions(groups: Groups | None, at: Groups) -> Int[np.ndarray, " N"]:
 
 def _part(
     source: Source,
+    model: Model,
     family: Family,
     groups: Groups | None,
     positions: Int[np.ndarray, " N"],
@@ -172,7 +174,7 @@ def _part(
         return None
     at = _some(at, mine)
     given = replace(groups.subset(positions=positions[mine]), number=at.number)
-    at = _with_group_columns(source, at, given.group)
+    at = _with_group_columns(source, model.beside(at, given.group), given.group)
     return Part(replace(given, group=at.group), at, family)
 
 

@@ -223,6 +223,11 @@ class Model:
         del table, what, outcomes
         return None
 
+    def beside(self, at: Any, group: Mapping[str, np.ndarray]) -> Any:
+        """Groups of interest, for z conditioned on rows with these group columns; by default as is."""
+        del group
+        return at
+
     def unknown_columns(self, count: int) -> dict[str, np.ndarray]:
         """Group columns, [count, ...], of groups of which nothing is known; by default none."""
         del count

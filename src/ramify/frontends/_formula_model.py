@@ -1,5 +1,6 @@
 """The model that a formula stands for: its densities, and how tables become its columns."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
@@ -287,6 +288,14 @@ class FormulaModel(Model):
     def group_effects(self, sampled: Any, sizes: Any, totals: bool, quantiles: Any) -> Any:
         """A table of the groups' effects: see `Posterior.group_effects`."""
         return results.group_effects(self.formula, sampled, sizes, totals, quantiles)
+
+    def beside(self, at: Groups, group: Mapping[str, np.ndarray]) -> Groups:
+        """Rows of interest may differ from those that z is conditioned on where the fit's did not."""
+        if "U" not in at.group or "U" not in group:
+            return at
+        apart = np.repeat(at.group["U"] - group["U"], at.sizes, 0) + at.rows.get("U_apart", 0.0)
+        rows = {**at.rows, **({"U_apart": apart} if apart.any() else {})}
+        return replace(at, rows=rows, group={**at.group, "U": group["U"]})
 
     def unknown_columns(self, count: int) -> dict[str, np.ndarray]:
         """Of new groups: a row's own X says all, and what is taken off here is added there."""
