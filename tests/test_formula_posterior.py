@@ -9,6 +9,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from pyarrow import csv
+from safetensors.numpy import load_file, save_file
 from scipy import stats
 from scipy.special import expit
 from typer.testing import CliRunner
@@ -250,6 +251,28 @@ def test_a_saved_fit_predicts_the_same_without_a_model(posterior, at, link, tmp_
     }
     again.save(tmp_path / "again")  # and what was loaded can be saved
     assert repr(rf.load(tmp_path / "again")) == repr(posterior)
+
+
+def test_rows_of_another_fit_are_refused(posterior, tmp_path):
+    posterior.save(tmp_path / "fit")
+    path = tmp_path / "fit/rows.safetensors"
+    arrays = load_file(path)
+    one, sizes = next(n for n in arrays if n.startswith("rows/")), arrays["sizes"].copy()
+    sizes[-1] -= 1
+    cut = lambda *kinds: {n: a[:-1] if n.startswith(kinds) else a for n, a in arrays.items()}
+    for other in (
+        cut("sizes", "number"),
+        {**arrays, "sizes": sizes},
+        {**cut("rows/", "row_order"), "sizes": sizes},  # in itself as it should be
+        {n: a for n, a in arrays.items() if n != one},
+        {**arrays, one: arrays[one].astype(np.int8)},
+    ):
+        save_file(other, path)
+        with pytest.raises(ValueError, match="rows.safetensors does not have the .* not belong"):
+            rf.load(tmp_path / "fit")
+    save_file({n: a for n, a in arrays.items() if n != "sizes"}, path)
+    with pytest.raises(ValueError, match="rows.safetensors is truncated or damaged: 'sizes'"):
+        rf.load(tmp_path / "fit")
 
 
 def test_damaged_formula_fits_are_refused(posterior, tmp_path):

@@ -192,6 +192,34 @@ def test_files_that_do_not_belong_together(saved, groups, tmp_path):
         load(saved, MODEL)
 
 
+def test_labels_of_another_fit(groups, tmp_path):
+    """Of families that serve any group nothing else tells how many there were."""
+    other = groups.subset(positions=[0, 2])
+    for name, some in (("fit", groups), ("other", other)):
+        Posterior(MODEL, solved(MODEL, some), some).save(tmp_path / name)
+    (tmp_path / "other" / "labels.arrow").rename(tmp_path / "fit" / "labels.arrow")
+    with pytest.raises(
+        ValueError, match=r"has 2 labels; the fit has 3 groups.*not belong together"
+    ):
+        load(tmp_path / "fit", MODEL)
+
+
+def test_fields_that_are_missing(saved):
+    fit = json.loads((saved / "fit.json").read_text())
+    for name in ("theta", "labels_dtype", "format_version"):
+        rest = {n: v for n, v in fit.items() if n != name}
+        (saved / "fit.json").write_text(json.dumps(rest))
+        with pytest.raises(ValueError, match=f"fit.json is damaged: it says nothing of {name}"):
+            load(saved, MODEL)
+    for family in ({}, {"is": "branched"}, fit["family"] | {"theta": {"dim": 3}}):
+        (saved / "fit.json").write_text(json.dumps(fit | {"family": family}))
+        with pytest.raises(ValueError, match=r"fit.json is damaged, where it says what the family"):
+            load(saved, MODEL)
+    earlier = {n: v for n, v in fit.items() if n not in ("N", "n_rows")}
+    (saved / "fit.json").write_text(json.dumps(earlier))
+    assert load(saved, MODEL).labels.tolist() == [0, 1, 2]
+
+
 def test_a_version_from_the_future(saved):
     edit(saved, format_version=2, ramify_version="9.9")
     message = r"saved by ramify 9.9 in format 2; this is ramify .* formats up to 1. Upgrade ramify"

@@ -13,6 +13,7 @@ from ramify._version import __version__
 FORMAT = "ramify-fit"
 FORMAT_VERSION = 1
 ARRAYS, LABELS, FIT = FILES = ("arrays.safetensors", "labels.arrow", "fit.json")
+FIELDS = "format_version theta z family local_draws by labels_dtype rows group notes".split()
 CONFIG, ROWS = OF_FORMULAS = ("config.json", "rows.safetensors")
 _OUTDATED = (*FILES, *OF_FORMULAS, "report.html")  # what goes when another fit takes the folder
 
@@ -30,12 +31,15 @@ def read_json(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is damaged or not a fit: {error}.") from error
     if not isinstance(fit, dict) or fit.get("format") != FORMAT:
         raise ValueError(f"{path} was not written by ramify: it does not say it is a {FORMAT}.")
-    if fit["format_version"] > FORMAT_VERSION:
+    if fit.get("format_version", 0) > FORMAT_VERSION:
         raise ValueError(
             f"{folder} was saved by ramify {fit.get('ramify_version')} in format "
             f"{fit['format_version']}; this is ramify {__version__}, which reads formats up to "
             f"{FORMAT_VERSION}. Upgrade ramify to read it."
         )
+    missing = [name for name in FIELDS if name not in fit]
+    if missing:
+        raise ValueError(f"{path} is damaged: it says nothing of {', '.join(missing)}.")
     return fit
 
 

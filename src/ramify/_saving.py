@@ -16,7 +16,8 @@ import numpy as np
 from jaxtyping import Shaped
 
 from ramify._cloud import Cloud
-from ramify._conditioning import Source
+from ramify._conditioning import Source, source_of
+from ramify._data import Groups
 from ramify._draws import covariance_of, method_of
 from ramify._family import Branched, Family, Joint
 from ramify._folder import (
@@ -69,8 +70,7 @@ def load(
     model = _formula_model(folder) if model is None else model
     _check_model(fit, model, folder)
     arrays = _read_arrays(folder)
-    skeleton = eqx.filter_eval_shape(lambda: _skeleton(fit["family"], encoder))
-    family = _filled(skeleton, arrays, folder)
+    family = _filled(_shapes(fit["family"], encoder, folder), arrays, folder)
     history = {
         name.removeprefix("history/"): value
         for name, value in arrays.items()
@@ -79,15 +79,37 @@ def load(
     columns = lambda c: {n: (tuple(shape), kind) for n, (shape, kind) in c.items()}
     labels = _read_labels(folder, fit["labels_dtype"])
     source = Source(fit["by"], labels, columns(fit["rows"]), columns(fit["group"]))
+    groups = _formula_rows(folder, source, model)
+    _check_data(fit, source, groups, folder)
     return Posterior(
         model,
         family,
-        _formula_rows(folder, source, model),
+        groups,
         local_draws=fit["local_draws"],
         history=history,
         notes=fit["notes"],
         source=source,
     )
+
+
+def _check_data(fit: dict[str, Any], source: Source, groups: Groups | None, folder: Path) -> None:
+    """Raises where labels or rows are not those of the fit."""
+    # Fits of earlier versions do not say how many there were.
+    N, n_rows = fit.get("N", len(source.labels)), fit.get("n_rows")
+    if len(source.labels) != N:
+        raise ValueError(
+            f"{folder / LABELS} has {len(source.labels):,} labels; the fit has {N:,} groups. The "
+            "folder's files do not belong together."
+        )
+    if groups is None:
+        return
+    found = source_of(groups)
+    same = (found.rows, found.group) == (source.rows, source.group)
+    if not same or n_rows not in (None, groups.n_rows):
+        raise ValueError(
+            f"{folder / ROWS} does not have the rows or columns of the fit. The folder's files do not "
+            "belong together."
+        )
 
 
 def _formula_model(folder: Path) -> Model:
@@ -121,6 +143,8 @@ def _write(posterior: Posterior, source: Source, folder: Path) -> None:
         "z": _describe_space(posterior.model.z),
         "family": _describe(posterior.family),
         "local_draws": posterior.local_draws,
+        "N": len(source.labels),
+        "n_rows": None if posterior.groups is None else posterior.groups.n_rows,
         "by": source.by,
         "labels_dtype": source.labels.dtype.str,
         "rows": source.rows,
@@ -200,6 +224,16 @@ def _describe_encoder(encoder: Any) -> dict[str, Any]:
 def _widths(layers: Layers) -> list[int]:
     first = layers.linears[0].weight.shape[1]
     return [first, *(linear.weight.shape[0] for linear in layers.linears)]
+
+
+def _shapes(made_of: dict[str, Any], encoder: Any, folder: Path) -> Any:
+    """A family of such a description, with shapes in place of arrays."""
+    try:
+        return eqx.filter_eval_shape(lambda: _skeleton(made_of, encoder))
+    except (KeyError, TypeError) as error:
+        raise ValueError(
+            f"{folder / FIT} is damaged, where it says what the family is: {error}."
+        ) from error
 
 
 def _skeleton(made_of: dict[str, Any], encoder: Any) -> Family:

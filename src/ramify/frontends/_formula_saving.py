@@ -98,14 +98,20 @@ def load_rows(folder: Path, by: str, labels: np.ndarray, model: Model) -> Groups
         return None
     try:
         arrays = load_file(path)
-    except SafetensorError as error:
+        sizes, number, order = (arrays[name] for name in ("sizes", "number", "row_order"))
+    except (SafetensorError, KeyError) as error:
         raise ValueError(f"{path} is truncated or damaged: {error}.") from error
     part = lambda kind: {
         name.removeprefix(kind): value for name, value in arrays.items() if name.startswith(kind)
     }
-    rows = part("rows/")
+    rows, group = part("rows/"), part("group/")
+    per_group = {len(a) for a in (labels, sizes, number, *group.values())}
+    if len(per_group) > 1 or {len(a) for a in (order, *rows.values())} != {sizes.sum()}:
+        raise ValueError(
+            f"{path} does not have the groups of the fit, or as many rows as they have. The folder's "
+            "files do not belong together."
+        )
     # Fits were once saved with the outcomes as they came, whatever their distance from zero.
     apart = arrays.get("origin", np.zeros(1))[0] - model.origin
     rows |= {"y": rows["y"] + apart} if apart else {}
-    own = arrays["sizes"], rows, part("group/"), arrays["number"], arrays["row_order"]
-    return Groups(by, labels, *own)
+    return Groups(by, labels, sizes, rows, group, number, order)
