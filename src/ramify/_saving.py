@@ -104,8 +104,8 @@ def _check_data(fit: dict[str, Any], source: Source, groups: Groups | None, fold
     if groups is None:
         return
     found = source_of(groups)
-    same = (found.rows, found.group) == (source.rows, source.group)
-    if not same or n_rows not in (None, groups.n_rows):
+    shapes = lambda s: {(n, shape) for c in (s.rows, s.group) for n, (shape, _) in c.items()}
+    if shapes(found) != shapes(source) or n_rows not in (None, groups.n_rows):
         raise ValueError(
             f"{folder / ROWS} does not have the rows or columns of the fit. The folder's files do not "
             "belong together."
