@@ -74,6 +74,7 @@ def test_csv_is_read_with_the_kinds_of_a_fit(tmp_path):
     assert read_table(tmp_path / "a.csv", ["id"], kinds)["id"].to_pylist() == ["12", None]
 
 
+@pytest.mark.slow
 def test_text_that_is_all_digits_in_a_batch_is_still_text(tmp_path):
     """A fit's ids and categories are of letters and digits; those of one day happen to be digits."""
     table = shops()
@@ -95,6 +96,7 @@ def test_text_that_is_all_digits_in_a_batch_is_still_text(tmp_path):
     assert done.exit_code == 0, done.output
 
 
+@pytest.mark.slow
 def test_fit_of_one_level_of_the_response(tmp_path):
     high = np.where(np.asarray(shops()["y"]) > 2, "yes", "no")
     write_table(shops().append_column("answer", pa.array(high)), tmp_path / "a.csv")

@@ -133,9 +133,8 @@ def test_the_papers_optimizer_takes_the_papers_step():
     """One step of Adam is its step size, in the direction of the gradient, wherever there is one."""
     model, groups = small()
     family = rf.branch(model, groups, scale_map="paper", centred=False)
-    fitted = rf.fit(
-        model, groups, family=family, optimizer=optax.adam(rf.paper_schedule()), max_steps=1
-    ).family
+    how = dict(optimizer=optax.adam(rf.paper_schedule()), estimator="total", max_steps=1)
+    fitted = rf.fit(model, groups, family=family, **how).family
     moved = [
         np.abs(np.asarray(new) - np.asarray(old)).ravel()
         for new, old in zip(jax.tree.leaves(fitted), jax.tree.leaves(family), strict=True)

@@ -139,6 +139,7 @@ def test_translated_model_is_the_one_that_was_meant(x64):
     )
 
 
+@pytest.mark.slow
 def test_the_recipe_for_censoring_fits_in_float32():
     """Half of the rows are censored, and some so late that their tail is 0 in float32."""
     names: dict = {}

@@ -74,6 +74,7 @@ def test_large_counts_with_their_mean_in_theta():
         assert found.std() == pytest.approx(sd, rel=0.06)
 
 
+@pytest.mark.slow
 def test_counts_that_float32_cannot_weigh():
     """The rounding of y log(mean) - mean, at 1e8 some nats, is named, and not theta's shape."""
     rng = np.random.default_rng(0)

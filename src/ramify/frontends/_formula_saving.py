@@ -105,13 +105,17 @@ def load_rows(folder: Path, by: str, labels: np.ndarray, model: Model) -> Groups
         name.removeprefix(kind): value for name, value in arrays.items() if name.startswith(kind)
     }
     rows, group = part("rows/"), part("group/")
-    per_group = {len(a) for a in (labels, sizes, number, *group.values())}
-    if len(per_group) > 1 or {len(a) for a in (order, *rows.values())} != {sizes.sum()}:
-        raise ValueError(
-            f"{path} does not have the groups of the fit, or as many rows as they have. The folder's "
-            "files do not belong together."
-        )
+    _check_lengths(path, (labels, sizes, number, *group.values()), (order, *rows.values()))
     # Fits were once saved with the outcomes as they came, whatever their distance from zero.
     apart = arrays.get("origin", np.zeros(1))[0] - model.origin
     rows |= {"y": rows["y"] + apart} if apart else {}
     return Groups(by, labels, sizes, rows, group, number, order)
+
+
+def _check_lengths(path: Path, of_groups: tuple[Any, ...], of_rows: tuple[Any, ...]) -> None:
+    labels, sizes, *_ = of_groups
+    if {len(a) for a in of_groups} != {len(labels)} or {len(a) for a in of_rows} != {sizes.sum()}:
+        raise ValueError(
+            f"{path} does not have the groups of the fit, or as many rows as they have. The folder's "
+            "files do not belong together."
+        )
