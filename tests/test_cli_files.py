@@ -142,6 +142,7 @@ def test_table_that_csv_can_not_hold_leaves_no_file(tmp_path, column, said):
     assert (tmp_path / "old.csv").read_text() == "x\n9\n"
 
 
+@pytest.mark.slow
 def test_predict_says_before_the_work_what_csv_can_not_hold(tmp_path):
     write_table(shops(), tmp_path / "a.parquet")
     out = ["--out", tmp_path / "fit", "--steps", 5]

@@ -76,6 +76,7 @@ SITES = {
     "name",
     [pytest.param(x, marks=pytest.mark.slow if x == "numpyro_osic" else ()) for x in EXAMPLES],
 )
+@pytest.mark.slow
 def test_models_of_the_examples_are_understood(name):
     """NumPyro's own example models: which sites are the groups', and a short fit of each."""
     groups, functions = made_in(name)

@@ -238,6 +238,7 @@ def test_factors_have_nothing_to_draw():
         posterior.predict(groups, draws=5)
 
 
+@pytest.mark.slow
 def test_to_arviz_has_everything():
     pytest.importorskip("arviz_base")
     case = numpyro_models.radon()
