@@ -13,7 +13,7 @@ from jaxtyping import Array, PRNGKeyArray, Shaped
 
 from ramify._conditioning import Part, Source, check_columns
 from ramify._data import Groups
-from ramify._data._raw import columns_of, length
+from ramify._data._raw import n_rows
 from ramify._draws import Draws, local_sampler, map_draws, per_draw, posterior_theta
 from ramify._family import Family, example
 from ramify._model import Model
@@ -45,7 +45,7 @@ def read(source: Source, model: Model, table: Any, what: str, *, outcomes: bool 
 
 def has_rows(table: Any, by: str, what: str) -> bool:
     """Whether a table has any rows; Groups count as having some."""
-    return isinstance(table, Groups) or length(by, columns_of(table, [by], what)[by]) > 0
+    return isinstance(table, Groups) or n_rows(table, by, what) > 0
 
 
 def nothing(table: Any, names: Sequence[str] | None, draws: int, categories: int) -> Any:

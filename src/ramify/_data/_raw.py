@@ -94,6 +94,11 @@ def length(name: str, raw: Raw) -> int:
     return len(raw)
 
 
+def n_rows(table: Table, by: str, argument: str = "table") -> int:
+    """Returns the number of rows of a table, told from its column of labels."""
+    return length(by, columns_of(table, [by], argument)[by])
+
+
 def read(name: str, raw: Raw) -> Column:
     """Returns a raw column's values, with any trailing shape, and its nulls."""
     if made_by(raw) == "polars":

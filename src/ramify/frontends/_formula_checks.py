@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
-from ramify._data._raw import columns_of, length
+from ramify._data._raw import columns_of, n_rows
 from ramify.frontends._formula_design import Coding
 from ramify.frontends._formula_likelihoods import Likelihood
 from ramify.frontends._formula_text import FormulaText, error, place_of
@@ -40,7 +40,7 @@ def check_columns(parts: FormulaText, table: Any, used: list[str]) -> None:
             place_of(parts.text, parts.by),
             f"the grouping column {parts.by!r} can't be a predictor or the response as well",
         )
-    if not length(parts.by, columns_of(table, [parts.by])[parts.by]):
+    if not n_rows(table, parts.by):
         raise ValueError("the table has no rows: expected one for each observation.")
 
 

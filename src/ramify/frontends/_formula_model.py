@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ramify._data import Groups
-from ramify._data._raw import columns_of, length
+from ramify._data._raw import columns_of, n_rows
 from ramify._model import Model, Named, Parameter, correlation_cholesky, positive, real
 from ramify._small import solve_lower
 from ramify._types import Batch
@@ -322,7 +322,7 @@ class FormulaModel(Model):
         """
         spec, layout = self.formula, self.formula.layout
         frame = read_frame(table, predictors(spec.parts), what)
-        n = _length(table, spec.by)
+        n = n_rows(table, spec.by)
         frame = frame if len(frame.columns) else no_predictors(np.zeros(n))
         for coding in (spec.common, spec.group):
             check_levels(coding, frame, what)
@@ -376,7 +376,3 @@ def with_labels(rows: dict[str, np.ndarray], table: Any, by: str) -> dict[str, A
 def are_numbers(levels: list[Any]) -> bool:
     """Whether levels of a response are numbers, so that means of them make sense."""
     return all(isinstance(x, int | float) for x in levels)
-
-
-def _length(table: Any, by: str) -> int:
-    return length(by, columns_of(table, [by])[by])

@@ -215,8 +215,6 @@ def _integers(value: Any) -> np.ndarray | None:
     if value is None:
         return None
     dtype = getattr(value, "dtype", type(value))
-    if jnp.issubdtype(
-        dtype, jax.dtypes.extended
-    ):  # keys of random numbers: NumPy has no such dtype
+    if jnp.issubdtype(dtype, jax.dtypes.extended):  # keys of random numbers: not NumPy's
         return None
     return np.asarray(value) if np.dtype(dtype).kind in "iub" else None
