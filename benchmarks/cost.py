@@ -28,9 +28,9 @@ import optax
 
 import ramify as rf
 from benchmarks import in_own_process, show
-from ramify._data import to_device
-from ramify._feed import Feed
-from ramify._steps import Recipe, init, steps
+from ramify.data.resident import to_device
+from ramify.inference.minibatches import Feed
+from ramify.inference.steps import Recipe, init, steps
 
 METHODS = {"branch": rf.branch, "amortized": rf.amortized}
 ROWS_PER_GROUP, ROWS_PER_STEP, DRAWS = 4, 4096, 10

@@ -35,8 +35,8 @@ import optax
 
 import ramify as rf
 from benchmarks import show
-from ramify._draws import draw_theta
-from ramify._metrics import _theta_terms
+from ramify.posterior.draws import draw_theta
+from ramify.posterior.metrics import _theta_terms
 
 M = 10
 BELOW = np.tril_indices(M, -1)

@@ -26,11 +26,12 @@ import optax
 
 import ramify as rf
 from benchmarks import show
-from ramify._computing import computing
-from ramify._data import block_shape, partition, to_device
-from ramify._feed import Feed
-from ramify._marginal import Marginal, Plan
-from ramify._steps import Recipe, State, init, steps
+from ramify.data.partition import block_shape, partition
+from ramify.data.resident import to_device
+from ramify.inference.marginal import Marginal, Plan
+from ramify.inference.minibatches import Feed
+from ramify.inference.steps import Recipe, State, init, steps
+from ramify.numerics.precision import computing
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 import problems  # noqa: E402

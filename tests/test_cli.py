@@ -18,8 +18,8 @@ from pyarrow import csv
 from cli_case import FORMULA, line, ramify, shops
 from ramify._version import __version__
 from ramify.cli import remember_compilations
-from ramify.cli._errors import plain_warnings
-from ramify.cli._files import write_table
+from ramify.cli.errors import plain_warnings
+from ramify.cli.files import write_table
 
 COMMANDS = ["fit", "predict", "summary", "diagnose", "report", "demo"]
 
@@ -211,7 +211,7 @@ def test_help_has_examples(command):
 
 
 def test_help_lists_every_likelihood():
-    from ramify.frontends._formula_likelihoods import LIKELIHOODS
+    from ramify.frontends.formula.likelihoods import LIKELIHOODS
 
     words = set(ramify("fit", "--help").stdout.replace(",", " ").replace(".", " ").split())
     assert set(LIKELIHOODS) <= words
@@ -306,11 +306,11 @@ def test_help_is_quick():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     loaded = json.loads(done.stdout.splitlines()[-1])
-    assert "ramify.cli._commands" in loaded
+    assert "ramify.cli.commands" in loaded
     assert {"jax", "numpy", "pyarrow"} & set(loaded) == set()
 
 
 def test_wheel_would_hold_the_data():
-    data = Path(sys.modules["ramify"].__file__ or "").parent / "data"
+    data = Path(sys.modules["ramify"].__file__ or "").parent / "demo"
     assert (data / "flights.parquet").stat().st_size < 3e6
     assert "CC0" in (data / "README.md").read_text()

@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cli_case import FORMULA, line, ramify, shops
-from ramify.cli._files import formula_columns, read_table, write_table
+from ramify.cli.files import formula_columns, read_table, write_table
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from ramify._summary import Summary
-from ramify.cli import _show
+from ramify.cli import show as _show
+from ramify.posterior.summary import Summary
 
 NAMES = ["x", "average_discount_percentage_over_the_last_thirty_days:channel[first_touch]"]
 

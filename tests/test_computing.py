@@ -12,11 +12,11 @@ from jax.lax import Precision
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import ramify as rf
-from ramify._computing import computing
-from ramify._data import whole
-from ramify._gaussian import scale_factor
-from ramify._local import Layers
-from ramify._model import group_log_lik
+from ramify.data.resident import whole
+from ramify.families.network import Layers
+from ramify.models.densities import group_log_lik
+from ramify.numerics.precision import computing
+from ramify.numerics.triangular import scale_factor
 
 
 def operations(function, *args):

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ramify._data import Groups, to_device
+from ramify.data.groups import Groups
+from ramify.data.resident import to_device
 
 
 def table(**changes):

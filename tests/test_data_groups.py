@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramify._data import Groups
+from ramify.data.groups import Groups
 
 
 def make(sizes, seed=0, **columns):

@@ -7,19 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ramify._data import (
-    Groups,
-    Resident,
-    block_shape,
-    cut,
-    everything,
-    minibatches,
-    partition,
-    rows_needed,
-    sequential,
-    to_device,
-    whole,
-)
+from ramify.data.groups import Groups
+from ramify.data.partition import block_shape, minibatches, partition, rows_needed, sequential
+from ramify.data.resident import Resident, cut, everything, to_device, whole
 
 jitted = jax.jit(cut, static_argnames="R")
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ramify._data import Groups
-from ramify._data._labels import find
+from ramify.data.groups import Groups
+from ramify.data.labels import find
 
 USER = ["bo", "al", "bo", "cy", "al", "bo"]
 X = np.arange(12.0).reshape(6, 2)

@@ -10,8 +10,8 @@ import pytest
 
 import ramify as rf
 from ramify import from_formula
-from ramify._degree import degree, normal_prior
-from ramify._family import example
+from ramify.data.batch import example
+from ramify.models.structure import degree, normal_prior
 
 X = jnp.ones((3, 2))
 

@@ -12,13 +12,14 @@ import pytest
 import oracle
 import ramify as rf
 from exact_fits import exact_fit, gaussian, read
-from ramify import _diagnostics
-from ramify._cloud import Cloud
-from ramify._diagnostics import diagnose, effective_draws, k_hat
-from ramify._draws import draw_theta
-from ramify._posterior import Posterior
-from ramify._summary import Summary, reliability, with_reliability
-from ramify._weighing import theta_log_weights
+from ramify.diagnostics import diagnosis as _diagnostics
+from ramify.diagnostics.diagnosis import diagnose
+from ramify.families.weighted_theta import Cloud
+from ramify.numerics.psis import effective_draws, k_hat
+from ramify.posterior.draws import draw_theta
+from ramify.posterior.posterior import Posterior
+from ramify.posterior.summary import Summary, reliability, with_reliability
+from ramify.posterior.theta_weights import theta_log_weights
 
 SIZES = np.array([4, 0, 3, 6, 1, 5, 2, 3])
 N, DIM = len(SIZES), 2

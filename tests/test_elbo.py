@@ -14,9 +14,11 @@ import oracle
 import ramify as rf
 from conjugate import exact_elbo
 from exact_fits import exact_family, read, regression
-from ramify._data import Groups, cut, partition, to_device, whole
-from ramify._elbo import elbo, seeds, terms
-from ramify._model import Model
+from ramify.data.groups import Groups
+from ramify.data.partition import partition
+from ramify.data.resident import cut, to_device, whole
+from ramify.inference.elbo import elbo, seeds, terms
+from ramify.models.model import Model
 from shaken_families import FAMILIES, family_of
 
 SIZES = np.array([4, 1, 0, 7, 3, 2, 6])

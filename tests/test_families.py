@@ -11,8 +11,9 @@ import oracle
 import ramify as rf
 from conjugate import assemble
 from exact_fits import read, regression
-from ramify._data import Groups, cut, to_device, whole
-from ramify._local import Pooled, Single
+from ramify.data.groups import Groups
+from ramify.data.resident import cut, to_device, whole
+from ramify.families.network import Pooled, Single
 
 SIZES, DIM = np.array([4, 0, 7, 1]), 3
 N = len(SIZES)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import ramify as rf
-from ramify import _steps
-from ramify._data import Groups
-from ramify._feed import Feed
+from ramify.data.groups import Groups
+from ramify.inference import steps as _steps
+from ramify.inference.minibatches import Feed
 
 SIZES = np.array([5, 1, 0, 7, 3, 2, 2, 6, 1, 4, 3, 5])
 N = len(SIZES)

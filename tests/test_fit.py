@@ -10,7 +10,7 @@ import pytest
 import conjugate
 import oracle
 import ramify as rf
-from ramify import _fit_solved
+from ramify.fitting import solved as _fit_solved
 
 MAKE = {"joint": rf.joint, "branch": rf.branch, "amortized": rf.amortized}
 TABLE, _ = oracle.simulate(0, 10, 100, 10)

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ramify.frontends._formula_design import check_levels, code, from_plain, to_plain
-from ramify.frontends._formula_frame import read_frame
+from ramify.frontends.formula.design import check_levels, code, from_plain, to_plain
+from ramify.frontends.formula.frame import read_frame
 
 N = 60
 

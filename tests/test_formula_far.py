@@ -8,8 +8,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import ramify as rf
-from ramify._data import whole
-from ramify.report._facts import outcome_of
+from ramify.data.resident import whole
+from ramify.report.facts import outcome_of
 
 FAR = 1.7e9  # seconds since 1970: float32 knows them to within two minutes
 S = 50

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ramify.frontends.formula import from_formula
+from ramify.frontends.formula.build import from_formula
 
 N = 40
 

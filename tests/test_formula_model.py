@@ -10,13 +10,13 @@ import pytest
 from scipy import stats
 from scipy.special import expit
 
-from ramify._data import whole
-from ramify._degree import uses_theta
-from ramify._family import example
-from ramify._solver import solver
-from ramify.frontends._formula_model import SD
-from ramify.frontends._formula_priors import from_plain, in_words, to_plain
-from ramify.frontends.formula import from_formula
+from ramify.data.batch import example
+from ramify.data.resident import whole
+from ramify.families.solver import solver
+from ramify.frontends.formula.build import from_formula
+from ramify.frontends.formula.model import SD
+from ramify.frontends.formula.priors import from_plain, in_words, to_plain
+from ramify.models.structure import uses_theta
 
 pytestmark = pytest.mark.usefixtures("x64")
 

@@ -15,9 +15,9 @@ from scipy.special import expit
 from typer.testing import CliRunner
 
 import ramify as rf
-from ramify._predict import categories_of, column_names
-from ramify.cli._commands import app
-from ramify.report._texts import worst_of
+from ramify.cli.commands import app
+from ramify.posterior.prediction import categories_of, column_names
+from ramify.report.texts import worst_of
 
 S = 50  # draws, always as many: another number would be compiled again
 FORMULA = "sold ~ scale(x) + poly(w, 2) + kind*size + age + (x | shop)"

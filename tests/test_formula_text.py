@@ -2,7 +2,7 @@
 
 import pytest
 
-from ramify.frontends._formula_text import FormulaError, parse
+from ramify.frontends.formula.text import FormulaError, parse
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ramify._gaussian import (
-    Gaussian,
+from ramify.families.gaussian import Gaussian, gaussian
+from ramify.numerics.triangular import (
     free_numbers,
     free_size,
     free_start,
-    gaussian,
     log_density,
     log_det,
     positive_map,

@@ -7,10 +7,12 @@ import numpyro.distributions as dist
 import pytest
 
 import ramify as rf
-from ramify._data import whole
-from ramify._family import example, group_points
-from ramify._integral import bound, parabola, weigh_block
-from ramify._solver import Quadratic, recombine, solver
+from ramify.data.batch import example
+from ramify.data.resident import whole
+from ramify.families.newton import Quadratic
+from ramify.families.solver import recombine, solver
+from ramify.inference.local_integral import bound, parabola, weigh_block
+from ramify.numerics.points import group_points
 
 THETA = jnp.array([0.3, -1.5])  # tau is small: groups say little of it
 

@@ -10,23 +10,23 @@ import pytest
 from scipy.stats import multivariate_normal, norm
 
 import ramify as rf
-from ramify._data import to_device, whole
-from ramify._integral import bound
-from ramify._marginal import SHARING_PAYS, Expansion, Marginal, Plan
-from ramify._solver import solver
-from ramify._summary import worries
-from ramify._theta import (
+from ramify.data.resident import to_device, whole
+from ramify.families.solver import solver
+from ramify.inference.local_integral import bound
+from ramify.inference.marginal import SHARING_PAYS, Expansion, Marginal, Plan
+from ramify.inference.theta_search import (
     NotFinite,
     Start,
-    _moments,
     _secant,
     _shorter,
     _taught,
     average,
     climb,
     laplace,
-    normal_points,
 )
+from ramify.inference.theta_weights import _moments
+from ramify.numerics.points import normal_points
+from ramify.posterior.summary import worries
 
 
 def test_the_jackknife_removes_the_bias_in_one_over_k():

@@ -9,11 +9,11 @@ import pytest
 
 import oracle
 from exact_fits import exact_fit, gaussian, read, regression
-from ramify import _metrics
-from ramify._data import Groups
-from ramify._family import branch
-from ramify._metrics import Estimate, EvidenceForm, _check_form
-from ramify._posterior import Posterior
+from ramify.data.groups import Groups
+from ramify.families.build import branch
+from ramify.posterior import metrics as _metrics
+from ramify.posterior.metrics import Estimate, EvidenceForm, _check_form
+from ramify.posterior.posterior import Posterior
 
 SIZES = np.array([4, 0, 3, 6, 1])
 N, DIM = len(SIZES), 2

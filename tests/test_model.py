@@ -9,9 +9,12 @@ import pytest
 from numpyro.distributions import constraints
 
 import ramify as rf
-from ramify._data import Groups, cut, to_device, whole
-from ramify._family import example
-from ramify._model import Model, Space, group_log_lik, sum_rows
+from ramify.data.batch import example
+from ramify.data.groups import Groups
+from ramify.data.resident import cut, to_device, whole
+from ramify.models.densities import group_log_lik, sum_rows
+from ramify.models.model import Model
+from ramify.models.parameters import Space
 
 below = lambda n: np.tril_indices(n, -1)
 

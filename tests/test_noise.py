@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ramify._family import group_noise, group_points, orthogonal
-from ramify._gaussian import FREEDOM, log_density, log_density_t
+from ramify.numerics.points import group_noise, group_points, orthogonal
+from ramify.numerics.triangular import FREEDOM, log_density, log_density_t
 
 
 def test_noise_belongs_to_the_group(key):

@@ -15,8 +15,8 @@ from numpyro.infer.reparam import LocScaleReparam
 
 import numpyro_models
 import ramify as rf
-from ramify._data import whole
-from ramify._posterior import Posterior
+from ramify.data.resident import whole
+from ramify.posterior.posterior import Posterior
 
 
 def unfitted(case, method=rf.branch):

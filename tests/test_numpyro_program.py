@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ramify.frontends._program import Program
+from ramify.frontends.numpyro.program import Program
 
 OWN = np.arange(5, dtype=np.int32)
 TURNED = np.array([1, 2, 3, 4, 0], np.int32)

@@ -11,8 +11,9 @@ from numpyro.infer.util import log_density, potential_energy
 
 import numpyro_models
 import ramify as rf
-from ramify._data import cut, partition, to_device, whole
-from ramify._model import sum_rows
+from ramify.data.partition import partition
+from ramify.data.resident import cut, to_device, whole
+from ramify.models.densities import sum_rows
 
 pytestmark = pytest.mark.usefixtures("x64")
 

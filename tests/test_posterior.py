@@ -10,11 +10,13 @@ from scipy import stats
 
 import oracle
 from exact_fits import exact_fit, gaussian, read
-from ramify import _posterior
-from ramify._data import Groups, whole
-from ramify._family import branch, joint
-from ramify._model import Model, positive, real
-from ramify._posterior import Posterior
+from ramify.data.groups import Groups
+from ramify.data.resident import whole
+from ramify.families.build import branch, joint
+from ramify.models.model import Model
+from ramify.models.parameters import positive, real
+from ramify.posterior import posterior as _posterior
+from ramify.posterior.posterior import Posterior
 
 SIZES = np.array([4, 0, 3, 6, 1])
 N, DIM = len(SIZES), 2

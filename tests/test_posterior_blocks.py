@@ -7,8 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ramify._data import Groups, cut, to_device
-from ramify._streaming import blocks, chunk_size, pack, precise_sum, rounded
+from ramify.data.groups import Groups
+from ramify.data.host import blocks, pack, rounded
+from ramify.data.resident import cut, to_device
+from ramify.numerics.memory import chunk_size
+from ramify.numerics.sums import precise_sum
 
 
 @pytest.fixture(scope="module")

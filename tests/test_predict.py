@@ -8,11 +8,12 @@ import pytest
 
 import oracle
 from exact_fits import exact_fit, gaussian, read, regression
-from ramify import _predict
-from ramify._data import Groups
-from ramify._family import amortized, branch, solved
-from ramify._model import Model, real
-from ramify._posterior import Posterior
+from ramify.data.groups import Groups
+from ramify.families.build import amortized, branch, solved
+from ramify.models.model import Model
+from ramify.models.parameters import real
+from ramify.posterior import prediction as _predict
+from ramify.posterior.posterior import Posterior
 
 SIZES = np.array([4, 0, 3, 6, 1])
 N, DIM, DRAWS = len(SIZES), 2, 4000

@@ -9,9 +9,9 @@ import pytest
 
 import oracle
 from exact_fits import exact_fit
-from ramify._diagnostics import Diagnosis
-from ramify._family import solved
-from ramify._posterior import Posterior
+from ramify.diagnostics.diagnosis import Diagnosis
+from ramify.families.build import solved
+from ramify.posterior.posterior import Posterior
 from ramify.report import write_report
 
 pytest.importorskip("plotly")
@@ -56,7 +56,7 @@ def diagnosis(labels, sizes, verdict="check") -> Diagnosis:
 @pytest.fixture(scope="module")
 def posterior():
     """A formula's family as it is before any fit: a page shows it like another."""
-    from ramify.frontends.formula import from_formula
+    from ramify.frontends.formula.build import from_formula
 
     rng = np.random.default_rng(0)
     owner = np.repeat(np.arange(N), rng.integers(1, 30, N))
@@ -130,7 +130,7 @@ def test_tables_and_figures_have_words_for_those_who_do_not_see_them(html):
 
 def test_other_models_and_families_get_the_parts_that_make_sense(tmp_path):
     """A joint family of a model without `simulate`: no groups judged, nothing predicted."""
-    from ramify._model import Model
+    from ramify.models.model import Model
 
     table = oracle.simulate(3, 6, np.full(6, 3), 2)[0]
     fit = exact_fit("joint", table, 6)

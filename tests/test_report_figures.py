@@ -8,9 +8,10 @@ import pytest
 
 import oracle
 from exact_fits import exact_fit, read, regression
-from ramify._model import Model
-from ramify._posterior import Posterior
-from ramify.report import _facts, _figures
+from ramify.models.model import Model
+from ramify.posterior.posterior import Posterior
+from ramify.report import facts as _facts
+from ramify.report import figures as _figures
 
 N, SIZES, DIM = 30, np.arange(30) % 7 + (np.arange(30) > 3), 2
 

@@ -11,13 +11,14 @@ from numpyro.distributions import constraints
 
 import oracle
 from exact_fits import exact_fit, read, regression
-from ramify import _saving
-from ramify._data import Groups
-from ramify._family import amortized, branch, joint, solved
-from ramify._local import Layers
-from ramify._model import Model, constrained, positive, real
-from ramify._posterior import Posterior
-from ramify._saving import load
+from ramify.data.groups import Groups
+from ramify.families.build import amortized, branch, joint, solved
+from ramify.families.network import Layers
+from ramify.io import saving as _saving
+from ramify.io.saving import load
+from ramify.models.model import Model
+from ramify.models.parameters import constrained, positive, real
+from ramify.posterior.posterior import Posterior
 
 SIZES = np.array([2, 0, 3])
 N, DIM = len(SIZES), 2

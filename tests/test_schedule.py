@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ramify._schedule import Plateau, level, paper_schedule
+from ramify.inference.schedules import Plateau, level, paper_schedule
 
 
 def run(plateau, elbo, chunk=50, most=100_000):

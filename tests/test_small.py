@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-from ramify._small import inverse_factor, solve_lower
+from ramify.numerics.small_linalg import inverse_factor, solve_lower
 
 
 def matrices(M, B=50):

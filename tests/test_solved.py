@@ -10,12 +10,13 @@ import pytest
 import oracle
 import problems
 import ramify as rf
-from ramify._data import cut, to_device, whole
-from ramify._degree import uses_theta
-from ramify._elbo import elbo
-from ramify._family import example
-from ramify._marginal import definite
-from ramify._solver import newton, recombine, safe_scale
+from ramify.data.batch import example
+from ramify.data.resident import cut, to_device, whole
+from ramify.families.newton import newton, safe_scale
+from ramify.families.solver import recombine
+from ramify.inference.elbo import elbo
+from ramify.inference.marginal import definite
+from ramify.models.structure import uses_theta
 
 
 def conjugate(dim: int) -> rf.Model:

@@ -7,9 +7,10 @@ import numpyro.distributions as dist
 import pytest
 
 import ramify as rf
-from ramify._marginal import Marginal
-from ramify._pareto import effective_draws
-from ramify._theta import Learned, weigh_cloud
+from ramify.inference.marginal import Marginal
+from ramify.inference.theta_search import Learned
+from ramify.inference.theta_weights import weigh_cloud
+from ramify.numerics.psis import effective_draws
 
 
 @pytest.mark.slow

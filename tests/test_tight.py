@@ -10,11 +10,12 @@ import numpyro.distributions as dist
 import pytest
 
 import ramify as rf
-from ramify import _elbo
-from ramify._data import Groups, whole
-from ramify._elbo import tight, weigh
-from ramify._gaussian import FREEDOM
-from ramify._model import Model
+from ramify.data.groups import Groups
+from ramify.data.resident import whole
+from ramify.inference import elbo as _elbo
+from ramify.inference.elbo import tight, weigh
+from ramify.models.model import Model
+from ramify.numerics.triangular import FREEDOM
 from shaken_families import family_of
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 def main() -> None:
     """Runs the command line, or says which packages it lacks."""
     try:
-        from ramify.cli._commands import app
+        from ramify.cli.commands import app
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] == "ramify":
             raise

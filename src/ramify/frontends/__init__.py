@@ -1,1 +1,4 @@
-"""Other ways to say a model: NumPyro functions and formulas."""
+"""Other ways to write a model: formulas, and NumPyro functions.
+
+Each front end makes a `Model` and an adapter, which reads a user's tables and names results.
+"""

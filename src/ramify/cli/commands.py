@@ -1,0 +1,378 @@
+"""The commands. Each imports what it needs when it runs: `--help` waits for nothing."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from ramify._version import __version__
+from ramify.cli.csv import check_as_csv
+from ramify.cli.errors import OneLineErrors
+from ramify.cli.files import (
+    check_readable,
+    check_writable,
+    formula_columns,
+    read_table,
+    write_table,
+)
+from ramify.io.folder import place_for
+
+app = typer.Typer(
+    cls=OneLineErrors,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,  # a traceback is only shown on request, and then a plain one
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Fit = Annotated[Path, typer.Argument(metavar="FIT", help="Folder that `ramify fit` wrote.")]
+Data = Annotated[
+    Path | None,
+    typer.Argument(metavar="[DATA]", help="Other rows than the fit's own: CSV or Parquet."),
+]
+Seed = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        max=2**32 - 1,  # JAX takes any other for one of these without a word
+        help="Of all randomness: the same seed, the same answer.",
+    ),
+]
+Open = Annotated[bool, typer.Option("--open", help="Open the report in the browser.")]
+Device = Annotated[
+    Literal["cpu", "gpu"] | None, typer.Option(help="Where to compute; by default where JAX would.")
+]
+
+
+def _examples(*lines: str) -> str:
+    """Examples for the end of a command's help; blank lines between keep them on their own."""
+    return "\n\n".join(["[bold]Examples[/bold]", *(f"  {line}" for line in lines)])
+
+
+def _version(asked: bool) -> bool:
+    if asked:
+        typer.echo(f"ramify {__version__}")
+        raise typer.Exit
+    return asked
+
+
+@app.callback(
+    epilog=_examples(
+        "ramify demo",
+        r'ramify fit ratings.parquet "liked ~ 1 + x + (1 + x | user)" --likelihood bernoulli',
+        "ramify report fit/",
+        "ramify COMMAND --help says more about a command.",
+    )
+)
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Bayesian multilevel models with ten to ten million groups, from a formula."""
+
+
+@app.command(
+    epilog=_examples(
+        r'ramify fit sleep.csv "reaction ~ 1 + days + (1 + days | subject)" --out sleep/',
+        r'ramify fit ratings.parquet "liked ~ 1 + x1 + x2 + (1 + x1 + x2 | user)" '
+        "--likelihood bernoulli",
+        r'ramify fit sales/ "sold ~ bs(day, df=5) + (1 | shop)" --likelihood poisson --seconds 600',
+    )
+)
+def fit(
+    data: Annotated[
+        Path,
+        typer.Argument(metavar="DATA", help="CSV or Parquet file, or folder of Parquet files."),
+    ],
+    formula: Annotated[
+        str, typer.Argument(metavar="FORMULA", help="Such as 'y ~ 1 + x + (1 + x | user)'.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the fit.")] = Path("fit"),
+    likelihood: Annotated[
+        str,
+        typer.Option(
+            help="gaussian, student_t, bernoulli, binomial, poisson, negative_binomial or ordered."
+        ),
+    ] = "gaussian",
+    link: Annotated[str | None, typer.Option(help="By default the likelihood's usual one.")] = None,
+    method: Annotated[
+        Literal["solved", "amortized", "branch", "joint"] | None,
+        typer.Option(help="By default `solved` where the model allows it."),
+    ] = None,
+    local_draws: Annotated[
+        int | None, typer.Option(min=1, help="K, importance draws of each group's effects.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Stop after so many steps.")] = None,
+    seconds: Annotated[float | None, typer.Option(min=0, help="Stop after so long.")] = None,
+    seed: Seed = 0,
+    device: Device = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a fit that is in the folder.")
+    ] = False,
+) -> None:
+    """Fit a model to a table with one row per observation.
+
+    Prints a summary and writes the fit to a folder that the other commands read.
+    """
+    from ramify.cli import show as _show
+
+    _check_free(out, overwrite)
+    table = _with_rows(data, read_table(data, formula_columns(formula)))
+    _show.note(f"Read {table.num_rows:,} rows and {table.num_columns} columns of {data}.")
+    use_device(device)
+    import ramify as rf
+
+    model, groups = rf.from_formula(formula, table, likelihood=likelihood, link=link)
+    _show.sizes(groups)
+    family = None if method is None else getattr(rf, method)(model, groups)
+    posterior = rf.fit(
+        model,
+        groups,
+        family=family,
+        local_draws=local_draws,
+        max_steps=steps,
+        max_seconds=seconds,
+        seed=seed,
+    )
+    posterior.save(out)
+    _show.posterior(posterior)
+    _show.note(f"The fit is in {out}. A page about it: ramify report {out}")
+
+
+@app.command(
+    epilog=_examples(
+        "ramify predict fit/ new.csv --out predictions.csv",
+        "ramify predict fit/ new.parquet --given first_rows.parquet --out predictions.parquet",
+        "ramify predict fit/ new.csv --kind mean --interval 0.5 | head",
+    )
+)
+def predict(
+    fit: Fit,
+    new: Annotated[
+        Path,
+        typer.Argument(metavar="NEW", help="Rows to predict: CSV or Parquet, no outcome needed."),
+    ],
+    given: Annotated[
+        Path | None,
+        typer.Option(help="Rows with outcomes to condition groups on, in place of the fit's."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="CSV or Parquet file; by default CSV to the screen.")
+    ] = None,
+    kind: Annotated[
+        Literal["response", "mean", "link", "probability"],
+        typer.Option(
+            help="A new outcome, its mean, the linear predictor, or each ordered level's probability."
+        ),
+    ] = "response",
+    interval: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Mass between the outer quantiles.")
+    ] = 0.9,
+    draws: Annotated[int, typer.Option(min=2, help="Draws of the posterior.")] = 1000,
+    seed: Seed = 0,
+    device: Device = None,
+) -> None:
+    """Predict outcomes for known groups and for groups the fit never saw.
+
+    A group is conditioned on its rows in --given, else on its rows in the fit;
+    a group in neither is drawn from the population. The rows come back in
+    their order with columns mean, sd and quantiles appended; with
+    --kind probability, those of each level of the outcome.
+    """
+    from ramify.cli import show as _show
+
+    if out is not None:
+        check_writable(out)
+    for path in (new, given):
+        if path is not None:
+            check_readable(path)
+    posterior = _load(fit, device)
+    kinds = _kinds(posterior)
+    table = read_table(new, kinds=kinds)
+    if out is None or out.suffix.lower() == ".csv":
+        check_as_csv(table)  # before the work, and before the first line of it is on the screen
+    rows = None if given is None else read_table(given, kinds=kinds)
+    predicted = posterior.predict(
+        table, rows, draws, seed, kind=kind, quantiles=_quantiles(interval)
+    )
+    if out is None:
+        _show.csv(predicted)
+        return
+    write_table(predicted, out)
+    _show.note(f"Predicted {table.num_rows:,} rows{_known(posterior, table)}: {out}")
+
+
+@app.command(
+    epilog=_examples(
+        "ramify summary fit/",
+        "ramify summary fit/ --interval 0.95 --out summary.csv",
+        "ramify summary fit/ --groups groups.parquet",
+    )
+)
+def summary(
+    fit: Fit,
+    interval: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Mass between the outer quantiles.")
+    ] = 0.9,
+    out: Annotated[Path | None, typer.Option(help="Also write it: CSV or Parquet.")] = None,
+    groups: Annotated[
+        Path | None, typer.Option(help="Write every group's effects to a CSV or Parquet file.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Add how far each mean can be relied upon: seconds.")
+    ] = False,
+    device: Device = None,
+) -> None:
+    """Show the population effects, the groups' sds and correlations, and how the fit went."""
+    from ramify.cli import show as _show
+
+    for path in (out, groups):
+        if path is not None:
+            check_writable(path)
+    posterior = _load(fit, device)
+    table = posterior.summary(quantiles=_quantiles(interval), check=check)
+    _show.posterior(posterior, table)
+    if out is not None:
+        write_table(_show.summary_table(table), out)
+    if groups is not None:
+        effects = posterior.group_effects(quantiles=_quantiles(interval))
+        write_table(_show.as_arrow(effects), groups)
+        _show.note(f"Effects of {len(posterior.labels):,} groups: {groups}")
+
+
+@app.command(epilog=_examples("ramify diagnose fit/", "ramify diagnose fit/ ratings.parquet"))
+def diagnose(fit: Fit, data: Data = None, seed: Seed = 0, device: Device = None) -> None:
+    """Say whether the answer can be trusted, why, and which groups are worst."""
+    from ramify.cli import show as _show
+
+    posterior = _load(fit, device)
+    import ramify as rf
+
+    _show.diagnosis(rf.diagnose(posterior, _groups(posterior, data), seed=seed))
+
+
+@app.command(
+    epilog=_examples(
+        "ramify report fit/ --open", "ramify report fit/ ratings.parquet --out page.html"
+    )
+)
+def report(
+    fit: Fit,
+    data: Data = None,
+    out: Annotated[
+        Path | None, typer.Option(help="HTML file; by default report.html in the fit's folder.")
+    ] = None,
+    open: Open = False,
+    device: Device = None,
+) -> None:
+    """Write one HTML page about a fit, which opens offline."""
+    from ramify.cli import show as _show
+
+    out = fit / "report.html" if out is None else out
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise ValueError(f"{out}: expected a name that ends in .html.")
+    posterior = _load(fit, device)
+    import ramify as rf
+
+    out.parent.mkdir(parents=True, exist_ok=True)
+    rf.write_report(posterior, _groups(posterior, data), out)
+    _show.note(f"The report is in {out}")
+    if open:
+        _show.in_browser(out)
+
+
+@app.command(epilog=_examples("ramify demo --open", "ramify demo --out flights/"))
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the fit and the report.")] = Path("demo"),
+    open: Open = False,
+    seed: Seed = 0,
+    device: Device = None,
+) -> None:
+    """Fit real data that ships with the package: is a flight late, by aircraft?
+
+    327,346 flights of 4,037 aircraft: fits most of them, predicts for the
+    aircraft held out, and writes the report.
+    """
+    place_for(out / "fit")
+    use_device(device)
+    from ramify import demo
+
+    demo.run(out, seed)
+    if open:
+        from ramify.cli import show as _show
+
+        _show.in_browser(out / "report.html")
+
+
+def use_device(device: str | None) -> None:
+    """Has JAX compute on the CPU or a GPU; before its first computation."""
+    if device is None:
+        return
+    import jax
+
+    if device == "cpu":
+        jax.config.update("jax_platforms", "cpu")
+        return
+    try:
+        jax.devices("gpu")
+    except RuntimeError:
+        raise ValueError(
+            '--device gpu: JAX finds no GPU here. Install "ramify[cuda]" and a driver, or use '
+            "--device cpu."
+        ) from None
+
+
+def _load(fit: Path, device: str | None) -> Any:
+    """The posterior of a fit's folder."""
+    if not fit.exists():
+        raise FileNotFoundError(f"there is no folder {fit}: ramify fit writes one.")
+    use_device(device)
+    import ramify as rf
+
+    return rf.load(fit)
+
+
+def _groups(posterior: Any, data: Path | None) -> Any:
+    """The data to judge a fit with: those of a file, or the fit's own."""
+    if data is None:
+        return posterior.groups
+    columns = formula_columns(posterior.model.formula.text)
+    table = read_table(data, columns, _kinds(posterior))
+    return posterior.model.groups(_with_rows(data, table))
+
+
+def _with_rows(path: Path, table: Any) -> Any:
+    if not table.num_rows:
+        raise ValueError(f"{path} has no rows: expected one for each observation.")
+    return table
+
+
+def _known(posterior: Any, table: Any) -> str:
+    """How many groups the rows are of, and how many of those the fit has seen."""
+    if not table.num_rows:
+        return ""
+    import ramify as rf
+
+    groups = rf.Groups.from_table(table, by=posterior.by, rows=[]).renumbered(posterior.labels)
+    known = int((groups.number < len(posterior.labels)).sum())
+    return f" of {len(groups):,} groups, {known:,} of them in the fit"
+
+
+def _kinds(posterior: Any) -> dict[str, str]:
+    """What the columns of a fit hold, labels included: "number" or "category"."""
+    spec, labels = posterior.model.formula, posterior.labels.dtype.kind
+    of_labels = {"U": "category", "i": "number", "u": "number"}
+    return spec.kinds | ({spec.by: of_labels[labels]} if labels in of_labels else {})
+
+
+def _quantiles(interval: float) -> tuple[float, float, float]:
+    return 0.5 - interval / 2, 0.5, 0.5 + interval / 2
+
+
+def _check_free(out: Path, overwrite: bool) -> None:
+    """Raises where the fit could not be written: before the work, not after."""
+    if (out / "fit.json").is_file() and not overwrite:
+        raise FileExistsError(f"{out} already holds a fit: pass --overwrite, or another --out.")
+    place_for(out)

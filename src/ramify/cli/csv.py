@@ -1,0 +1,123 @@
+"""CSV files and Arrow tables. A CSV has no types: they are told from its values, or from a fit."""
+
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ramify.data.parquet import first_line
+
+_BLOCK = 2**26  # bytes of a CSV from which the types of its columns are told
+_PADDED = r"^0\d+$"  # 007: a name that is written in digits, and another one than 7
+
+
+def read_csv(
+    path: Path,
+    columns: list[str] | None,
+    kinds: Mapping[str, str],
+    check: Callable[[list[str]], None],
+) -> Any:
+    """Reads a CSV file.
+
+    Args:
+        path: the file.
+        columns: the columns to read; all by default.
+        kinds: name -> "number" or "category", where a fit knows what a column holds.
+        check: called with the names in the header, before the rest is read.
+    """
+    import pyarrow as pa
+    from pyarrow import csv
+
+    try:
+        with csv.open_csv(path, **_options()) as reader:
+            names = reader.schema.names
+        check(names)
+        text = [name for name in columns or names if kinds.get(name) == "category"]
+        table = _read(path, columns, text)
+        padded = _padded(path, table, kinds)
+        if columns:
+            _warn_of_text(path, padded)
+        return _read(path, columns, text + padded) if padded else table
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"{path} can't be read as CSV: {first_line(error)}") from error
+
+
+def check_as_csv(table: Any) -> None:
+    """Raises where a column can't be written as CSV."""
+    import pyarrow as pa
+    from pyarrow import csv
+
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        try:
+            csv.write_csv(pa.table({name: column.slice(0, 0)}), pa.BufferOutputStream())
+            if pa.types.is_binary(column.type) or pa.types.is_fixed_size_binary(column.type):
+                column.cast(pa.string())
+            column.validate(full=True)
+        except pa.ArrowInvalid as error:
+            text = "bytes that are not UTF-8 text" if "UTF8" in str(error) else str(column.type)
+            raise ValueError(
+                f'column "{name}" holds {text}, which a CSV can\'t: drop it, or write a Parquet file '
+                "with --out."
+            ) from error
+
+
+def _read(path: Path, columns: list[str] | None, text: list[str]) -> Any:
+    """Reads columns, some of them as text whatever they look like."""
+    import pyarrow as pa
+    from pyarrow import csv
+
+    blocks = csv.ReadOptions(block_size=_BLOCK)
+    table = csv.read_csv(path, read_options=blocks, **_options(columns, text))
+    for field in table.schema:
+        if pa.types.is_binary(field.type):
+            raise ValueError(
+                f'column "{field.name}" of {path} has text that is not UTF-8: save the file as UTF-8.'
+            )
+    return table
+
+
+def _options(columns: list[str] | None = None, text: list[str] | None = None) -> dict[str, Any]:
+    import pyarrow as pa
+    from pyarrow import csv
+
+    convert = csv.ConvertOptions(
+        # An empty field is a missing value in a column of text as well; "NA" in quotes is a word.
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+        include_columns=columns or [],
+        column_types=dict.fromkeys(text or [], pa.string()),
+    )
+    return {
+        "parse_options": csv.ParseOptions(newlines_in_values=True),
+        "convert_options": convert,
+    }
+
+
+def _padded(path: Path, table: Any, kinds: Mapping[str, str]) -> list[str]:
+    """The columns read as numbers, and not known to be some, that have leading zeros."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from pyarrow import csv
+
+    number = lambda kind: pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    asked = [f.name for f in table.schema if number(f.type) and f.name not in kinds]
+    asked = [name for name in asked if table.column_names.count(name) == 1]
+    found: set[str] = set()
+    pattern = pc.MatchSubstringOptions(_PADDED)
+    if asked:
+        with csv.open_csv(path, **_options(asked, asked)) as reader:
+            for batch in reader:
+                for name in set(asked) - found:
+                    padded = pc.call_function("match_substring_regex", [batch[name]], pattern)
+                    if pc.call_function("any", [padded]).as_py():
+                        found.add(name)
+    return [name for name in asked if name in found]
+
+
+def _warn_of_text(path: Path, padded: list[str]) -> None:
+    for name in padded:
+        warnings.warn(
+            f'column "{name}" of {path} has leading zeros, and is read as text.',
+            UserWarning,
+            stacklevel=4,
+        )

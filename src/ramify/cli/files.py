@@ -1,0 +1,123 @@
+"""Tables in and out of files: CSV and Parquet by suffix, folders of Parquet, only the columns needed."""
+
+import os
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ramify.cli.csv import check_as_csv, read_csv
+from ramify.data.parquet import open_parquet, read_columns
+
+SUFFIXES = (".csv", ".parquet", ".pq")
+
+# A formula in pieces: quoted names, strings, levels as in y[yes] and numbers such as 1e3 whole, then
+# what may name a column.
+_PIECES = re.compile(
+    r"""`(?P<quoted>[^`]*)` | '[^']*' | "[^"]*" | \[[^\]]*\] | \d[\w.]*
+    | (?P<name>[^\W\d][\w.]*) (?P<then>\s*(\(|=(?!=)))?""",
+    re.VERBOSE,
+)
+_CONSTANTS = {"True", "False", "None"}
+
+
+def formula_columns(formula: str) -> list[str]:
+    """The names in a formula that can only be columns, in order of appearance.
+
+    Functions, their keyword arguments, quoted strings and levels in brackets are none; `` `a name` ``
+    may be quoted.
+
+    Example:
+        >>> formula_columns("y | trials(n) ~ 1 + bs(age, df=4) + C(kind, 'a') + (1 + x | shop)")
+        ['y', 'n', 'age', 'kind', 'x', 'shop']
+    """
+    names: dict[str, None] = {}
+    for piece in _PIECES.finditer(formula):
+        name = piece["quoted"] if piece["quoted"] is not None else piece["name"]
+        if name and not piece["then"] and name not in _CONSTANTS:
+            names[name] = None
+    return list(names)
+
+
+def read_table(
+    path: Path, columns: list[str] | None = None, kinds: Mapping[str, str] | None = None
+) -> Any:
+    """Reads a CSV or Parquet file, or a folder of Parquet files, as an Arrow table.
+
+    Args:
+        path: the file or folder.
+        columns: the columns to read; all by default.
+        kinds: name -> "number" or "category" of the columns of a fit: a CSV is read by it.
+    """
+    check_readable(path)
+    if path.suffix.lower() == ".csv" and path.is_file():
+        return read_csv(path, columns, kinds or {}, partial(check_columns, path, columns or []))
+    data = open_parquet(str(path))
+    check_columns(path, columns or [], data.schema.names)
+    return read_columns(data, path, columns)
+
+
+def check_columns(path: Path, wanted: list[str], there: list[str]) -> None:
+    """Raises where a column is not in a file, with the names that come near, or is there twice."""
+    for name in wanted:
+        if there.count(name) > 1:
+            count = there.count(name)
+            raise ValueError(f'{path} has {count} columns named "{name}": rename all but one.')
+        if name in there:
+            continue
+        near = get_close_matches(name, there, n=3) or _same_letters(name, there)
+        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        shown = ", ".join(there[:12]) + (", ..." if len(there) > 12 else "")
+        raise ValueError(f'{path} has no column "{name}"; its columns are {shown}.{hint}')
+
+
+def _same_letters(name: str, there: list[str]) -> list[str]:
+    return [other for other in there if other.lower() == name.lower()]
+
+
+def write_table(table: Any, path: Path) -> None:
+    """Writes an Arrow table to a CSV or Parquet file, by its suffix: all of it or nothing."""
+    check_writable(path)
+    path = path.resolve()  # a link stays one
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}-{os.getpid()}")
+    try:
+        _write(table, beside, path.suffix.lower() == ".csv")
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _write(table: Any, path: Path, as_csv: bool) -> None:
+    if as_csv:
+        from pyarrow import csv
+
+        check_as_csv(table)
+        csv.write_csv(table, path)
+        return
+    import pyarrow.parquet as pq
+
+    pq.write_table(table, path, compression="zstd")
+
+
+def check_writable(path: Path) -> None:
+    """Raises where a table can't be written to such a path: before the work, not after."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise ValueError(f"{path}: expected a name that ends in .csv or .parquet.")
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: expected the name of a file to write.")
+
+
+def check_readable(path: Path) -> None:
+    """Raises where there is no such file, or one of another kind."""
+    if not path.exists():
+        beside = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+        near = get_close_matches(path.name, beside, n=1)
+        hint = f" Did you mean {path.parent / near[0]}?" if near else ""
+        raise FileNotFoundError(f"there is no file {path}.{hint}")
+    if path.is_file() and path.suffix.lower() not in SUFFIXES:
+        raise ValueError(
+            f"{path}: expected a file that ends in .csv or .parquet, or a folder of Parquet files."
+        )

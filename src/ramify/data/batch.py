@@ -1,0 +1,83 @@
+"""Axis letters, and the plain tuples that travel between the parts of the library.
+
+The letters are used in every shape annotation, docstring and document:
+
+| letter | meaning |
+|---|---|
+| N | groups in the data set |
+| B | groups in a block (places; some may be filler) |
+| R | rows in a block (some may be filler) |
+| J | blocks in a partition of the groups |
+| D | dimension of theta, unconstrained |
+| M | dimension of one group's z, unconstrained |
+| S | draws of theta |
+| K | local importance draws per draw of theta |
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Shaped
+
+from ramify.data.groups import Groups
+
+
+class Batch(NamedTuple):
+    """Some groups with all their rows, packed flat into one static shape.
+
+    Rows of a group are contiguous. Filler rows copy a real row and filler groups copy a
+    real group, never zeros: a density is finite there, so masking after the fact is safe
+    for gradients as well.
+
+    Attributes:
+        rows: row columns, each [R, ...].
+        group: group columns u_i, each [B, ...].
+        segment: place in the block (0..B-1) of the group each row belongs to; never decreases.
+        index: number of the group at each place: its row in a table, and its noise.
+        count: rows of the group at each place, n_i; 0 for filler.
+        row_mask: which rows are real.
+        group_mask: which places are real.
+        scale: what makes the sum of the block's local terms unbiased for the sum over all
+            groups: J for one of J blocks, N/|B| for a uniform minibatch, 1 for everything.
+    """
+
+    rows: dict[str, Array]
+    group: dict[str, Array]
+    segment: Int[Array, " R"]
+    index: Int[Array, " B"]  # pyright: ignore[reportIncompatibleMethodOverride]
+    count: Int[Array, " B"]  # pyright: ignore[reportIncompatibleMethodOverride]
+    row_mask: Bool[Array, " R"]
+    group_mask: Bool[Array, " B"]
+    scale: Float[Array, ""]
+
+    def at_rows(self, values: Shaped[Array, "B *rest"]) -> Shaped[Array, "R *rest"]:
+        """For each row what its group has.
+
+        That places never decrease is said, for the derivative: it sums over each group's rows, and
+        if they are known to be neighbours a GPU does so without one atomic addition for each row.
+        """
+        return (
+            jnp.asarray(values)
+            .at[self.segment]
+            .get(indices_are_sorted=True, mode="promise_in_bounds")
+        )
+
+    def group_at_rows(self) -> dict[str, Array]:
+        """For each row the columns of its group."""
+        return {name: self.at_rows(column) for name, column in self.group.items()}
+
+
+def example(groups: Groups) -> Batch:
+    """The shapes and types of a batch of two groups with two rows: enough to trace a model."""
+    shapes = lambda columns: {
+        name: jax.ShapeDtypeStruct(
+            (2, *column.shape[1:]), jax.dtypes.canonicalize_dtype(column.dtype)
+        )
+        for name, column in columns.items()
+    }
+    ints, flags = jax.ShapeDtypeStruct((2,), np.int32), jax.ShapeDtypeStruct((2,), bool)
+    scale = jax.ShapeDtypeStruct((), jnp.zeros(()).dtype)
+    rows, group = shapes(groups.rows), shapes(groups.group)
+    return Batch(rows, group, ints, ints, ints, flags, flags, scale)  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,113 @@
+"""Numeric columns: what is accepted, in which dtype it is kept, and what is refused, in words."""
+
+import numpy as np
+from jaxtyping import Bool, Int, Shaped
+
+from ramify.data.labels import Factor, kind_of, show
+from ramify.data.tables import Raw, any_in_row, read
+
+_INT32 = np.iinfo(np.int32)
+
+
+def numeric(name: str, raw: Raw, factor: Factor) -> Shaped[np.ndarray, "n ..."]:
+    """Reads a column of numbers: finite, without nulls, in a dtype we keep.
+
+    Booleans stay booleans, integers become int32, float32 and float64 stay as they are: what the
+    device takes is decided when data goes there.
+
+    Args:
+        name: the column's name.
+        raw: the column as the user gave it.
+        factor: the labels of the same rows, for messages.
+    """
+    column = read(name, raw)
+    if column.null is None:
+        _check_kind(name, column.values, factor)
+    bad = _not_finite(column.values) if column.null is None else column.null
+    if bad.any():
+        raise ValueError(
+            f'column "{name}" is NaN, infinite or null in {_count(bad)}, the first of them '
+            f"{_at(bad, factor)}; expected finite numbers: drop or impute these rows. (In a NumPyro "
+            "model an outcome may be missing: fill it with any possible value, and mask it by a "
+            "boolean column and numpyro.handlers.mask.)"
+        )
+    return _narrowed(name, column.values, factor)
+
+
+def _check_kind(name: str, values: Shaped[np.ndarray, "n ..."], factor: Factor) -> None:
+    if values.dtype.kind in "biuf" or not len(values):
+        return
+    cures = {
+        "O": "cast it to numbers",
+        "M": "convert it to a number, such as days since some date",
+        "m": "convert it to a number, such as seconds",
+    }
+    cure = cures.get(values.dtype.kind, "encode its categories as integers from 0, or leave it out")
+    first = values.reshape(-1)[0] if values.size else "empty"
+    raise TypeError(
+        f'column "{name}" holds {kind_of(values)} ({values.dtype}; the first is {show(first)}, in '
+        f"group {show(factor.labels[factor.code[0]])}); expected numbers or booleans: {cure}."
+    )
+
+
+def _not_finite(values: Shaped[np.ndarray, "n ..."]) -> Bool[np.ndarray, " n"]:
+    """Returns the rows with anything NaN or infinite in them."""
+    if values.dtype.kind != "f" or np.isfinite(values).all():
+        return np.zeros(len(values), bool)
+    return any_in_row(~np.isfinite(values))
+
+
+def _narrowed(name: str, values: Shaped[np.ndarray, "n ..."], factor: Factor) -> np.ndarray:
+    """Returns the values in the dtype they are kept in."""
+    if values.dtype.kind == "b":
+        return values
+    if values.dtype.kind in "iu":
+        _check_fits(name, values, factor)
+        return values.astype(np.int32, copy=False)
+    return values.astype(np.float32 if values.dtype.itemsize <= 4 else np.float64, copy=False)
+
+
+def _check_fits(name: str, values: Shaped[np.ndarray, "n ..."], factor: Factor) -> None:
+    if not values.size or (values.min() >= _INT32.min and values.max() <= _INT32.max):
+        return
+    outside = (values < _INT32.min) | (values > _INT32.max)
+    bad = any_in_row(outside)
+    raise ValueError(
+        f'column "{name}" holds integers that do not fit 32 bits in {_count(bad)}, the first '
+        f"of them {_at(bad, factor)}: {values[outside][0]}. Number its values from 0 if they are "
+        "identifiers, or cast the column to floating point if they are quantities."
+    )
+
+
+def constant(
+    name: str, values: Shaped[np.ndarray, "n ..."], first: Int[np.ndarray, " N"], factor: Factor
+) -> Shaped[np.ndarray, "N ..."]:
+    """Returns a group column's value in each group, having checked that there is only one.
+
+    Args:
+        name: the column's name.
+        values: the column, with a value per row.
+        first: the first row of each group.
+        factor: the labels of the rows.
+    """
+    each = values[first]  # [N, ...]
+    differs = any_in_row(values != each[factor.code])
+    if differs.any():
+        group = int(factor.code[differs].min())
+        row = int(np.flatnonzero(differs & (factor.code == group))[0])
+        raise ValueError(
+            f'group column "{name}" must have one value per group; in group '
+            f"{show(factor.labels[group])} row {first[group]} has {values[first[group]]} and row "
+            f"{row} has {values[row]}. If it varies from row to row, name it in rows= instead."
+        )
+    return each
+
+
+def _count(bad: Bool[np.ndarray, " n"]) -> str:
+    return f"{int(bad.sum()):,} of {len(bad):,} rows"
+
+
+def _at(bad: Bool[np.ndarray, " n"], factor: Factor) -> str:
+    """Returns where the first bad row is."""
+    row = int(np.flatnonzero(bad)[0])
+    return f"row {row}, in group {show(factor.labels[factor.code[row]])}"

@@ -1,0 +1,314 @@
+"""Groups: a data set in long format, sorted once by group."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Bool, Int64, Shaped
+
+from ramify.data.labels import canonical, find, show
+from ramify.data.reading import group_fields, parquet
+from ramify.data.splitting import held_out
+from ramify.data.tables import Table, objects
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class Groups:
+    """A data set in long format, one row per observation, sorted once by group.
+
+    Groups are numbered 0..N-1 in the order of their sorted labels, and a group's rows keep the
+    order they had. Make one with [`Groups.from_table`][] or [`Groups.from_parquet`][]; it is not
+    meant to be changed afterwards, and its arrays are read-only.
+
+    Attributes:
+        by: name of the column that says which group a row belongs to.
+        labels: the label of each group, [N].
+        sizes: rows of each group, n_i >= 0, [N].
+        rows: row columns, each [n_rows, ...], all rows of a group together.
+        group: group columns, each [N, ...].
+        number: the number of each group in the data set it descends from, [N]: its row in a
+            fitted table, and its noise. 0..N-1 unless made by `subset` or `renumbered`.
+        row_order: position, in the table that was given, of each row kept here, [n_rows].
+
+    Example:
+        ```pycon
+        >>> table = {"user": ["bo", "al", "bo"], "y": [1.0, 2.0, 3.0], "age": [30, 41, 30]}
+        >>> groups = Groups.from_table(table, by="user", rows=["y"], group=["age"])
+        >>> groups.labels.tolist(), groups.sizes.tolist(), groups.rows["y"].tolist()
+        (['al', 'bo'], [1, 2], [2.0, 1.0, 3.0])
+        >>> print(groups)
+        Groups by "user": 2 groups, 3 rows (1 / 1.5 / 2 per group: min / median / max)
+          rows   y    [] float64
+          group  age  [] int32
+
+        ```
+    """
+
+    by: str
+    labels: Shaped[np.ndarray, " N"]
+    sizes: Int64[np.ndarray, " N"]
+    rows: dict[str, np.ndarray]
+    group: dict[str, np.ndarray]
+    number: Int64[np.ndarray, " N"]
+    row_order: Int64[np.ndarray, " n_rows"]
+
+    def __post_init__(self) -> None:
+        own = (self.labels, self.sizes, self.number, self.row_order)
+        for array in (*own, *self.rows.values(), *self.group.values()):
+            array.flags.writeable = False
+
+    @classmethod
+    def from_table(
+        cls,
+        table: Table,
+        *,
+        by: str,
+        rows: str | Sequence[str],
+        group: str | Sequence[str] = (),
+        group_table: Table | None = None,
+    ) -> "Groups":
+        """Reads a table in long format, one row per observation.
+
+        Columns hold finite numbers: booleans stay booleans, integers are kept as int32 and
+        floating-point numbers as they come (on the device they are float32, or float64 where JAX
+        has x64 turned on). An element may itself be an array, of one shape for the whole column:
+        an array [n, ...] in a dict, a list or array column in polars and Arrow, a column of
+        arrays in pandas.
+
+        Args:
+            table: a dict of arrays, a pandas or polars DataFrame, an Arrow Table or RecordBatch.
+            by: the column with the group labels: strings, integers, timestamps, booleans or
+                categories. Floating-point numbers are refused.
+            rows: row columns: x_ij and y_ij.
+            group: group columns, u_i: the same in all rows of a group.
+            group_table: a table with one row per group, with the column `by` and the group
+                columns, which are then looked for there and not in `table`. Its groups are the
+                groups of the data set, including those without any row in `table`; a label that
+                is not in it is an error.
+
+        Raises:
+            ValueError: if columns are missing, of different lengths, empty or named twice; if
+                there is a null, a NaN or an infinity; if a group column varies within a group.
+            TypeError: if a column holds something else than numbers, or labels are unusable.
+
+        Example:
+            ```pycon
+            >>> import numpy as np
+            >>> table = {"day": np.array(["2024-01-02", "2024-01-01"], "M8[D]"), "x": np.eye(2)}
+            >>> Groups.from_table(table, by="day", rows="x")
+            Groups by "day": 2 groups, 2 rows (1 / 1 / 1 per group: min / median / max)
+              rows   x  [2] float64
+
+            ```
+        """
+        return cls(**group_fields(table, by, rows, group, group_table))
+
+    @classmethod
+    def from_parquet(
+        cls,
+        path: Any,
+        *,
+        by: str,
+        rows: str | Sequence[str],
+        group: str | Sequence[str] = (),
+        group_table: Table | None = None,
+    ) -> "Groups":
+        """Reads a Parquet file, or a folder of them, into memory.
+
+        Only the columns that are named get read, but all their rows do, and for a moment there are
+        two copies of them: the data must fit in the host's memory twice.
+
+        Args:
+            path: a file, a folder (searched recursively; `key=value` folders become columns), or
+                a list of files.
+            by: the column with the group labels.
+            rows: row columns.
+            group: group columns.
+            group_table: as in [`Groups.from_table`][]; also a path to Parquet.
+
+        Example:
+            ```pycon
+            >>> import pathlib, tempfile
+            >>> import pyarrow as pa, pyarrow.parquet as pq
+            >>> folder = tempfile.TemporaryDirectory()
+            >>> path = pathlib.Path(folder.name) / "ratings.parquet"
+            >>> pq.write_table(pa.table({"user": ["bo", "al"], "y": [1, 2]}), path)
+            >>> len(Groups.from_parquet(path, by="user", rows=["y"]))
+            2
+            >>> folder.cleanup()
+
+            ```
+        """
+        return cls(**parquet(path, by, rows, group, group_table))
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __iter__(self) -> Iterator[tuple[Any, dict[str, np.ndarray]]]:
+        """Yields each group's label and its columns: rows [n_i, ...] and group columns [...]."""
+        for i, (start, size) in enumerate(zip(self.starts, self.sizes, strict=True)):
+            rows = {name: column[start : start + size] for name, column in self.rows.items()}
+            yield self.labels[i], rows | {name: column[i] for name, column in self.group.items()}
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows, in all groups together."""
+        return len(self.row_order)
+
+    @cached_property
+    def starts(self) -> Int64[np.ndarray, " N"]:
+        """Where each group's rows start."""
+        return np.cumsum(self.sizes) - self.sizes
+
+    def split(self, test_fraction: float = 0.1, seed: int = 0) -> tuple["Groups", "Groups"]:
+        """Splits the rows of every group at random into a training and a test part.
+
+        Both parts keep all N groups with their numbers; in either a group may have no rows. Group
+        i of n_i rows gives `m_i = min(n_i test_fraction, n_i - 1)` of them to the test part on
+        average, rounded up or down at random in such a way that the total is that of the m_i,
+        rounded. So a group always keeps a row to train on, and one with a single row keeps that.
+
+        Args:
+            test_fraction: share of the rows for the test part, between 0 and 1.
+            seed: seed of the random choice.
+
+        Returns:
+            The training part and the test part.
+
+        Example:
+            ```pycon
+            >>> table = {"g": ["a"] * 20 + ["b"] * 10, "y": list(range(30))}
+            >>> train, test = Groups.from_table(table, by="g", rows="y").split(0.1)
+            >>> train.sizes.tolist(), test.sizes.tolist()
+            ([18, 9], [2, 1])
+
+            ```
+        """
+        if not 0.0 < test_fraction < 1.0:
+            raise ValueError(f"test_fraction is {test_fraction}; expected a number between 0 and 1")
+        test = held_out(self.sizes, test_fraction, np.random.default_rng(seed))
+        return self._rows_where(~test), self._rows_where(test)
+
+    def _rows_where(self, kept: Bool[np.ndarray, " n_rows"]) -> "Groups":
+        owner = np.repeat(np.arange(len(self)), self.sizes)[kept]
+        return replace(
+            self,
+            sizes=np.bincount(owner, minlength=len(self)).astype(np.int64),
+            rows={name: column[kept] for name, column in self.rows.items()},
+            row_order=self.row_order[kept],
+        )
+
+    def subset(self, *, labels: Any = None, positions: Any = None) -> "Groups":
+        """Returns some of the groups, in the order asked for; they keep their `number`.
+
+        Args:
+            labels: labels of the groups to keep.
+            positions: instead of labels, positions between 0 and N-1, or a boolean array [N].
+
+        Example:
+            ```pycon
+            >>> groups = Groups.from_table({"g": [7, 8, 9], "y": [1, 2, 3]}, by="g", rows="y")
+            >>> part = groups.subset(labels=[9, 7])
+            >>> part.labels.tolist(), part.number.tolist(), part.rows["y"].tolist()
+            ([9, 7], [2, 0], [3, 1])
+
+            ```
+        """
+        if (labels is None) == (positions is None):
+            raise ValueError("subset needs either labels= or positions=, and not both.")
+        chosen = self._at_positions(positions) if labels is None else self._at_labels(labels)
+        if not len(chosen):
+            raise ValueError(f"subset chose none of the {len(self):,} groups; choose at least one.")
+        if len(np.unique(chosen)) < len(chosen):
+            again = self.labels[np.flatnonzero(np.bincount(chosen) > 1)[0]]
+            raise ValueError(f"subset names group {show(again)} more than once; name it once.")
+        return self._take(chosen)
+
+    def _at_labels(self, labels: Any) -> Int64[np.ndarray, " W"]:
+        chosen = find(self.labels, labels)
+        missing = np.flatnonzero(chosen < 0)
+        if len(missing):
+            raise ValueError(
+                f"{len(missing):,} of the {len(chosen):,} labels asked for are not among the "
+                f"{len(self):,} groups, the first of them {show(list(labels)[missing[0]])}."
+            )
+        return chosen
+
+    def _at_positions(self, positions: Any) -> Int64[np.ndarray, " W"]:
+        chosen = np.asarray(positions)
+        if chosen.dtype == bool:
+            if chosen.shape != (len(self),):
+                raise ValueError(
+                    f"positions is a boolean array of shape {chosen.shape}; expected one entry for "
+                    f"each of the {len(self):,} groups."
+                )
+            return np.flatnonzero(chosen)
+        if chosen.size and (chosen.ndim != 1 or chosen.dtype.kind not in "iu"):
+            raise TypeError("positions must be integers or a boolean array; for labels use labels=")
+        if chosen.size and (chosen.min() < 0 or chosen.max() >= len(self)):
+            raise ValueError(
+                f"positions run from {chosen.min()} to {chosen.max()}; there are {len(self):,} "
+                f"groups: expected 0 to {len(self) - 1}. For labels use labels=."
+            )
+        return chosen.astype(np.int64)
+
+    def _take(self, chosen: Int64[np.ndarray, " W"]) -> "Groups":
+        sizes = self.sizes[chosen]
+        first = self.starts[chosen] - (np.cumsum(sizes) - sizes)
+        rows = np.repeat(first, sizes) + np.arange(sizes.sum())
+        return replace(
+            self,
+            labels=self.labels[chosen],
+            sizes=sizes,
+            rows={name: column[rows] for name, column in self.rows.items()},
+            group={name: column[chosen] for name, column in self.group.items()},
+            number=self.number[chosen],
+            row_order=self.row_order[rows],
+        )
+
+    def renumbered(self, labels: Any) -> "Groups":
+        """Returns the same groups, numbered by their position among another data set's labels.
+
+        That is how they are looked up in a family that was fitted to the other data set. Labels
+        that are not found there get the numbers after its last: len(labels), len(labels) + 1, ...
+
+        Args:
+            labels: the other data set's labels.
+
+        Example:
+            ```pycon
+            >>> groups = Groups.from_table({"g": ["b", "n"], "y": [1, 2]}, by="g", rows="y")
+            >>> groups.renumbered(["a", "b", "c"]).number.tolist()
+            [1, 3]
+
+            ```
+        """
+        given = labels if isinstance(labels, np.ndarray) else objects(list(labels))
+        there = canonical("labels", given)
+        number = find(there, self.labels, "this data set")
+        unseen = number < 0
+        number = np.where(unseen, len(there) - 1 + np.cumsum(unseen), number)
+        return replace(self, number=number)
+
+    def __repr__(self) -> str:
+        low, middle, high = np.quantile(self.sizes, [0, 0.5, 1])
+        empty = int((self.sizes == 0).sum())
+        head = (
+            f'Groups by "{self.by}": {len(self):,} groups, {self.n_rows:,} rows '
+            f"({low:,.0f} / {middle:,g} / {high:,.0f} per group: min / median / max"
+            + (f"; {empty:,} without rows)" if empty else ")")
+        )
+        return "\n".join([head, *_lines("rows", self.rows), *_lines("group", self.group)])
+
+
+def _lines(title: str, columns: dict[str, np.ndarray]) -> list[str]:
+    """Returns a line for each column: its name, the shape of an element and its dtype."""
+    wide = max((len(name) for name in columns), default=0)
+    lines = []
+    for i, (name, column) in enumerate(columns.items()):
+        shape = ", ".join(str(size) for size in column.shape[1:])
+        lines.append(f"  {title if i == 0 else '':<5}  {name:<{wide}}  [{shape}] {column.dtype}")
+    return lines

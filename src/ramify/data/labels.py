@@ -1,0 +1,174 @@
+"""Group labels of any dtype: sorted distinct values, a code per row, and looking labels up."""
+
+import datetime
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Int, Shaped
+
+from ramify.data.tables import Raw, encode, objects
+
+_KINDS = {
+    "b": "booleans",
+    "i": "integers",
+    "u": "integers",
+    "f": "floating-point numbers",
+    "c": "complex numbers",
+    "U": "strings",
+    "S": "bytes",
+    "M": "timestamps",
+    "m": "durations",
+    "O": "Python objects",
+}
+
+
+class Factor(NamedTuple):
+    """A column of labels taken apart.
+
+    Attributes:
+        labels: the distinct labels, sorted.
+        code: which of them each row has.
+    """
+
+    labels: Shaped[np.ndarray, " N"]
+    code: Int[np.ndarray, " n"]
+
+
+def kind_of(values: np.ndarray) -> str:
+    """Returns in words what an array holds."""
+    return _KINDS.get(values.dtype.kind, str(values.dtype))
+
+
+def show(label: Any) -> str:
+    """Returns a label as an error message writes it: strings quoted, the rest plain."""
+    return f'"{label}"' if isinstance(label, str | bytes) else str(label)
+
+
+def factorize(name: str, raw: Raw) -> Factor:
+    """Takes a column of labels apart, sorting only the distinct ones.
+
+    Integers become int64, strings NumPy strings, and timestamps with a time zone UTC. Labels that
+    are equal after that are one group.
+    """
+    if getattr(raw, "ndim", 1) > 1:
+        raise ValueError(f'column "{name}" has shape {raw.shape}; expected one label per row.')
+    try:
+        code, values = encode(raw)
+    except (TypeError, NotImplementedError) as error:
+        raise TypeError(
+            f'column "{name}" cannot hold labels: {error}. Expected strings, integers, '
+            "timestamps or booleans."
+        ) from error
+    _check_nulls(name, code)
+    used = np.bincount(code, minlength=len(values)) > 0
+    values = canonical(f'column "{name}"', values[used])
+    labels, rank = _distinct(name, values)
+    return Factor(labels, rank[(np.cumsum(used) - 1)[code]])
+
+
+def _check_nulls(name: str, code: Int[np.ndarray, " n"]) -> None:
+    rows = np.flatnonzero(code < 0)
+    if len(rows):
+        first = ", ".join(str(row) for row in rows[:5]) + (", ..." if len(rows) > 5 else "")
+        raise ValueError(
+            f'column "{name}" says which group a row belongs to, and is null in {len(rows):,} of '
+            f"{len(code):,} rows (rows {first}): drop these rows or give them a label."
+        )
+
+
+def _distinct(
+    name: str, values: Shaped[np.ndarray, " U"]
+) -> tuple[Shaped[np.ndarray, " N"], Int[np.ndarray, " U"]]:
+    try:
+        labels, rank = np.unique(values, return_inverse=True)
+    except TypeError as error:
+        raise TypeError(
+            f'the labels in column "{name}" cannot be put in order: {error}. Convert them to '
+            "strings, integers or timestamps."
+        ) from error
+    return labels, rank.astype(np.int64)
+
+
+def canonical(where: str, values: Shaped[np.ndarray, " U"]) -> Shaped[np.ndarray, " U"]:
+    """Returns labels in the one dtype we keep for their kind, or refuses them.
+
+    Args:
+        where: what holds them, for messages.
+        values: the labels, of any dtype.
+    """
+    if values.dtype.kind in "OT":
+        values = _from_objects(where, values)
+    if values.dtype.kind in "iu" and len(values):
+        fits = values.dtype.kind == "i" or values.max() <= np.iinfo(np.int64).max
+        return values.astype(np.int64) if fits else values
+    if values.dtype.kind in "fcV" and len(values):
+        raise TypeError(
+            f"{where} holds {kind_of(values)} ({values.dtype}, the first {values[0]}), which do "
+            "not make good labels: cast them to integers or strings. (Integers with missing values "
+            "often arrive as floating-point numbers: drop those rows first.)"
+        )
+    return values
+
+
+def _from_objects(where: str, values: Shaped[np.ndarray, " U"]) -> Shaped[np.ndarray, " U"]:
+    types = {type(value) for value in values}
+    for family, dtype in ((str, np.str_), ((bool, np.bool_), np.bool_), ((int, np.integer), None)):
+        if all(issubclass(kind, family) for kind in types) and types:
+            # NumPy's own choice for integers on both sides of 2 ** 63 is float64.
+            large = dtype is None and min(values) >= 0 and 2**63 <= max(values) < 2**64
+            return np.array(values.tolist(), dtype=np.uint64 if large else dtype)
+    naive = all(getattr(value, "tzinfo", None) is None for value in values)
+    if types in ({datetime.date}, {datetime.datetime}, {np.datetime64}) and naive:
+        return np.array(values.tolist(), dtype="datetime64")
+    if len(types) > 1:
+        raise TypeError(
+            f"{where} mixes labels of types {' and '.join(sorted(t.__name__ for t in types))}; "
+            "expected one type: convert them, for example all to strings."
+        )
+    return np.array(values.tolist()) if types == {float} else values
+
+
+def find(
+    labels: Shaped[np.ndarray, " N"], wanted: Any, where: str = "labels"
+) -> Int[np.ndarray, " W"]:
+    """Returns the position in `labels` of each wanted label, -1 where there is none.
+
+    Args:
+        labels: distinct labels, in any order.
+        wanted: a sequence of labels.
+        where: what holds the wanted ones, for messages.
+    """
+    asked = _as_labels(labels, wanted, where)
+    if not len(labels) or not len(asked):
+        return np.full(len(asked), -1)
+    if labels.dtype == object:
+        place = {label: i for i, label in enumerate(labels)}
+        return np.array([place.get(label, -1) for label in asked], dtype=np.int64)
+    # int64 and uint64 would meet in float64, where neighbours among large ids are one number.
+    both_integers = labels.dtype.kind in "iu" and asked.dtype.kind in "iu"
+    same = asked.astype(labels.dtype) if both_integers else asked
+    inside = (same < 0) == (asked < 0) if both_integers else True  # else it has wrapped around
+    order = np.argsort(labels, kind="stable")
+    at = np.searchsorted(labels, same, sorter=order)
+    place = order[np.minimum(at, len(labels) - 1)]
+    return np.where((labels[place] == same) & inside, place, -1)
+
+
+def _as_labels(
+    labels: Shaped[np.ndarray, " N"], wanted: Any, where: str
+) -> Shaped[np.ndarray, " W"]:
+    """Returns the wanted labels with the kind that `labels` have."""
+    if isinstance(wanted, str | bytes) or not hasattr(wanted, "__len__"):
+        raise TypeError(f"{where} is {wanted!r}; expected a list of labels.")
+    asked = wanted if isinstance(wanted, np.ndarray) else objects(list(wanted))
+    if labels.dtype.kind == "M" and asked.dtype.kind in "OU":
+        # In the labels' unit or finer: a moment must not be rounded onto a label.
+        unit = np.promote_types(labels.dtype, "datetime64[us]")
+        return np.array(list(asked), dtype=unit)
+    asked = canonical(where, asked)
+    if len(asked) and len(labels) and kind_of(asked) != kind_of(labels):
+        raise TypeError(
+            f"{where} holds {kind_of(asked)} and the data's labels are {kind_of(labels)} (the "
+            f"first {show(labels[0])}): convert one to the other."
+        )
+    return asked

@@ -1,0 +1,259 @@
+"""Whether to trust a fit: importance weights of theta and of every group, and a verdict in words.
+
+A posterior approximation q is as good as the weights p/q of its own draws are even: see `numerics.psis` for
+k-hat, which says how even, and Yao et al., "Yes, but did it work?" (2018), for the idea.
+"""
+
+from dataclasses import dataclass
+from typing import final
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Float64, Int64, PRNGKeyArray, Shaped
+
+from ramify.data.batch import Batch
+from ramify.data.groups import Groups
+from ramify.data.host import blocks
+from ramify.diagnostics.verdict import Locals, Theta, Verdict, judge
+from ramify.families.branched import Branched
+from ramify.families.conditional import Local
+from ramify.inference.local_integral import bound
+from ramify.models.densities import log_joint
+from ramify.models.model import Model
+from ramify.numerics.points import group_noise, group_points
+from ramify.numerics.precision import computing
+from ramify.numerics.psis import effective_draws as effective_draws
+from ramify.numerics.psis import k_hat as k_hat
+from ramify.numerics.triangular import FREEDOM
+from ramify.posterior.draws import Draws, draw_theta
+from ramify.posterior.posterior import Posterior
+from ramify.posterior.prediction import labelled
+from ramify.posterior.theta_weights import WORK, affordable, solved_once, theta_log_weights
+
+THETAS = 4  # draws of theta at which each group is judged
+FEWEST, MOST = 64, 256  # draws of z at each
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class Diagnosis:
+    """What `diagnose` found; printing it shows the verdict, the reasons and the worst groups.
+
+    Attributes:
+        verdict: "trust", "check" or "do not trust".
+        reasons: sentences: what was found and, where something is wrong, what to do.
+        k_hat: of theta's importance weights.
+        effective_draws: how many of `draws` the weights of theta leave.
+        draws: draws of theta that were weighed.
+        shift: by coordinate of the unconstrained theta, how far the weights move its mean, in sds.
+        shift_noise: how far the noise in the weights alone would move a mean.
+        by: name of the label column.
+        labels: the groups that were judged, [N]; empty for a joint family.
+        sizes: their rows.
+        group_k_hat: of each group's weights.
+        group_effective: share of its draws that each group's weights leave.
+        gap: what the group's Gaussian loses, in nats: tight bound less plain.
+        converged: whether the group's own solution was found.
+    """
+
+    verdict: Verdict
+    reasons: list[str]
+    k_hat: float
+    effective_draws: float
+    draws: int
+    shift: dict[str, float]
+    shift_noise: float
+    by: str
+    labels: Shaped[np.ndarray, " N"]
+    sizes: Int64[np.ndarray, " N"]
+    group_k_hat: Float64[np.ndarray, " N"]
+    group_effective: Float64[np.ndarray, " N"]
+    gap: Float64[np.ndarray, " N"]
+    converged: Bool[np.ndarray, " N"]
+
+    def worst(self, count: int = 10) -> dict[str, np.ndarray]:
+        """The worst groups as a table: unconverged ones first, then by k-hat, then by gap."""
+        order = np.lexsort((-self.gap, -self.group_k_hat, self.converged))[:count]
+        columns = {
+            "n": self.sizes,
+            "k_hat": self.group_k_hat,
+            "effective": self.group_effective,
+            "gap": self.gap,
+            "converged": self.converged,
+        }
+        table = labelled(self.by, self.labels, columns)
+        return {name: column[order] for name, column in table.items()}
+
+    def __repr__(self) -> str:
+        """The verdict, the reasons, and the five worst groups."""
+        lines = [f"Verdict: {self.verdict}", *(f"  - {reason}" for reason in self.reasons)]
+        if len(self.labels):
+            lines += ["Worst groups:", *_table(self.worst(5))]
+        return "\n".join(lines)
+
+
+@computing
+def diagnose(
+    posterior: Posterior, groups: Groups | None = None, draws: int | None = None, seed: int = 0
+) -> Diagnosis:
+    """Judges a fit by the importance weights of its own draws.
+
+    Theta is weighed against its marginal posterior, log p(theta) + sum_i log p^(y_i | theta) -
+    log q(theta), with the groups' z integrated out by importance draws that all draws of theta share.
+    Each group is weighed at some draws of theta, log p(y_i, z | theta) - log q(z | theta). A joint family
+    has no q(z_i | theta): its weights are those of everything together, and its groups are not judged.
+
+    Args:
+        posterior: the fit.
+        groups: the data; those of the fit by default.
+        draws: S, draws of theta; by default as many as seconds allow, 50 to 1,000.
+        seed: the answer is a function of it.
+    """
+    groups = posterior._for_metrics(groups)
+    # Not the draws of the fit itself: its own Monte Carlo error is to be seen.
+    key = jax.random.fold_in(jax.random.key(seed), 2**31 - 1)
+    S, K = affordable(posterior.model, groups, draws)
+    theta, sd = _proposal(posterior, key, S)
+    log_weights, noise = theta_log_weights(posterior.family, posterior.model, groups, theta, K)
+    judged, locals_ = _judge_groups(posterior, groups, jax.random.fold_in(key, 1))
+    found = Theta(
+        k_hat(log_weights),
+        effective_draws(log_weights),
+        S,
+        dict(zip(posterior.model.theta.coordinates(), _shift(theta, sd, log_weights), strict=True)),
+        _shift_noise(theta, sd, log_weights, noise),
+    )
+    verdict, reasons = judge(posterior, found, judged, locals_, groups)
+    return Diagnosis(verdict, reasons, *found, posterior.by, judged.labels, judged.sizes, *locals_)
+
+
+def _judge_groups(posterior: Posterior, groups: Groups, key: PRNGKeyArray) -> tuple[Groups, Locals]:
+    """Weighs each group's local draws; a random part of the groups where all would be too many."""
+    family, model = posterior.family, posterior.model
+    if not isinstance(family, Branched):
+        none = np.zeros(0)
+        return groups._take(np.zeros(0, np.int64)), Locals(none, none, none, none > 0)
+    order = np.random.default_rng(0).permutation(len(groups))
+    within = np.cumsum(groups.sizes[order] + 1) <= 2 * WORK // (THETAS * FEWEST)
+    within[0] = True
+    judged = groups if within.all() else groups.subset(positions=np.sort(order[within]))
+    theta, tight = draw_theta(key, family, model, THETAS), posterior.local_draws > 1
+    K = int(np.clip(WORK // (4 * THETAS * (judged.n_rows + len(judged))), FEWEST, MOST))
+    found = []
+    for block in blocks(judged):
+        out = _local_block(family, model, block.batches[0], theta, K, tight)
+        real = slice(0, block.stop - block.start)
+        weights, gap, converged = (np.asarray(x)[..., real] for x in out)
+        own = np.asarray(weights, np.float64)
+        share = effective_draws(own) / len(own)
+        found.append(Locals(k_hat(own), share, gap.astype(np.float64), converged))
+    return judged, Locals(*(np.concatenate(column) for column in zip(*found, strict=True)))
+
+
+@eqx.filter_jit
+def _local_block(
+    family: Branched, model: Model, batch: Batch, draws: Draws, K: int, tight: bool
+) -> tuple[Float[Array, "W B"], Float[Array, " B"], Bool[Array, " B"]]:
+    """Log weights over their median at the same theta, the Gaussian's gap, and who converged.
+
+    Weights are those of what draws come from: the Student t proposal of a tight fit, or the Gaussian.
+    """
+    conditional, site = solved_once(family, model, batch, lean=False)
+    converged = jnp.ones(len(batch.index), bool) if site is None else site.converged
+    M = model.z.size
+
+    def one(key: PRNGKeyArray, theta: Float[Array, " D"]) -> tuple[Array, Array]:
+        local = conditional(theta)
+        if tight:
+            points = group_points(key, batch.index, K, M)
+        else:
+            points = jnp.moveaxis(group_noise(key, batch.index, (K, M)), 1, 0)
+        z, log_q = jax.vmap(local.propose if tight else local.draw)(points)
+        joint = jax.lax.map(lambda z: log_joint(model, batch, theta, z), z, batch_size=8)
+        return _centred(joint - log_q), _gap(local, joint, z, log_q)
+
+    weights, gaps = jax.lax.map(lambda x: one(*x), (draws.keys, draws.theta))
+    gap = jnp.mean(gaps, 0)
+    return weights.reshape(-1, weights.shape[-1]), gap, converged | ~batch.group_mask
+
+
+def _centred(log_weight: Float[Array, "K B"]) -> Float[Array, "K B"]:
+    """Weights of one theta over their median: their mean would follow the tail that is judged."""
+    return log_weight - jnp.median(log_weight, 0)[None]
+
+
+def _gap(
+    local: Local,
+    joint: Float[Array, "K B"],
+    z: Float[Array, "K B M"],
+    log_q: Float[Array, "K B"],
+) -> Float[Array, " B"]:
+    """Log p^(y_i | theta) less the Gaussian's ELBO, both from the same draws."""
+    gaussian = jax.vmap(local.log_prob)(z)
+    share = jax.nn.softmax(gaussian - log_q, 0)
+    plain = jnp.sum(share * (joint - gaussian), 0)
+    return bound(joint - log_q)[0] - plain
+
+
+def _proposal(
+    posterior: Posterior, key: PRNGKeyArray, S: int
+) -> tuple[Draws, Float64[np.ndarray, " D"]]:
+    """Draws of theta to weigh, and theta's sds.
+
+    From q(theta); or, where the fit has weighted draws in its place, from a Student t like theirs, since
+    what is to be seen then is whether new weights agree with those of the fit.
+    """
+    drawn = draw_theta(key, posterior.family, posterior.model, S)
+    cloud = getattr(posterior.family, "cloud", None)
+    if cloud is None:
+        covariance = np.asarray(posterior.family.theta.covariance, np.float64)
+        return drawn, np.sqrt(np.diagonal(covariance))
+    D, rng = len(cloud.mean), np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    factor = np.linalg.cholesky(cloud.covariance * (FREEDOM - 2) / FREEDOM)
+    points = rng.normal(size=(S, D)) / np.sqrt(rng.chisquare(FREEDOM, (S, 1)) / FREEDOM)
+    log_q = -0.5 * (FREEDOM + D) * np.log1p(np.sum(points**2, 1) / FREEDOM)  # less a constant
+    new = Draws(jnp.asarray(cloud.mean + points @ factor.T), jnp.asarray(log_q), drawn.keys)
+    kind = drawn.theta.dtype
+    new = new._replace(theta=new.theta.astype(kind), log_q=new.log_q.astype(kind))
+    return new, np.sqrt(np.diagonal(cloud.covariance))
+
+
+def _shift(
+    theta: Draws, sd: Float64[np.ndarray, " D"], log_weights: Float64[np.ndarray, " S"]
+) -> list[float]:
+    """How far the weights move the mean of each coordinate, in its sds."""
+    drawn = np.asarray(theta.theta, np.float64)
+    # Less the draws' own mean: what is left is what the weights do.
+    return ((_normalised(log_weights) @ drawn - drawn.mean(0)) / sd).tolist()
+
+
+def _shift_noise(
+    theta: Draws,
+    sd: Float64[np.ndarray, " D"],
+    log_weights: Float64[np.ndarray, " S"],
+    noise: Float64[np.ndarray, " S"],
+) -> float:
+    """How far the noise in the weights moves means, in sds: root mean square over coordinates."""
+    weight = _normalised(log_weights)
+    drawn = np.asarray(theta.theta, np.float64)
+    moved = weight @ ((drawn - weight @ drawn) * (noise - weight @ noise)[:, None]) / sd
+    return float(np.sqrt(np.mean(moved**2)))
+
+
+def _normalised(log_weights: Float64[np.ndarray, " S"]) -> Float64[np.ndarray, " S"]:
+    weight = np.exp(np.nan_to_num(log_weights - log_weights.max(), nan=-np.inf))
+    return weight / max(weight.sum(), 1e-300)
+
+
+def _table(columns: dict[str, np.ndarray]) -> list[str]:
+    """Columns as lines of text."""
+    show = lambda x: f"{x:.2f}" if isinstance(x, float) else str(x)
+    cells = [[name, *map(show, column.tolist())] for name, column in columns.items()]
+    wide = [max(map(len, column)) for column in cells]
+    rows = zip(*cells, strict=True)
+    return [
+        "  " + "  ".join(c.rjust(w) for c, w in zip(row, wide, strict=True)).rstrip()
+        for row in rows
+    ]

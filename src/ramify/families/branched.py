@@ -1,0 +1,67 @@
+"""Branched: q(theta) prod_i q(z_i | theta), the structure of the posterior itself."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from ramify.data.batch import Batch
+from ramify.families.conditional import Local
+from ramify.families.gaussian import Gaussian
+from ramify.families.weighted_theta import Cloud
+from ramify.models.model import Model
+from ramify.numerics.points import group_noise
+
+
+class Draw(NamedTuple):
+    """One draw of (theta, z) from a family, with its log density split as the ELBO needs it.
+
+    `noise` has the standard normals that theta and z were made of; of a joint family, all with theta's.
+    """
+
+    theta: Float[Array, " D"]
+    z: Float[Array, "B M"]
+    log_q_theta: Float[Array, ""]
+    log_q_z: Float[Array, " B"]
+    noise: tuple[Array, Array]
+
+
+class Branched(eqx.Module):
+    """q(theta) prod_i q(z_i | theta): the structure of the posterior itself (Definition 1)."""
+
+    theta: Gaussian
+    local: Any  # Table | Amortizer | Solver: whoever has `conditional`
+    N: int = eqx.field(static=True)
+    cloud: Cloud | None = None  # weighted draws that correct q(theta), where there are any
+
+    def theta_moments(self) -> tuple[Array, Array]:
+        """Mean and covariance of theta, unconstrained: of the cloud, where there is one."""
+        said = self.theta if self.cloud is None else self.cloud
+        return jnp.asarray(said.mean), jnp.asarray(said.covariance)
+
+    def conditional(self, model: Model, batch: Batch) -> Callable[[Array], Local]:
+        """Theta -> q(z_i | theta) of the block's groups."""
+        return self.local.conditional(model, batch, self.theta.mean)
+
+    def draw(
+        self, key: PRNGKeyArray, model: Model, batch: Batch, sign: float | Array = 1.0
+    ) -> Draw:
+        """Theta ~ q(theta), then z_i ~ q(z_i | theta) of the block; with sign -1 the mirror image."""
+        key_theta, key_z = jax.random.split(key)
+        noise = sign * jax.random.normal(key_theta, (self.theta.dim,))
+        theta, log_q_theta = self.theta.draw(noise)
+        local = self.conditional(model, batch)(theta)
+        noise_z = sign * group_noise(key_z, batch.index, (local.mean.shape[-1],))
+        z, log_q_z = local.draw(noise_z)
+        return Draw(theta, z, log_q_theta, log_q_z, (noise, noise_z))
+
+    def log_q(
+        self, model: Model, batch: Batch, draw: Draw, *, own: bool = False
+    ) -> tuple[Array, Float[Array, " B"]]:
+        """Log q(theta) and log q(z_i | theta) at a draw, by triangular solves; or at its `own`."""
+        local = self.conditional(model, batch)(draw.theta)
+        noise = draw.noise if own else (None, None)
+        return self.theta.log_prob(draw.theta, noise[0]), local.log_prob(draw.z, noise[1])

@@ -1,0 +1,205 @@
+"""The variational families: Joint and Branched, and the functions that build them.
+
+Two classes make all of the paper's nine families (its table of variational families) and the
+solved one. A family draws (theta, z) for a block together with log q, split into the part that
+belongs to theta and a part for each group.
+"""
+
+from typing import Any, get_args
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PRNGKeyArray
+
+from ramify.data.batch import example
+from ramify.data.groups import Groups
+from ramify.families.branched import Branched
+from ramify.families.conditional import Form
+from ramify.families.gaussian import Gaussian, gaussian
+from ramify.families.joint import Joint
+from ramify.families.network import (
+    FEATURE_WIDTHS,
+    PARAMETER_WIDTHS,
+    Amortizer,
+    Layers,
+    Pooled,
+    Single,
+    column_moments,
+)
+from ramify.families.solver import Solver, solver
+from ramify.families.table import Table
+from ramify.models.model import Model
+from ramify.numerics.triangular import Covariance, ScaleMap
+
+MAX_JOINT = 20_000  # a dense factor of this order is 1.6 GB in float32, before Adam's moments
+
+
+Family = Branched | Joint
+
+
+def joint(
+    model: Model, groups: Groups, covariance: Covariance = "dense", *, scale_map: ScaleMap = "log"
+) -> Joint:
+    """One Gaussian over theta and every group's z (equation of the joint ELBO).
+
+    Costs (D + N M)^2 / 2 numbers when dense: for tens of groups, not thousands. It can't
+    subsample and knows nothing of new groups.
+
+    Example:
+        joint(model, groups, covariance="block")
+    """
+    _check_covariance("joint", covariance)
+    D, M, N = model.theta.size, model.z.size, len(groups)
+    total, start = D + N * M, _theta_scale(N, scale_map)
+    if covariance != "diagonal" and total > MAX_JOINT:
+        raise ValueError(
+            f"joint({covariance!r}) over {total} dimensions ({N} groups) needs a factor with "
+            f"{total * (total + 1) // 2:,} entries; use branch(), amortized() or solved()."
+        )
+    make = lambda dim, scale: gaussian(
+        dim, diagonal=covariance == "diagonal", scale=scale, map=scale_map
+    )
+    parts = (make(D, start), make(N * M, 1.0)) if covariance == "block" else (make(total, start),)
+    return Joint(parts, D, M, N)
+
+
+def branch(
+    model: Model,
+    groups: Groups,
+    covariance: Covariance = "dense",
+    *,
+    scale_map: ScaleMap = "log",
+    centred: bool = True,
+) -> Branched:
+    """q(theta) prod_i N(z_i | b_i + W_i (theta - centre), Sigma_i), parameters for each group.
+
+    Parameters grow with N: see `Table`. `centred=False` is the paper's plain mu_i + A_i theta.
+    """
+    _check_covariance("branch", covariance)
+    form = Form(model.theta.size, model.z.size, covariance, scale_map, centred)
+    table = Table(jnp.tile(form.start(), (len(groups), 1)), form)
+    return Branched(_theta(model, groups, covariance, scale_map), table, len(groups))
+
+
+def amortized(
+    model: Model,
+    groups: Groups,
+    covariance: Covariance = "dense",
+    *,
+    encoder: Any = None,
+    scale_map: ScaleMap = "log",
+    centred: bool = True,
+    count_aware: bool = True,
+    standardise: bool = True,
+    seed: int = 0,
+) -> Branched:
+    """q(theta) prod_i q(z_i | theta) with parameters read from the group's rows by one network.
+
+    The default is the paper's network (64-64-64-128 on each row, squares appended, mean over rows,
+    then 256-256-256) that also sees n_i; group columns enter after pooling. Where every group has
+    exactly one row it is a plain network without pooling. For a symmetric model only: one whose
+    densities do not use the identity of the group (the paper's table of applicability).
+
+    Args:
+        model: the model.
+        groups: the data, for columns, sizes and scales.
+        covariance: "dense", "block" or "diagonal".
+        encoder: any Equinox module called as encoder(rows [R, F], batch) -> [B, E], invariant to the
+            order of a group's rows (pool with `batch.segment`); the parameter network follows it.
+        scale_map: "log", or "paper" for the paper's.
+        centred: False for the paper's plain mu_i + A_i theta.
+        count_aware: False for the paper's plain pooling.
+        standardise: False feeds the columns as they are.
+        seed: makes the initial weights.
+    """
+    _check_covariance("amortized", covariance)
+    form = Form(model.theta.size, model.z.size, covariance, scale_map, centred)
+    key_features, key_head = jax.random.split(jax.random.key(seed))
+    width = lambda columns: sum(int(np.prod(c.shape[1:])) for c in columns.values())
+    if encoder is None:
+        encoder = _default_encoder(key_features, groups, width(groups.rows), count_aware)
+    embedding = _embedding_width(encoder, groups) + width(groups.group)
+    head = Layers(key_head, (embedding, *PARAMETER_WIDTHS, sum(form.sizes)), last_scale=0.001)
+    columns = column_moments(groups.rows | groups.group, standardise)
+    local = Amortizer(encoder, head, form.start(), columns, form)
+    return Branched(_theta(model, groups, covariance, scale_map), local, len(groups))
+
+
+def solved(model: Model, groups: Groups, *, rounds: int = 1, start: Any = None) -> Branched:
+    """q(theta) prod_i q(z_i | theta) with the local conditional solved for on the group's own rows.
+
+    Nothing local is learned: see `families.solver`. Exact where p(z | theta) is Gaussian and the likelihood
+    quadratic in z; new groups need no refit. For likelihoods twice differentiable in a z of up to a
+    few dozen dimensions.
+
+    Args:
+        model: the model.
+        groups: the data.
+        rounds: rounds of variational Newton after Newton; 0 is Laplace's approximation.
+        start: a fitted amortized family whose network gives Newton its first guess.
+    """
+    local = solver(
+        model, example(groups), rounds=rounds, start=None if start is None else start.local
+    )
+    return Branched(_theta(model, groups, "dense", "log"), local, len(groups))
+
+
+def _theta(model: Model, groups: Groups, covariance: Covariance, scale_map: ScaleMap) -> Gaussian:
+    scale = _theta_scale(len(groups), scale_map)
+    return gaussian(model.theta.size, diagonal=covariance == "diagonal", scale=scale, map=scale_map)
+
+
+def _theta_scale(N: int, scale_map: ScaleMap) -> float:
+    """Where q(theta)'s sd starts: near its end 1/sqrt(N) for ours, at one for the paper's map."""
+    return 1.0 if scale_map == "paper" else float(np.clip(N**-0.5, 0.01, 0.3))
+
+
+def _check_covariance(family: str, covariance: str) -> None:
+    if covariance not in get_args(Covariance):
+        raise ValueError(
+            f'{family}() expected covariance "dense", "block" or "diagonal"; got {covariance!r}.'
+        )
+
+
+def _default_encoder(key: PRNGKeyArray, groups: Groups, width: int, count_aware: bool) -> Any:
+    if np.all(groups.sizes == 1):
+        return Single(Layers(key, (width, *FEATURE_WIDTHS)))
+    return Pooled(Layers(key, (width, *FEATURE_WIDTHS)), count_aware)
+
+
+def _embedding_width(encoder: Any, groups: Groups) -> int:
+    """The encoder's output width, found by tracing it."""
+    width = sum(int(np.prod(c.shape[1:])) for c in groups.rows.values())
+    rows = jax.ShapeDtypeStruct((2, width), jnp.zeros(()).dtype)
+    out = eqx.filter_eval_shape(encoder, rows, example(groups))
+    if getattr(out, "ndim", 0) != 2 or out.shape[0] != 2:
+        raise ValueError(
+            f"amortized() expected an encoder(rows [R, F], batch) that returns [B, E]; for 2 groups "
+            f"it returned {getattr(out, 'shape', type(out).__name__)}."
+        )
+    return int(out.shape[1])
+
+
+def method_of(family: Family) -> str:
+    """The name of the function that makes such a family."""
+    if isinstance(family, Joint):
+        return "joint"
+    if isinstance(family.local, Table):
+        return "branch"
+    return "solved" if isinstance(family.local, Solver) else "amortized"
+
+
+def covariance_of(family: Family) -> str | None:
+    """The structure of a learned family's covariance; a solved one has none to choose."""
+    if isinstance(family, Joint):
+        if family.parts[0].diagonal:
+            return "diagonal"
+        return "dense" if len(family.parts) == 1 else "block"
+    return None if isinstance(family.local, Solver) else family.local.form.covariance
+
+
+def is_fixed(family: Family) -> bool:
+    """Whether the family has parameters for the groups of its fit, and for no others."""
+    return method_of(family) in ("joint", "branch")

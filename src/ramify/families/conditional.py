@@ -1,0 +1,88 @@
+"""The Gaussian conditional q(z_i | theta) of a block, and the shape of a learned one."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ramify.numerics.triangular import (
+    Covariance,
+    ScaleMap,
+    free_size,
+    free_start,
+    log_density,
+    log_density_t,
+    log_det,
+    scale_factor,
+    times,
+    whiten,
+)
+
+
+class Local(NamedTuple):
+    """q(z_i | theta) of every group of a block, for one theta."""
+
+    mean: Float[Array, "B M"]
+    scale: Float[Array, "B M *M"]
+
+    def draw(self, noise: Float[Array, "B M"]) -> tuple[Float[Array, "B M"], Float[Array, " B"]]:
+        """Mean + L noise, and its log density computed from the noise."""
+        return self.mean + times(self.scale, noise), log_density(noise, self._log_det())
+
+    def log_prob(
+        self, z: Float[Array, "B M"], noise: Float[Array, "B M"] | None = None
+    ) -> Float[Array, " B"]:
+        """Log density at any z, by a triangular solve; `noise` is what z was drawn with."""
+        return log_density(whiten(self.scale, z - self.mean, noise), self._log_det())
+
+    def propose(
+        self, points: Float[Array, "B M"]
+    ) -> tuple[Float[Array, "B M"], Float[Array, " B"]]:
+        """Mean + L points, and its log density as a Student t proposal."""
+        return self.mean + times(self.scale, points), log_density_t(points, self._log_det())
+
+    def log_proposal(
+        self, z: Float[Array, "B M"], points: Float[Array, "B M"] | None = None
+    ) -> Float[Array, " B"]:
+        """Log density of the Student t proposal at any z; `points` are what z was proposed with."""
+        return log_density_t(whiten(self.scale, z - self.mean, points), self._log_det())
+
+    def _log_det(self) -> Float[Array, " B"]:
+        return log_det(self.scale, diagonal=self.scale.ndim == self.mean.ndim)
+
+
+class Form(NamedTuple):
+    """The shape of a learned conditional: its covariance and how free numbers become one."""
+
+    D: int
+    M: int
+    covariance: Covariance
+    map: ScaleMap
+    centred: bool
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """How many numbers per group b, W and the scale take."""
+        slopes = self.M * self.D if self.covariance == "dense" else 0
+        return self.M, slopes, free_size(self.M, self.covariance == "diagonal")
+
+    def conditional(
+        self, w: Float[Array, "B P"], centre: Float[Array, " D"]
+    ) -> Callable[[Float[Array, " D"]], Local]:
+        """q(z_i | theta) of parameters w_i = (b_i, W_i, scale_i), as a function of theta."""
+        mean, slopes, free = jnp.split(w, np.cumsum(self.sizes[:2]), axis=-1)
+        scale = scale_factor(free, self.M, self.covariance == "diagonal", self.map)
+        if self.covariance != "dense":
+            return lambda theta: Local(mean, scale)
+        slopes = slopes.reshape(-1, self.M, self.D)
+        # Around the centre b and W are nearly uncorrelated, so a step in one does not undo the other.
+        origin = jax.lax.stop_gradient(centre) if self.centred else jnp.zeros_like(centre)
+        return lambda theta: Local(mean + slopes @ (theta - origin), scale)
+
+    def start(self, scale: float = 1.0) -> Float[Array, " P"]:
+        """Parameters of N(0, scale^2 I)."""
+        free = free_start(self.M, self.covariance == "diagonal", scale, self.map)
+        return jnp.concatenate([jnp.zeros(sum(self.sizes[:2])), free])

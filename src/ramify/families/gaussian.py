@@ -1,0 +1,63 @@
+"""The Gaussian over a flat vector, learned through free numbers."""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ramify.numerics.triangular import (
+    ScaleMap,
+    free_start,
+    log_density,
+    log_det,
+    scale_factor,
+    times,
+    whiten,
+)
+
+
+class Gaussian(eqx.Module):
+    """N(mean, L L') over a flat vector, learned through free numbers."""
+
+    mean: Float[Array, " dim"]
+    free: Float[Array, " free"]
+    dim: int = eqx.field(static=True)
+    diagonal: bool = eqx.field(static=True)
+    map: ScaleMap = eqx.field(static=True)
+
+    @property
+    def scale(self) -> Array:
+        """L, a vector if diagonal."""
+        return scale_factor(self.free, self.dim, self.diagonal, self.map)
+
+    @property
+    def covariance(self) -> Float[Array, "dim dim"]:
+        """L L'."""
+        scale = self.scale
+        return (
+            jnp.diag(scale**2) if self.diagonal else jnp.matmul(scale, scale.T, precision="highest")
+        )
+
+    def draw(self, noise: Float[Array, " dim"]) -> tuple[Float[Array, " dim"], Float[Array, ""]]:
+        """The point mean + L noise and its log density."""
+        scale = self.scale
+        return self.mean + times(scale, noise), log_density(noise, log_det(scale, self.diagonal))
+
+    def log_prob(
+        self, x: Float[Array, " dim"], noise: Float[Array, " dim"] | None = None
+    ) -> Float[Array, ""]:
+        """Log density at any point, by a triangular solve; `noise` is what the point was drawn with."""
+        scale = self.scale
+        return log_density(whiten(scale, x - self.mean, noise), log_det(scale, self.diagonal))
+
+
+def gaussian(
+    dim: int,
+    *,
+    diagonal: bool,
+    scale: float = 1.0,
+    map: ScaleMap = "log",
+    mean: Array | None = None,
+) -> Gaussian:
+    """A Gaussian at `mean` (zero) with covariance scale^2 I, ready to be learned."""
+    mean = jnp.zeros(dim) if mean is None else mean
+    return Gaussian(mean, free_start(dim, diagonal, scale, map), dim, diagonal, map)

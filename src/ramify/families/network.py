@@ -1,0 +1,141 @@
+"""Who supplies q(z_i | theta): a table with parameters for every group, or a network.
+
+A supplier answers one question: for this block, and given the centre of q(theta), what are the
+mean and triangular scale of each group's z as a function of theta. `Table` and `Amortizer` answer
+N(b_i + W_i (theta - centre), L_i L_i'), the paper's mu_i + A_i theta with mu_i = b_i - W_i centre:
+dense has W and a full L, block no W and a full L, diagonal neither. (`families.solver` has the third.)
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from ramify.data.batch import Batch
+from ramify.families.conditional import Form, Local
+from ramify.numerics.precision import fast_products
+
+FEATURE_WIDTHS = (64, 64, 64, 128)  # the paper's feat_net (table of architectures)
+PARAMETER_WIDTHS = (256, 256, 256)  # the paper's param_net
+
+
+class Layers(eqx.Module):
+    """Fully connected layers with leaky ReLU between them, for inputs with any leading axes."""
+
+    linears: tuple[eqx.nn.Linear, ...]
+
+    def __init__(self, key: PRNGKeyArray, widths: tuple[int, ...], last_scale: float | None = None):
+        """Truncated normal weights of sd sqrt(1/fan_in), as in the paper; zero biases.
+
+        Args:
+            key: makes the weights.
+            widths: the input's width, then that of each layer.
+            last_scale: sd of the last layer's weights instead, the paper's 0.001 for param_net.
+        """
+        linears = []
+        for place, (fan_in, width) in enumerate(zip(widths[:-1], widths[1:], strict=True)):
+            key_layer = jax.random.fold_in(key, place)
+            weight = jax.random.truncated_normal(key_layer, -2, 2, (width, fan_in)) / fan_in**0.5
+            if last_scale is not None and place == len(widths) - 2:
+                weight = last_scale * jax.random.normal(key_layer, (width, fan_in))
+            linear = eqx.nn.Linear(fan_in, width, key=key_layer)
+            bias = jnp.zeros(width)
+            linears.append(eqx.tree_at(lambda m: (m.weight, m.bias), linear, (weight, bias)))
+        self.linears = tuple(linears)
+
+    def __call__(self, x: Float[Array, "*batch first"]) -> Float[Array, "*batch last"]:
+        """Applies the layers to the last axis."""
+        with fast_products():
+            for place, linear in enumerate(self.linears):
+                x = x if place == 0 else jax.nn.leaky_relu(x)
+                x = x @ linear.weight.T + jnp.asarray(linear.bias)
+        return x
+
+
+class Pooled(eqx.Module):
+    """The paper's encoder: feat_net on each row, squares appended, mean over the group's rows.
+
+    `count_aware` appends functions of n_i, without which the network can't know that a group with
+    many rows has a narrow conditional (figure of net_u; appendix A, feature network).
+    """
+
+    features: Layers
+    count_aware: bool = eqx.field(static=True)
+
+    def __call__(self, x: Float[Array, "R F"], batch: Batch) -> Float[Array, "B E"]:
+        """One embedding per group; invariant to the order of its rows."""
+        e = self.features(x)
+        e = jnp.concatenate([e, e**2], -1) * batch.row_mask[:, None]
+        n = batch.count.astype(x.dtype)[:, None]
+        total = jax.ops.segment_sum(e, batch.segment, n.shape[0], indices_are_sorted=True)
+        pooled = total / jnp.maximum(n, 1)
+        if not self.count_aware:
+            return pooled
+        return jnp.concatenate([pooled, jnp.log1p(n), 1 / jnp.sqrt(1 + n)], -1)
+
+
+class Single(eqx.Module):
+    """For groups of exactly one row: a plain network on that row, nothing to pool."""
+
+    features: Layers
+
+    def __call__(self, x: Float[Array, "R F"], batch: Batch) -> Float[Array, "B E"]:
+        """The embedding of each group's only row."""
+        e = self.features(x) * batch.row_mask[:, None]
+        return jax.ops.segment_sum(e, batch.segment, batch.index.shape[0], indices_are_sorted=True)
+
+
+class Amortizer(eqx.Module):
+    """One network gives every group its parameters from its rows (Definition 4, figure of net_u).
+
+    Parameters do not grow with N. Columns are standardised by the training data's mean and sd.
+    """
+
+    encoder: Callable[[Float[Array, "R F"], Batch], Float[Array, "B E"]]
+    head: Layers
+    start: Float[Array, " P"]
+    columns: dict[str, tuple[Array, Array]]
+    form: Form = eqx.field(static=True)
+
+    def conditional(
+        self, model: Any, batch: Batch, centre: Float[Array, " D"]
+    ) -> Callable[[Float[Array, " D"]], Local]:
+        """Reads the block's groups."""
+        del model
+        return self.form.conditional(self.parameters(batch), centre)
+
+    def parameters(self, batch: Batch) -> Float[Array, "B P"]:
+        """w_i = (b_i, W_i, scale_i) of the block's groups, read from their rows."""
+        e = self.encoder(standardised(batch.rows, self.columns), batch)
+        if batch.group:
+            e = jnp.concatenate([e, standardised(batch.group, self.columns)], -1)
+        return jax.lax.stop_gradient(self.start) + self.head(e)
+
+
+def standardised(
+    columns: Mapping[str, Array], moments: Mapping[str, tuple[Array, Array]]
+) -> Float[Array, "rows F"]:
+    """Columns side by side in order of name, each brought to mean zero and sd one."""
+    flat = []
+    for name in sorted(columns):
+        mean, sd = jax.lax.stop_gradient(moments[name])
+        values = columns[name].reshape(columns[name].shape[0], -1).astype(mean.dtype)
+        flat.append((values - mean) / sd)
+    return jnp.concatenate(flat, -1)
+
+
+def column_moments(
+    columns: Mapping[str, np.ndarray], standardise: bool
+) -> dict[str, tuple[Array, Array]]:
+    """Mean and sd of each column's entries; (0, 1) where not to standardise or constant."""
+    moments = {}
+    for name, column in columns.items():
+        flat = np.asarray(column, np.float64).reshape(len(column), -1)
+        mean, sd = flat.mean(0), flat.std(0)
+        keep = (sd > 0) & standardise
+        moments[name] = jnp.asarray(np.where(keep, mean, 0)), jnp.asarray(np.where(keep, sd, 1))
+    return moments

@@ -1,0 +1,178 @@
+"""Damped Newton on every group of a block at once, and expansions of its functions of z."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from ramify.data.batch import Batch
+from ramify.models.densities import sum_rows
+from ramify.models.model import Model
+from ramify.numerics.small_linalg import inverse_factor
+
+SHORT = 0.1  # squared Newton decrement of a step whose gain is known better from slopes
+TOLERANCE = 1e-4  # squared Newton decrement: the mode is known to a hundredth of a posterior sd
+
+
+class Quadratic(NamedTuple):
+    """Value, gradient and negative Hessian in z, for each group of a block."""
+
+    value: Float[Array, " B"]
+    slope: Float[Array, "B M"]
+    curvature: Float[Array, "B M M"]
+
+    def __add__(self, other: "Quadratic") -> "Quadratic":  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The sum of two functions' expansions."""
+        return Quadratic(*(a + b for a, b in zip(self, other, strict=True)))
+
+    def moved(self, step: Float[Array, "B M"]) -> "Quadratic":
+        """The same parabola, written around a point that is a step away."""
+        pull = jnp.einsum("bij,bj->bi", self.curvature, step)
+        value = self.value + jnp.sum((self.slope - 0.5 * pull) * step, -1)
+        return Quadratic(value, self.slope - pull, self.curvature)
+
+
+def expand(function: Callable[[Array], Array], z: Float[Array, "n M"]) -> Quadratic:
+    """Expansion of n independent functions, function(z)[i] depending on z[i] alone.
+
+    One Hessian-vector product along each coordinate, the same for every i, gives every Hessian.
+    """
+
+    def gradient(z: Array) -> tuple[Array, Array]:
+        def total(z: Array) -> tuple[Array, Array]:
+            value = function(z)
+            return jnp.sum(value), value
+
+        return jax.grad(total, has_aux=True)(z)
+
+    slope, along, value = jax.linearize(gradient, z, has_aux=True)
+    directions = jnp.eye(z.shape[-1], dtype=z.dtype)
+    hessian = jax.vmap(lambda e: along(jnp.broadcast_to(e, z.shape)), out_axes=1)(directions)
+    return Quadratic(value, slope, -hessian)
+
+
+def expand_local(model: Model, batch: Batch, theta: Array, z: Float[Array, "B M"]) -> Quadratic:
+    """Expansion of a_i = log p(z_i | theta, u_i)."""
+    return expand(lambda z: model.log_local(theta, z, batch), z)
+
+
+def expand_likelihood(
+    model: Model, batch: Batch, theta: Array, z: Float[Array, "B M"]
+) -> Quadratic:
+    """Expansion of l_i: that of every row, summed over the group's rows in one scatter."""
+    rows = expand(lambda z: model.log_lik(theta, z, batch), batch.at_rows(z))
+    R, M = rows.slope.shape
+    packed = [rows.value[:, None], rows.slope, rows.curvature.reshape(R, M * M)]
+    sums = sum_rows(jnp.concatenate(packed, -1), batch)
+    return Quadratic(sums[:, 0], sums[:, 1 : M + 1], sums[:, M + 1 :].reshape(-1, M, M))
+
+
+class Climb(NamedTuple):
+    """Where Newton stands: the best point of each group, its expansions, and the next to try."""
+
+    z: Float[Array, "B M"]
+    prior: Quadratic
+    likelihood: Quadratic
+    move: Float[Array, "B M"]
+    damping: Float[Array, " B"]
+    done: Bool[Array, " B"]
+    converged: Bool[Array, " B"]
+    steps: Int[Array, ""]
+
+
+def newton(
+    model: Model, batch: Batch, theta: Array, begin: Float[Array, "B M"], max_steps: int
+) -> Climb:
+    """Climbs f_i of every group at once; a step that would lower a group's f_i is not taken.
+
+    Levenberg-Marquardt: where the curvature is not positive definite or a step fails, that
+    group's damping grows; where it succeeds, it shrinks to nothing, so that good groups take plain
+    Newton steps. Stops when every group has converged.
+    """
+    places, M = begin.shape
+
+    def body(c: Climb) -> Climb:
+        there = c.z + c.move
+        prior = expand_local(model, batch, theta, there)
+        likelihood = expand_likelihood(model, batch, theta, there)
+        up = _rises(c.prior + c.likelihood, prior + likelihood, c.move)
+        take = up & ~c.done
+        z = _where(take, there, c.z)
+        keep = lambda n, o: _where(take, n, o)
+        prior = jax.tree.map(keep, prior, c.prior)
+        likelihood = jax.tree.map(keep, likelihood, c.likelihood)
+        less = jnp.where(c.damping < 1e-3, 0.0, c.damping / 10)
+        damping = jnp.where(up, less, jnp.maximum(4 * c.damping, 1e-2))
+        here = prior + likelihood
+        move, decrement = _damped_step(here, damping)
+        # Near the top a gain is smaller than the rounding of f: no step shows, and none is needed.
+        rounding = 4 * jnp.finfo(z.dtype).eps * (1 + jnp.abs(here.value))
+        top = (decrement < jnp.maximum(TOLERANCE, rounding)) & (damping < 1e-2)
+        done = c.done | top | (damping > 1e8)
+        return Climb(z, prior, likelihood, move, damping, done, c.converged | top, c.steps + 1)
+
+    low = Quadratic(jnp.full(places, -jnp.inf), jnp.zeros_like(begin), jnp.zeros((places, M, M)))
+    no, still = ~batch.group_mask, jnp.zeros_like(begin)
+    first = Climb(begin, low, low, still, jnp.zeros(places), no, no, jnp.zeros((), jnp.int32))
+    more = lambda c: (c.steps < max_steps) & ~jnp.all(c.done)
+    return jax.lax.while_loop(more, body, first)
+
+
+def _rises(here: Quadratic, there: Quadratic, move: Float[Array, "B M"]) -> Bool[Array, " B"]:
+    """Whether each group's f is no lower after its step.
+
+    A short step is judged by the slopes at both ends: what it gains may be less than the rounding of f,
+    which is large inside a density of large counts, however small its value.
+    """
+    ahead = jnp.sum(here.slope * move, -1)
+    by_slopes = ahead + jnp.sum(there.slope * move, -1)
+    up = jnp.where(ahead < SHORT, by_slopes >= 0, there.value >= here.value)
+    return up & _finite(there)
+
+
+def _damped_step(
+    here: Quadratic, damping: Float[Array, " B"]
+) -> tuple[Float[Array, "B M"], Float[Array, " B"]]:
+    """(P + damping) ^-1 g and the squared Newton decrement; no step where P is not definite."""
+    size = jnp.mean(jnp.abs(jnp.diagonal(here.curvature, axis1=-2, axis2=-1)), -1) + 1e-6
+    eye = jnp.eye(here.slope.shape[-1], dtype=here.slope.dtype)
+    move = times_covariance(
+        inverse_factor(here.curvature + (damping * size)[:, None, None] * eye[None]), here.slope
+    )
+    decrement = jnp.sum(here.slope * move, -1)
+    definite = jnp.all(jnp.isfinite(move), -1)
+    # An indefinite step is recorded as one that fails, so that the next is damped more.
+    return jnp.where(definite[:, None], move, jnp.nan), jnp.where(definite, decrement, jnp.inf)
+
+
+def safe_scale(
+    precision: Float[Array, "B M M"],
+) -> tuple[Float[Array, "B M M"], Bool[Array, " B"]]:
+    """A scale for every group, damped where its precision is not positive definite."""
+    B, M, _ = precision.shape
+    size = jnp.mean(jnp.abs(jnp.diagonal(precision, axis1=-2, axis2=-1)), -1) + 1e-6
+    eye = jnp.eye(M, dtype=precision.dtype)
+    dampings = jnp.array([0.0, 1e-3, 0.1, 2.0, 2.0 * M])
+    damped = precision[None] + (dampings[:, None] * size[None])[..., None, None] * eye[None, None]
+    scales = inverse_factor(damped)
+    good = jnp.all(jnp.isfinite(scales), (-2, -1))
+    first = jnp.argmax(good, 0)
+    chosen = jnp.take_along_axis(scales, first[None, :, None, None], 0)[0]
+    usable = jnp.any(good, 0)
+    return _where(usable, chosen, jnp.broadcast_to(eye, chosen.shape)), good[0]
+
+
+def times_covariance(scale: Float[Array, "B M M"], x: Float[Array, "B M"]) -> Float[Array, "B M"]:
+    """P^-1 x for P^-1 = L L'."""
+    return jnp.einsum("bij,bkj,bk->bi", scale, scale, x)
+
+
+def _finite(q: Quadratic) -> Bool[Array, " B"]:
+    slope = jnp.all(jnp.isfinite(q.slope), -1)
+    return jnp.isfinite(q.value) & slope & jnp.all(jnp.isfinite(q.curvature), (-2, -1))
+
+
+def _where(which: Bool[Array, " B"], new: Array, old: Array) -> Array:
+    return jnp.where(which.reshape(-1, *(1,) * (new.ndim - 1)), new, old)

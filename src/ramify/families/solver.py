@@ -1,0 +1,219 @@
+"""The local conditional solved for, not learned: Newton on each group's own rows.
+
+For group i write l_i for its log likelihood, a_i = log p(z | theta, u_i) and f_i = a_i + l_i, so that
+p(z_i | theta, y_i) is proportional to exp f_i. `Solver` finds the best Gaussian for it:
+
+1. damped Newton up f_i at the centre of q(theta), all groups of a block at once;
+2. variational Newton: gradient and curvature of l_i averaged over the current Gaussian;
+3. what is kept is a *site*: a quadratic that stands for the group's likelihood;
+4. for every draw of theta the site is recombined with p(z | theta, u_i):
+   P = H_i - hess a_i(theta), m = anchor + P^-1 (g_i + grad a_i(theta)), q = N(m, P^-1).
+
+Exact when a_i is Gaussian in z and l_i quadratic. All derivatives come from the model's own
+functions; nothing differentiates through steps 1 to 3.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from ramify.data.batch import Batch
+from ramify.families.conditional import Local
+from ramify.families.newton import (
+    Quadratic,
+    _where,
+    expand_likelihood,
+    expand_local,
+    newton,
+    safe_scale,
+    times_covariance,
+)
+from ramify.models.densities import sum_rows
+from ramify.models.model import Model
+from ramify.models.structure import uses_theta
+from ramify.numerics.points import spread_points
+from ramify.numerics.small_linalg import inverse_factor
+
+MAX_DIM = 48  # M x M curvature of every row of a block: past this a network is the better answer
+
+
+class Site(NamedTuple):
+    """What stands for a group's likelihood: its averaged expansion around an anchor.
+
+    `offsets` are the points, relative to the anchor, over which the expansion is averaged;
+    `scale` is the solved conditional's at the centre, the fallback where a recombined precision
+    is not positive definite. `converged` is False for groups whose mode was not found.
+    """
+
+    anchor: Float[Array, "B M"]
+    offsets: Float[Array, "Q B M"]
+    likelihood: Quadratic
+    scale: Float[Array, "B M M"]
+    converged: Bool[Array, " B"]
+    steps: Int[Array, ""]
+
+
+class Solver(eqx.Module):
+    """Supplies q(z_i | theta) by solving for it.
+
+    Attributes:
+        points: standard normal points of the variational Newton rounds; the same for every group
+            and call, and never those that evaluate the bound, else q is not one distribution.
+        start: a supplier to begin from (an amortized network), or None.
+        rounds: rounds of variational Newton; 0 gives Laplace's approximation.
+        max_steps: Newton's budget.
+        uses_theta: whether the likelihood of the fit involves theta, so that sites depend on it.
+    """
+
+    points: Float[Array, "Q M"]
+    start: Any
+    rounds: int = eqx.field(static=True)
+    max_steps: int = eqx.field(static=True)
+    uses_theta: bool = eqx.field(static=True)
+
+    def conditional(
+        self, model: Model, batch: Batch, centre: Float[Array, " D"]
+    ) -> Callable[[Float[Array, " D"]], Local]:
+        """Solves the block at the centre; the result recombines for any theta."""
+        site = jax.lax.stop_gradient(self.solve(model, batch, centre))
+        again = self.follows_theta(model, batch)
+        return lambda theta: recombine(model, batch, site, theta, again)
+
+    def follows_theta(self, model: Model, batch: Batch) -> bool:
+        """Whether these sites depend on theta: rows may bring it in that the fit did not have."""
+        return self.uses_theta or uses_theta(model, batch)
+
+    def solve(
+        self,
+        model: Model,
+        batch: Batch,
+        centre: Float[Array, " D"],
+        begin: Float[Array, "B M"] | None = None,
+    ) -> Site:
+        """The site of every group at theta = centre, from `begin` or the prior's own mode."""
+        if begin is None:
+            begin = self.begin(model, batch, centre)
+        climb = newton(model, batch, centre, begin, self.max_steps)
+        scale, definite = safe_scale(climb.prior.curvature + climb.likelihood.curvature)
+        none = jnp.zeros((len(self.points), *climb.z.shape))
+        converged = climb.converged & definite
+        site = Site(climb.z, none, climb.likelihood, scale, converged, climb.steps)
+        for _ in range(self.rounds):
+            site = polish(model, batch, centre, site, self.points)
+        return site
+
+    def begin(self, model: Model, batch: Batch, centre: Array) -> Float[Array, "B M"]:
+        """Where Newton starts: the prior's mode, or the network's guess where that is better."""
+        zero = jnp.zeros((batch.index.shape[0], model.z.size))
+        prior = expand_local(model, batch, centre, zero)
+        scale, definite = safe_scale(prior.curvature)
+        mode = zero + times_covariance(scale, prior.slope)
+        better = model.log_local(centre, mode, batch) >= prior.value
+        begin = jnp.where((better & definite)[:, None], mode, zero) + scale @ _aside(model.z.size)
+        if self.start is None:
+            return begin
+        guess = self.start.conditional(model, batch, centre)(centre).mean
+        better = _objective(model, batch, centre, guess) > _objective(model, batch, centre, begin)
+        return jnp.where(better[:, None], guess, begin)
+
+
+def _aside(M: int) -> np.ndarray:
+    """A thousandth of an sd in every direction, in no simple ratio to each other.
+
+    At round numbers a density may have no derivative: the logit zero of NumPyro's Bernoulli has one of
+    its two sides, and Newton would take it for a maximum.
+    """
+    return 1e-3 * np.sqrt(np.arange(2.0, M + 2)).astype(np.float32)
+
+
+def solver(
+    model: Model, batch: Batch, *, rounds: int = 1, points: int = 8, start: Any = None
+) -> Solver:
+    """A solver for this model and data of this batch's columns; refuses a z too large for it."""
+    M = model.z.size
+    if M > MAX_DIM:
+        raise ValueError(
+            f"solved() works with up to {MAX_DIM} local dimensions, since it needs an M x M curvature "
+            f"of every row; this model has M = {M}. Use amortized() instead."
+        )
+    return Solver(
+        jnp.asarray(spread_points(points, M)), start, rounds, 40, uses_theta(model, batch)
+    )
+
+
+def polish(model: Model, batch: Batch, theta: Array, site: Site, points: Array) -> Site:
+    """One round of variational Newton: C^-1 = -E[hess f], m moved to where E[grad f] = 0.
+
+    Kept only for groups whose local bound, on the same fixed points, it does not lower.
+    """
+    mean, scale = _combine(model, batch, theta, site, site.likelihood)
+    offsets = jnp.einsum("bij,qj->qbi", scale, points)
+    averaged = average_likelihood(model, batch, theta, mean, offsets)
+    new = site._replace(anchor=mean, offsets=offsets, likelihood=averaged)
+    new_mean, new_scale = _combine(model, batch, theta, new, averaged)
+    before, after = jax.lax.map(
+        lambda q: _bound(model, batch, theta, q[0], q[1], points),
+        (jnp.stack([mean, new_mean]), jnp.stack([scale, new_scale])),
+    )
+    better = after >= before
+    choose = lambda n, o: _where(better, n, o)
+    return Site(
+        anchor=choose(new.anchor, site.anchor),
+        offsets=jnp.where(better[None, :, None], new.offsets, site.offsets),
+        likelihood=jax.tree.map(choose, averaged, site.likelihood),
+        scale=choose(new_scale, site.scale),
+        converged=site.converged,
+        steps=site.steps,
+    )
+
+
+def average_likelihood(
+    model: Model, batch: Batch, theta: Array, anchor: Array, offsets: Float[Array, "Q B M"]
+) -> Quadratic:
+    """The likelihood's expansion averaged over points around the anchor."""
+    each = jax.lax.map(
+        lambda offset: expand_likelihood(model, batch, theta, anchor + offset), offsets
+    )
+    return jax.tree.map(lambda leaf: jnp.mean(leaf, 0), each)
+
+
+def recombine(
+    model: Model, batch: Batch, site: Site, theta: Float[Array, " D"], uses_theta: bool
+) -> Local:
+    """q(z_i | theta) of a site: one M x M factorisation per group and draw of theta."""
+    likelihood = site.likelihood
+    if uses_theta:
+        likelihood = average_likelihood(model, batch, theta, site.anchor, site.offsets)
+    return Local(*_combine(model, batch, theta, site, likelihood))
+
+
+def _combine(
+    model: Model, batch: Batch, theta: Array, site: Site, likelihood: Quadratic
+) -> tuple[Float[Array, "B M"], Float[Array, "B M M"]]:
+    """Mean and scale of the site times p(z | theta), where that is a Gaussian."""
+    prior = expand_local(model, batch, theta, site.anchor)
+    precision = likelihood.curvature + prior.curvature
+    definite = jnp.all(jnp.isfinite(inverse_factor(jax.lax.stop_gradient(precision))), (-2, -1))
+    fixed = jnp.eye(precision.shape[-1], dtype=precision.dtype)
+    scale = inverse_factor(jnp.where(definite[:, None, None], precision, fixed[None]))
+    scale = jnp.where(definite[:, None, None], scale, site.scale)
+    return site.anchor + times_covariance(scale, likelihood.slope + prior.slope), scale
+
+
+def _objective(model: Model, batch: Batch, theta: Array, z: Array) -> Float[Array, " B"]:
+    rows = model.log_lik(theta, batch.at_rows(z), batch)
+    return model.log_local(theta, z, batch) + sum_rows(rows, batch)
+
+
+def _bound(
+    model: Model, batch: Batch, theta: Array, mean: Array, scale: Array, points: Array
+) -> Float[Array, " B"]:
+    """The local bound E_q[f - log q] on the fixed points, up to a constant."""
+    at = lambda p: _objective(model, batch, theta, mean + scale @ p)
+    entropy = jnp.sum(jnp.log(jnp.diagonal(scale, axis1=-2, axis2=-1)), -1)
+    return jnp.mean(jax.lax.map(at, points), 0) + entropy

@@ -1,0 +1,4 @@
+"""`fit`: defaults, budgets, progress, and the two ways to learn a family.
+
+Imports everything above: data, models, families, inference and posterior.
+"""

@@ -1,0 +1,331 @@
+"""Design matrices by the `formulae` package, and all it takes to make them again for new rows.
+
+What a coding remembers (levels and contrasts of categories, knots, the constants of scale() and
+poly()) is kept as plain values, so that it can be written as JSON and read back without data.
+"""
+
+import contextlib
+import copy
+import io
+from collections.abc import Iterator
+from difflib import get_close_matches
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float64
+
+from ramify.frontends.formula.text import FormulaError, error, place_of
+
+# What a formula may call beside the transformations that know their data (scale, center, poly, bs,
+# cr, cc, tp, C, T, S). A fixed list: a saved formula must not be able to call anything else.
+_PLAIN = (
+    "abs exp exp2 expm1 log log10 log1p log2 sqrt sin cos tan arcsin arccos arctan sinh cosh tanh "
+    "floor ceil sign square maximum minimum power where"
+).split()
+
+
+class Coding(NamedTuple):
+    """One side of a formula, evaluated: the terms with all that they remember.
+
+    Attributes:
+        text: that side.
+        terms: the coding library's terms, offsets included.
+        names: of the columns, in order: `Intercept`, `x`, `kind[b]`, `x:kind[b]`, ...
+        owners: the term that each column belongs to.
+        kinds: of the table's columns in use: "number" or "category".
+    """
+
+    text: str
+    terms: list[Any]
+    names: list[str]
+    owners: list[str]
+    kinds: dict[str, str]
+
+    def matrix(self, frame: Any) -> Float64[np.ndarray, "n P"]:
+        """The design matrix of new rows."""
+        text = [n for n in frame.columns if hasattr(frame[n].dtype, "categories")]
+        frame = frame.assign(**{n: frame[n].astype(object) for n in text})
+        parts = [np.ones((len(frame), 1))] if "Intercept" in self.names else []
+        with _quiet():
+            for term in self.terms:
+                if term.kind not in ("intercept", "offset"):
+                    parts.append(_columns(term.eval_new_data(frame)))
+        return np.concatenate([np.zeros((len(frame), 0)), *parts], 1)
+
+    def offset(self, frame: Any) -> Float64[np.ndarray, " n"] | None:
+        """The sum of the offsets of new rows, if there are any."""
+        with _quiet():
+            found = [t.eval_new_data(frame) for t in self.terms if t.kind == "offset"]
+        total = [np.asarray(part, np.float64).reshape(-1) for part in found]
+        return np.sum(total, 0) if total else None
+
+    def components(self) -> Iterator[Any]:
+        """The variables and calls that the terms are made of."""
+        for term in self.terms:
+            yield from getattr(term, "components", [])
+
+
+def variables(part: str, whole: str) -> list[str]:
+    """Names of the table's columns that a part of a formula uses."""
+    description = _describe(part, whole)
+    for call in _calls(description.common_terms):
+        _check_function(call, whole)
+    return sorted(name for name in description.var_names if name)
+
+
+def check_by_row(part: str, whole: str) -> None:
+    """Raises where a part of a formula has a function of all rows, as a response may not.
+
+    Its constants are those of the rows at hand: not of the fit's, once others are conditioned on.
+    """
+    from formulae.transforms import TRANSFORMS
+
+    for call in _calls(_describe(part, whole).common_terms):
+        if call.callee in TRANSFORMS and call.callee != "I":
+            cure = "make a column of it first (write y[yes] for a level of y)"
+            what = f"{call.callee}() can't be applied to the response: {cure}"
+            raise error(whole, place_of(whole, call.callee), what)
+
+
+def code(part: str, whole: str, frame: Any) -> tuple[Coding, Float64[np.ndarray, "n P"]]:
+    """Evaluates a part of a formula on the rows of a fit: its coding and its design matrix."""
+    from formulae.environment import Environment
+    from formulae.matrices import DesignMatrices
+
+    description = _describe(part, whole)
+    if not description.common_terms:
+        return Coding(part, [], [], [], {}), np.zeros((len(frame), 0))
+    _unshare(description.common_terms)
+    try:
+        with _quiet():
+            DesignMatrices(description, frame, Environment([namespace()]))
+    except (ValueError, TypeError, KeyError, AttributeError, np.linalg.LinAlgError) as problem:
+        raise FormulaError(f"formula: {part!r} can't be evaluated: {problem}") from problem
+    terms = sorted(description.common_terms, key=lambda t: t.kind != "intercept")
+    own = [t for t in terms if t.kind not in ("intercept", "offset")]
+    first = ["Intercept"] if len(terms) and terms[0].kind == "intercept" else []
+    names = first + [label for term in own for label in term.labels]
+    owners = first + [term.name for term in own for _ in term.labels]
+    used = {name for term in own for name in term.var_names if name}
+    category = lambda name: hasattr(frame[name].dtype, "categories")
+    kinds = {name: "category" if category(name) else "number" for name in sorted(used)}
+    columns = [_columns(term.data) for term in own]
+    ones = [np.ones((len(frame), 1))] if first else []
+    matrix = np.concatenate([np.zeros((len(frame), 0)), *ones, *columns], 1)
+    _check_names(part, names, matrix)
+    return Coding(part, terms, names, owners, kinds), matrix
+
+
+def _unshare(terms: list[Any]) -> None:
+    """Gives each term components of its own: of a/b, a and a:b share one, and are coded differently."""
+    for term in terms:
+        if hasattr(term, "components"):
+            term.components = copy.deepcopy(term.components)
+
+
+def _check_names(part: str, names: list[str], matrix: Float64[np.ndarray, "n P"]) -> None:
+    if len(names) != matrix.shape[1]:
+        raise FormulaError(
+            f"formula: {part!r} is coded by {matrix.shape[1]} columns and their names are "
+            f"{', '.join(names)}: one name for each was expected. Write its terms out one by one, as "
+            "a + a:b for a/b."
+        )
+
+
+def namespace() -> dict[str, Any]:
+    """What the calls of a formula may name."""
+    plain = {name: getattr(np, name) for name in _PLAIN}
+    return {**plain, "np": SimpleNamespace(**plain)}
+
+
+def check_levels(coding: Coding, frame: Any, what: str) -> None:
+    """Raises where new rows have a category that the fit did not, or text in place of numbers."""
+    for name, kind in coding.kinds.items():
+        now = "category" if hasattr(frame[name].dtype, "categories") else "number"
+        if now != kind:
+            plural = {"category": "categories", "number": "numbers"}
+            raise TypeError(
+                f'column "{name}" of {what} holds {plural[now]}; in the fit it held {plural[kind]}: '
+                "convert it."
+            )
+    for component in coding.components():
+        if component.kind != "categoric" or component.name not in coding.kinds:
+            continue
+        values = frame[component.name]
+        unseen = [x for x in values.unique() if x not in component.levels]
+        if unseen:
+            row = int(np.flatnonzero(np.asarray(values == unseen[0]))[0])
+            near = get_close_matches(str(unseen[0]), [str(x) for x in component.levels], 1)
+            raise ValueError(
+                f'column "{component.name}" of {what} is {unseen[0]!r} in row {row}, a category that '
+                f"the fit has not seen; it knows {_some(component.levels)}."
+                + (f" Did you mean {near[0]!r}?" if near else " Leave such rows out, or refit.")
+            )
+
+
+def _some(levels: list[Any]) -> str:
+    return ", ".join(repr(x) for x in levels[:8]) + (", ..." if len(levels) > 8 else "")
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """The coding library at work: it prints beside raising, and can't compare scale(x) to scale(f(x)).
+
+    Its `LazyCall.__eq__` looks for the callee of whatever it is compared with, a plain variable too.
+    """
+    from formulae.terms.call_resolver import LazyCall
+
+    own = LazyCall.__eq__
+    LazyCall.__eq__ = lambda self, other: isinstance(other, LazyCall) and own(self, other)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        LazyCall.__eq__ = own
+
+
+def _columns(data: Any) -> Float64[np.ndarray, "n c"]:
+    values = np.asarray(data, np.float64)
+    return values[:, None] if values.ndim == 1 else values
+
+
+def _describe(part: str, whole: str) -> Any:
+    from formulae.model_description import model_description
+    from formulae.parser import ParseError
+    from formulae.resolver import ResolverError
+    from formulae.scanner import ScanError
+    from formulae.terms.call_resolver import CallResolverError
+
+    unreadable = (ParseError, ScanError, ResolverError, CallResolverError)
+    try:
+        with _quiet():
+            return model_description(part)
+    except (*unreadable, ValueError, TypeError, AttributeError) as problem:
+        raise error(whole, max(whole.find(part), 0), f"can't read {part!r}: {problem}") from problem
+
+
+def _calls(terms: list[Any]) -> Iterator[Any]:
+    """Every call in the terms, inner ones after the outer, always in the same order."""
+    for term in terms:
+        for component in getattr(term, "components", []):
+            if hasattr(component, "call"):
+                yield from _inside(component.call)
+
+
+def _inside(expression: Any) -> Iterator[Any]:
+    if hasattr(expression, "callee"):
+        yield expression
+    for argument in getattr(expression, "args", []):
+        yield from _inside(argument)
+    for argument in getattr(expression, "kwargs", {}).values():
+        yield from _inside(argument)
+
+
+def _check_function(call: Any, whole: str) -> None:
+    from formulae.categorical import ENCODINGS
+    from formulae.transforms import TRANSFORMS
+
+    known = [*TRANSFORMS, *ENCODINGS, *_PLAIN]
+    if call.callee.removeprefix("np.") in known:
+        return
+    near = get_close_matches(call.callee, known, 2)
+    hint = f"did you mean {' or '.join(near)}" if near else "make a column of it first"
+    raise error(whole, place_of(whole, call.callee), f"unknown function {call.callee!r}: {hint}")
+
+
+def to_plain(coding: Coding) -> dict[str, Any]:
+    """All of a coding as values that JSON knows."""
+    terms = [
+        {"kind": t.kind, "components": [_component(c) for c in getattr(t, "components", [])]}
+        for t in coding.terms
+    ]
+    own = {"text": coding.text, "names": coding.names, "owners": coding.owners}
+    return {**own, "kinds": coding.kinds, "terms": terms}
+
+
+def from_plain(plain: dict[str, Any]) -> Coding:
+    """The coding again, without its data."""
+    from formulae.terms.terms import Intercept, Term
+
+    description = _describe(plain["text"], plain["text"])
+    for call in _calls(description.common_terms):
+        _check_function(call, plain["text"])
+    made = {c.name: c for t in description.common_terms for c in getattr(t, "components", [])}
+    terms = []
+    for saved in plain["terms"]:
+        if saved["kind"] == "intercept":
+            term = Intercept()
+        else:
+            parts = [_restored(copy.deepcopy(made[c["name"]]), c) for c in saved["components"]]
+            term = Term(*parts)
+        term.kind = saved["kind"]
+        terms.append(term)
+    return Coding(plain["text"], terms, plain["names"], plain["owners"], plain["kinds"])
+
+
+def _component(component: Any) -> dict[str, Any]:
+    contrast = component.contrast_matrix
+    plain = {"name": component.name, "kind": component.kind, "spans": component.spans_intercept}
+    if contrast is not None:
+        plain["levels"] = [_value(x) for x in component.levels]
+        plain["contrast"] = {"matrix": contrast.matrix.tolist(), "labels": list(contrast.labels)}
+    if component.kind == "offset":
+        plain["offset"] = component._intermediate_data.kind
+    if hasattr(component, "call"):
+        plain["state"] = [_state(call.stateful_transform) for call in _inside(component.call)]
+    return plain
+
+
+def _restored(component: Any, plain: dict[str, Any]) -> Any:
+    from formulae.categorical import ENCODINGS, ContrastMatrix
+    from formulae.environment import Environment
+    from formulae.transforms import TRANSFORMS
+
+    component.kind, component.spans_intercept = plain["kind"], plain["spans"]
+    if "contrast" in plain:
+        matrix = np.asarray(plain["contrast"]["matrix"])
+        component.levels = plain["levels"]
+        component.contrast_matrix = ContrastMatrix(matrix, plain["contrast"]["labels"])
+    if "offset" in plain:
+        component._intermediate_data = SimpleNamespace(kind=plain["offset"])
+    if "state" in plain:
+        component.env = Environment([{**TRANSFORMS, **ENCODINGS}, namespace()])
+        for call, state in zip(_inside(component.call), plain["state"], strict=True):
+            if state is not None:
+                call.stateful_transform = TRANSFORMS[call.callee]()
+                vars(call.stateful_transform).update({n: _read(v) for n, v in state.items()})
+    return component
+
+
+def _state(transform: Any) -> dict[str, Any] | None:
+    if transform is None:
+        return None
+    # `_random_state` has the rows of the fit in it and serves another purpose than evaluation.
+    return {n: _value(v) for n, v in vars(transform).items() if n != "_random_state"}
+
+
+def _value(value: Any) -> Any:
+    """A remembered value in JSON's terms."""
+    if isinstance(value, np.ndarray):
+        return {"array": value.tolist()}
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, dict):
+        return {"dict": [[_value(k), _value(v)] for k, v in value.items()]}
+    if type(value).__name__ == "CubicSpline":
+        return {"spline": [value.c.tolist(), value.x.tolist(), value.extrapolate]}
+    return value
+
+
+def _read(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
+    if kind == "array":
+        return np.asarray(content)
+    if kind == "dict":
+        return {_read(k): _read(v) for k, v in content}
+    from scipy.interpolate import CubicSpline
+
+    return CubicSpline.construct_fast(np.asarray(content[0]), np.asarray(content[1]), content[2])

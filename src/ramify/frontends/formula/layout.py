@@ -1,0 +1,183 @@
+"""Where each effect of a formula goes in the model, and in which units the model computes.
+
+The linear predictor of a row is `offset + X b + W u_i`. Inside, columns are centred and in units of
+their sds, and effects that vary by group have their population mean inside z:
+
+- a column that is in both X and W: z = b + u, so that the rows tell of z alone;
+- a column of X that is the same in all rows of each group: part of the mean of z's intercept;
+- the rest stays a coefficient of the rows.
+
+A likelihood that involves theta as little as possible is what `solved` is fastest with.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ramify.data.groups import Groups
+from ramify.models.parameters import Named
+
+FAR = 100.0  # in units of the response: of what is further from zero float32 keeps too few digits
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names, places and units.
+
+    Attributes:
+        common: the P columns of X, the intercept apart.
+        group: the M columns of W.
+        intercept: whether there is a common intercept.
+        centre: what is taken off each common column, [P].
+        unit: what it is then divided by, [P].
+        group_unit: what each group-level column is divided by, [M].
+        shared: (place in X, place in W) of the columns that are in both.
+        grouped: places in X of the columns that are constant within groups.
+        rest: places in X of the others.
+        shift: what is added to the linear predictor inside, times `scale`; the offset apart.
+        scale: the unit of the linear predictor.
+        offset_centre: what is taken off the offset.
+    """
+
+    common: tuple[str, ...]
+    group: tuple[str, ...]
+    intercept: bool
+    centre: tuple[float, ...]
+    unit: tuple[float, ...]
+    group_unit: tuple[float, ...]
+    shared: tuple[tuple[int, int], ...]
+    grouped: tuple[int, ...]
+    rest: tuple[int, ...]
+    shift: float
+    scale: float
+    offset_centre: float
+
+    @property
+    def base(self) -> float:
+        """Where the linear predictor of a row is zero inside: shift and offset together."""
+        return self.shift + self.offset_centre
+
+    def far(self, value: float) -> float:
+        """The value, or zero where float32 has room for it: what is far is added on the host."""
+        return value if abs(value) > FAR * self.scale else 0.0
+
+    @property
+    def group_intercept(self) -> int | None:
+        """The place in W of the intercept, if it varies by group."""
+        return self.group.index("Intercept") if "Intercept" in self.group else None
+
+    def coefficients(self, b: Float[Array, " P"]) -> Float[Array, " P"]:
+        """The common effects on the user's scale."""
+        return self.scale * b / jnp.asarray(self.unit, b.dtype)
+
+    def intercept_shift(self, b: Float[Array, " P"]) -> Float[Array, ""]:
+        """What centring the columns adds to the intercept, inside: sum_k centre_k b_k / unit_k."""
+        return b @ jnp.asarray(np.divide(self.centre, self.unit), b.dtype)
+
+    def deviations(self, u: Float[Array, "*batch M"]) -> Float[Array, "*batch M"]:
+        """Group effects, or their sds, on the user's scale."""
+        return self.scale * u / jnp.asarray(self.group_unit, u.dtype)
+
+    def level(self, theta: Named) -> Float[Array, ""]:
+        """The intercept that goes with shared columns that are not centred in W."""
+        level = theta["intercept"] if "intercept" in theta else jnp.zeros(())
+        if not self.shared:
+            return level
+        k = np.array([k for k, _ in self.shared])
+        return level - theta["b"][k] @ jnp.asarray(
+            np.divide(self.centre, self.unit)[k], level.dtype
+        )
+
+    def mean(self, theta: Named, group: Named) -> Float[Array, " M"]:
+        """The mean of one group's z."""
+        mean = jnp.zeros(len(self.group))
+        if self.shared:
+            k, w = np.array(self.shared).T
+            mean = mean.at[w].set(theta["b"][k])
+        if self.group_intercept is not None:
+            level = self.level(theta)
+            if self.grouped:
+                level += jnp.sum(group["U"] * theta["b"][np.array(self.grouped)])
+            mean = mean.at[self.group_intercept].set(level)
+        return mean
+
+    def predictor(self, theta: Named, z: Float[Array, " M"], row: Named) -> Float[Array, ""]:
+        """The linear predictor of one row, inside.
+
+        A row with all its common columns, `X_all`, is taken at its word: its group's deviation is
+        added to its own X b. Otherwise the row is data to condition on, and its group's z has in it
+        the group's own U b; where a row's differ from these, `U_apart` is by how much.
+        """
+        eta = row["offset"] if "offset" in row else jnp.zeros(())
+        if "X_all" in row:
+            own = theta["intercept"] if "intercept" in theta else jnp.zeros(())
+            eta += own + jnp.sum(row["W"] * (z - self.mean(theta, row)))
+            return eta + (jnp.sum(row["X_all"] * theta["b"]) if self.common else 0.0)
+        eta += jnp.sum(row["W"] * z)
+        if self.rest:
+            eta += jnp.sum(row["X"] * theta["b"][np.array(self.rest)])
+        if "U_apart" in row:
+            eta += jnp.sum(row["U_apart"] * theta["b"][np.array(self.grouped)])
+        return eta + (self.level(theta) if self.group_intercept is None else 0.0)
+
+
+def lay_out(
+    names: tuple[list[str], list[str]],
+    X: np.ndarray,
+    W: np.ndarray,
+    groups: Groups,
+    start: tuple[float, float],
+    offset_centre: float,
+    cutpoints: bool,
+) -> Layout:
+    """The layout for these columns; `groups` has X, its rows sorted by group."""
+    intercept = "Intercept" in names[0]
+    free = intercept and not cutpoints  # else no parameter takes up what is taken off
+    common = [i for i, name in enumerate(names[0]) if name != "Intercept"]
+    labels = [names[0][i] for i in common]
+    x = X[:, common]
+    centre = x.mean(0) if intercept else np.zeros(len(common))
+    sd = x.std(0)
+    unit = np.where(sd > 0, sd, 1.0)
+    pairs = [
+        (k, names[1].index(name))
+        for k, name in enumerate(labels)
+        if name in names[1] and np.array_equal(x[:, k], W[:, names[1].index(name)])
+    ]
+    own = W.std(0)
+    group_unit = np.where(own > 0, own, 1.0)
+    for k, w in pairs:
+        group_unit[w] = unit[k]
+    left = [k for k in range(len(common)) if k not in {k for k, _ in pairs}]
+    flat = _constant_within(groups, common, left) if "Intercept" in names[1] else set()
+    return Layout(
+        common=tuple(labels),
+        group=tuple(names[1]),
+        intercept=free,
+        centre=tuple(map(float, centre)),
+        unit=tuple(map(float, unit)),
+        group_unit=tuple(map(float, group_unit)),
+        shared=tuple(pairs),
+        grouped=tuple(k for k in left if k in flat),
+        rest=tuple(k for k in left if k not in flat),
+        shift=start[0] - offset_centre if free else 0.0,
+        scale=start[1],
+        offset_centre=offset_centre if free else 0.0,
+    )
+
+
+def _constant_within(groups: Groups, common: list[int], left: list[int]) -> set[int]:
+    """Which of these columns have one value in all rows of each group."""
+    X = groups.rows["X"]
+    owner = np.repeat(np.arange(len(groups)), groups.sizes)
+    column = lambda k: X[:, common[k]]
+    return {k for k in left if (column(k) == column(k)[groups.starts][owner]).all()}
+
+
+def columns(layout: Layout, X: np.ndarray, W: np.ndarray, kind: Any) -> dict[str, np.ndarray]:
+    """Standardised columns of rows: X_all [n, P] and W [n, M]."""
+    scaled = (X - np.asarray(layout.centre)) / np.asarray(layout.unit)
+    return {"X_all": scaled.astype(kind), "W": (W / np.asarray(layout.group_unit)).astype(kind)}

@@ -1,0 +1,240 @@
+"""Priors of a formula: weakly informative defaults scaled from the data, each replaceable.
+
+The defaults are those that rstanarm documents (https://mc-stan.org/rstanarm/articles/priors.html)
+for the effects and sigma, and Bambi's half-normal for the groups' sds:
+
+| parameter | prior |
+|---|---|
+| Intercept, at the predictors' means | Normal(mean(y), 2.5 sd(y)); log link: Normal(log mean(y), 2.5), as
+brms has it; others: Normal(0, 2.5) |
+| an effect | Normal(0, 2.5 sd(y) / sd(x)); Normal(0, 2.5 / sd(x)) |
+| a group sd | HalfNormal of the same scale as the common effect's prior |
+| correlations | LKJ(1) |
+| sigma | Exponential(1 / sd(y)) |
+| nu | Gamma(2, 0.1) |
+| shape | Exponential(1) |
+| a cutpoint | Normal(0, 2.5) |
+"""
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jaxtyping import Array, Float
+from numpyro.distributions import constraints, truncated
+
+from ramify.frontends.formula.layout import Layout
+
+POSITIVE = ("sd", "sigma", "nu", "shape")
+_SMALL = 1e-30  # as near to a bound, or its inverse as far out, as float32 goes with room to spare
+
+
+class Priors(dict[str, Any]):
+    """Name of a parameter -> its NumPyro distribution, on the user's scale.
+
+    Example:
+        >>> Priors({"x": dist.Normal(0, 2.5), "sigma": dist.Exponential(0.5)})
+        x      Normal(0, 2.5)
+        sigma  Exponential(0.5)
+    """
+
+    def __repr__(self) -> str:
+        """One line for each parameter."""
+        wide = max((len(name) for name in self), default=0)
+        return "\n".join(f"{name:<{wide}}  {in_words(prior)}" for name, prior in self.items())
+
+
+def in_words(prior: Any) -> str:
+    """A distribution as one would write it."""
+    if _wraps(prior):
+        inner, bounds = in_words(prior.base_dist), [f"{n}={_number(v)}" for n, v in _own(prior)]
+        return f"{type(prior).__name__}({', '.join([inner, *bounds])})"
+    return f"{type(prior).__name__}({', '.join(_number(value) for _, value in _own(prior))})"
+
+
+def _wraps(prior: Any) -> bool:
+    """Whether it is another distribution, truncated."""
+    return hasattr(truncated, type(prior).__name__) and hasattr(prior, "base_dist")
+
+
+def _plain(prior: Any) -> bool:
+    """Whether its name and its parameters say all of it."""
+    kind = type(prior)
+    known = getattr(dist, kind.__name__, None) is kind and bool(kind.arg_constraints)
+    return known and not _wraps(prior)
+
+
+def same(prior: Any) -> Any:
+    """Something that is equal for equal distributions."""
+    return str(to_plain(prior)) if _plain(prior) or _wraps(prior) else id(prior)
+
+
+def _own(prior: Any) -> list[tuple[str, Any]]:
+    return [(name, getattr(prior, name)) for name in type(prior).arg_constraints]
+
+
+def _number(value: Any) -> str:
+    return f"{float(value):.4g}" if np.ndim(value) == 0 else str(np.asarray(value).tolist())
+
+
+def sd_name(effect: str, by: str) -> str:
+    """What a group sd is called: `sd(x | user)`."""
+    return f"sd({effect} | {by})"
+
+
+def defaults(
+    layout: Layout, by: str, link: str, family: list[str], sd_y: float, correlated: bool
+) -> Priors:
+    """The default prior of every parameter, by the name that results have for it."""
+    spread = 2.5 * layout.scale
+    priors = Priors()
+    if layout.intercept:
+        middle = layout.shift if link in ("identity", "log") else 0.0
+        priors["Intercept"] = dist.Normal(middle, spread)
+    for name, unit in zip(layout.common, layout.unit, strict=True):
+        priors[name] = dist.Normal(0.0, spread / unit)
+    for name, unit in zip(layout.group, layout.group_unit, strict=True):
+        priors[sd_name(name, by)] = dist.HalfNormal(spread / unit)
+    if correlated and len(layout.group) > 1:
+        priors["cor"] = dist.LKJCholesky(len(layout.group), 1.0)
+    own = {
+        "sigma": dist.Exponential(1.0 / sd_y),
+        "nu": dist.Gamma(2.0, 0.1),
+        "shape": dist.Exponential(1.0),
+        "cutpoints": dist.Normal(0.0, 2.5),
+    }
+    return Priors({**priors, **{name: own[name] for name in family}})
+
+
+def replaced(
+    priors: Priors, given: Mapping[str, Any], layout: Layout, by: str, owners: Mapping[str, str]
+) -> Priors:
+    """The priors with those given by the user in place of the defaults.
+
+    A name may be that of one parameter, of a term with several columns, `b` for all common effects
+    or `sd` for all group sds; the narrower name wins.
+    """
+    wide = {
+        "b": list(layout.common),
+        "sd": [sd_name(name, by) for name in layout.group],
+        **{term: [n for n in layout.common if owners.get(n) == term] for term in owners.values()},
+    }
+    new = Priors(priors)
+    for name in sorted(given, key=lambda n: (n in priors, n not in ("b", "sd"))):
+        for target in [name] if name in priors else wide.get(name, []):
+            new[target] = _checked(name, target, given[name], layout)
+        if name not in priors and not wide.get(name):
+            near = get_close_matches(name, [*priors, "b", "sd"], 2, 0.5)
+            hint = f" Did you mean {' or '.join(near)}?" if near else ""
+            raise ValueError(
+                f"priors names {name!r}, which is no parameter of this formula; there are "
+                f"{', '.join(priors)} (b: all effects, sd: all group sds).{hint}"
+            )
+    return new
+
+
+def _checked(name: str, target: str, prior: Any, layout: Layout) -> Any:
+    if not isinstance(prior, dist.Distribution):
+        raise TypeError(
+            f"priors[{name!r}] is a {type(prior).__name__}; expected a NumPyro distribution such as "
+            "dist.Normal(0, 1)."
+        )
+    if target == "cor":
+        if not isinstance(prior, dist.LKJ | dist.LKJCholesky):
+            raise TypeError("priors['cor'] must be a dist.LKJ or dist.LKJCholesky.")
+        return dist.LKJCholesky(len(layout.group), float(np.asarray(prior.concentration)))
+    if prior.batch_shape or prior.event_shape:
+        raise ValueError(
+            f"priors[{name!r}] has shape {list(prior.batch_shape + prior.event_shape)}; expected the "
+            "distribution of one number, which serves for each."
+        )
+    _check_support(name, target, prior)
+    return prior
+
+
+def _check_support(name: str, target: str, prior: Any) -> None:
+    """Raises unless the prior has a density on all numbers that the parameter may be.
+
+    Inside a parameter is a real number, or the logarithm of a positive one, whatever its prior: where
+    the density ends within that range the fit would put mass beyond the end, or start there.
+    """
+    positive = target in POSITIVE or target.startswith("sd(")
+    support, what = prior.support, f"priors[{name!r}] = {in_words(prior)}"
+    good = "dist.HalfNormal(1)" if positive else "dist.Normal(0, 1) or dist.StudentT(4, 0, 1)"
+    if prior.is_discrete or isinstance(prior, dist.Delta):
+        raise ValueError(f"{what} has no density; expected one such as {good}.")
+    if positive and support is not None and bool(support(-_SMALL)):
+        raise ValueError(
+            f"{what} allows negative numbers; {target} is positive: use one such as {good}."
+        )
+    needed = (_SMALL, 1 / _SMALL) if positive else (-1 / _SMALL, -_SMALL, _SMALL, 1 / _SMALL)
+    if support is not None and not all(bool(support(number)) for number in needed):
+        raise ValueError(
+            f"{what} allows {_range(support)} only; {target} may be any "
+            f"{'positive' if positive else 'real'} number: use one such as {good}. For a parameter "
+            "with bounds write the model in NumPyro, rf.from_numpyro."
+        )
+
+
+def _range(support: Any) -> str:
+    """The numbers that a support holds, in words."""
+    low, high = getattr(support, "lower_bound", None), getattr(support, "upper_bound", None)
+    if low is not None and high is not None:
+        return f"numbers from {_number(low)} to {_number(high)}"
+    if low is not None:
+        return f"numbers above {_number(low)}"
+    return f"numbers below {_number(high)}" if high is not None else f"numbers of {support}"
+
+
+def log_density(priors: list[Any], values: Float[Array, " n"]) -> Float[Array, ""]:
+    """The sum of log densities of numbers, each with its own prior; those of one kind at once."""
+    total = jnp.zeros((), values.dtype)
+    kinds: dict[type, list[int]] = {}
+    for i, prior in enumerate(priors):
+        if not _plain(prior):
+            total += prior.log_prob(values[i])
+        else:
+            kinds.setdefault(type(prior), []).append(i)
+    for kind, places in kinds.items():
+        names = kind.arg_constraints
+        stacked = {n: jnp.asarray([float(getattr(priors[i], n)) for i in places]) for n in names}
+        total += jnp.sum(kind(**stacked).log_prob(values[np.array(places)]))
+    return total
+
+
+def moved(prior: Any, by: float) -> tuple[Any, float]:
+    """The prior of a number less `by`, and `by`; if that is none of NumPyro's, the prior and zero."""
+    own = dict(_own(prior)) if _plain(prior) else {}
+    if not by or "loc" not in own or prior.support is not constraints.real:
+        return prior, 0.0
+    return type(prior)(**{**own, "loc": float(own["loc"]) - by}), by
+
+
+def to_plain(prior: Any) -> dict[str, Any]:
+    """A distribution as its name and parameters, for JSON."""
+    kind = type(prior)
+    if not _plain(prior) and not _wraps(prior):
+        raise TypeError(
+            f"a prior of type {kind.__name__} can't be saved; use one of NumPyro's distributions "
+            "that has parameters of its own."
+        )
+    plain: dict[str, Any] = {n: np.asarray(v).tolist() for n, v in _own(prior)}
+    if _wraps(prior):
+        plain["base_dist"] = to_plain(prior.base_dist)
+    if isinstance(prior, dist.LKJCholesky):
+        plain["dimension"] = prior.dimension
+    return {"distribution": kind.__name__, "parameters": plain}
+
+
+def from_plain(plain: Mapping[str, Any]) -> Any:
+    """The distribution again."""
+    name, given = plain["distribution"], dict(plain["parameters"])
+    kind = getattr(dist, name, None) or getattr(truncated, name, None)
+    if not (isinstance(kind, type) and issubclass(kind, dist.Distribution)):
+        raise ValueError(f"a saved prior is a {name!r}, which NumPyro does not have.")
+    if "base_dist" in given:
+        given["base_dist"] = from_plain(given["base_dist"])
+    return kind(**given)

@@ -1,0 +1,173 @@
+"""The left side of a formula: what the outcome is, and whether the likelihood allows it."""
+
+import re
+import warnings
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float64
+
+from ramify.frontends.formula.design import check_by_row, code, variables
+from ramify.frontends.formula.frame import is_sorted_text, read_frame, rows_in_words
+from ramify.frontends.formula.text import FormulaText, unquoted
+
+Levels = list[Any] | None
+
+
+class Response(NamedTuple):
+    """Outcomes as numbers, with what belongs to them.
+
+    Attributes:
+        y: the outcomes: numbers, counts, 0 and 1, or the places of `levels`.
+        levels: what the places stand for, where they are not the numbers themselves.
+        trials: binomial trials.
+        weights: how often each row counts.
+    """
+
+    y: Float64[np.ndarray, " n"]
+    levels: Levels
+    trials: Float64[np.ndarray, " n"] | None
+    weights: Float64[np.ndarray, " n"] | None
+
+
+def response_columns(parts: FormulaText) -> list[str]:
+    """Names of the columns that the left side uses."""
+    name, _ = _named(parts.response)
+    if name is None:
+        check_by_row(f"0 + {parts.response}", parts.text)
+    return [name] if name else variables(f"0 + {parts.response}", parts.text)
+
+
+def read_extra(parts: FormulaText, table: Any, n: int, what: str) -> dict[str, np.ndarray]:
+    """Trials and weights of rows, those that the formula has."""
+    found = {}
+    for role, column in (("trials", parts.trials), ("weights", parts.weights)):
+        if column is None:
+            continue
+        if column.isdigit():
+            found[role] = np.full(n, float(column))
+            continue
+        values = np.asarray(read_frame(table, [column], what)[column])
+        if values.dtype.kind not in "biuf":
+            raise TypeError(
+                f'column "{column}" of {what}, the {role}, holds text; expected numbers.'
+            )
+        found[role] = values.astype(np.float64)
+        bad = found[role] < 0 if role == "weights" else (found[role] < 0) | (found[role] % 1 != 0)
+        kind = "numbers of zero or more" if role == "weights" else "whole numbers of zero or more"
+        if bad.any():
+            raise ValueError(
+                f'column "{column}", the {role}, is {found[role][bad][0]:g} in {rows_in_words(bad)}; '
+                f"expected {kind}."
+            )
+    return found
+
+
+def read_response(
+    parts: FormulaText, table: Any, support: str, likelihood: str, levels: Levels, what: str
+) -> Response:
+    """Reads and checks the outcomes; `levels` are those of the fit, once there was one."""
+    frame = read_frame(table, response_columns(parts), what)
+    extra = read_extra(parts, table, len(frame), what)
+    name, level = _named(parts.response)
+    if name is None:
+        values: Any = code(f"0 + {parts.response}", parts.text, frame)[1][:, 0]
+    else:
+        values = (
+            frame[name] if hasattr(frame[name].dtype, "categories") else np.asarray(frame[name])
+        )
+    if support == "levels" and levels is None and name and is_sorted_text(table, name, what):
+        _warn_of_order(name, values.cat.categories)
+    y, levels = _numbers(parts.response, values, support, likelihood, level, levels)
+    trials = extra.get("trials")
+    if support == "trials" and trials is None:
+        raise ValueError(
+            "likelihood='binomial' needs the number of trials: write 'y | trials(n) ~ ...' or "
+            "'p(y, n) ~ ...', or use likelihood='bernoulli' for outcomes of 0 and 1."
+        )
+    if support != "trials" and trials is not None:
+        raise ValueError(f"trials are for likelihood='binomial'; this is {likelihood!r}.")
+    _check_support(parts.response, y, support, likelihood, trials)
+    return Response(y, levels, trials, extra.get("weights"))
+
+
+def _warn_of_order(name: str, levels: Any) -> None:
+    """Text has no order of its own, and the alphabet's is seldom that of the answers."""
+    warnings.warn(
+        f"the levels of {name} are text, and taken in the order of the alphabet: "
+        f"{' < '.join(map(str, levels))}. Give an ordered categorical, or numbers, for another.",
+        UserWarning,
+        stacklevel=4,
+    )
+
+
+def _named(text: str) -> tuple[str | None, str | None]:
+    """A response that is a column, or one level of it: `y`, `y[yes]`; else nothing."""
+    match = re.fullmatch(r"([^\W\d]\w*|`[^`]+`)\s*(?:\[\s*([^\[\]]+?)\s*\])?", text)
+    if match is None:
+        return None, None
+    level = match[2].strip("'\"") if match[2] else None
+    return unquoted(match[1]), level
+
+
+def _numbers(
+    name: str, values: Any, support: str, likelihood: str, level: str | None, levels: Levels
+) -> tuple[np.ndarray, Levels]:
+    category = hasattr(values, "cat")
+    if level is not None:
+        return np.asarray([str(x) == level for x in values], np.float64), None
+    if support == "levels" or (category and support == "binary"):
+        return _places(name, values, likelihood, levels)
+    if category:
+        raise TypeError(
+            f"the response {name} holds text or categories; likelihood={likelihood!r} takes numbers."
+        )
+    return np.asarray(values, np.float64), None
+
+
+def _places(name: str, values: Any, likelihood: str, levels: Levels) -> tuple[np.ndarray, Levels]:
+    """The place of each value among the levels: the second of two counts as a success."""
+    if levels is None:
+        found = values.cat.categories.tolist() if hasattr(values, "cat") else np.unique(values)
+        levels = [x.item() if isinstance(x, np.generic) else x for x in found]
+        few = 2 if likelihood == "bernoulli" else 3
+        if (likelihood == "bernoulli" and len(levels) != 2) or len(levels) < few:
+            raise ValueError(
+                f"the response {name} has {len(levels)} levels; likelihood={likelihood!r} takes "
+                f"{'two' if few == 2 else 'three or more'}."
+            )
+        if len(levels) > 100:
+            raise ValueError(
+                f"the response {name} has {len(levels):,} different values, too many for levels; "
+                "round it, or use likelihood='gaussian'."
+            )
+    place = {level: float(i) for i, level in enumerate(levels)}
+    y = np.asarray([place.get(x, np.nan) for x in values.tolist()])
+    if np.isnan(y).any():
+        bad = np.isnan(y)
+        raise ValueError(
+            f"the response {name} has a level that the fit has not seen in {rows_in_words(bad)}; it "
+            f"knows {', '.join(map(repr, levels))}."
+        )
+    return y, levels
+
+
+def _check_support(
+    name: str, y: np.ndarray, support: str, likelihood: str, trials: np.ndarray | None
+) -> None:
+    allowed: dict[str, tuple[str, Bool[np.ndarray, " n"]]] = {
+        "real": ("finite numbers", ~np.isfinite(y)),
+        "binary": ("0 or 1, true or false, or two categories", (y != 0) & (y != 1)),
+        "count": ("whole numbers of zero or more", (y < 0) | (y % 1 != 0)),
+        "levels": ("ordered levels", np.zeros(len(y), bool)),
+        "trials": (
+            "whole numbers between zero and the trials",
+            (y < 0) | (y % 1 != 0) | (y > (y if trials is None else trials)),
+        ),
+    }
+    expected, bad = allowed[support]
+    if bad.any():
+        raise ValueError(
+            f"the response {name} is {y[bad][0]:g} in {rows_in_words(bad)}; "
+            f"likelihood={likelihood!r} takes {expected}."
+        )

@@ -1,0 +1,1 @@
+"""Models from NumPyro functions, unchanged."""

@@ -1,0 +1,183 @@
+"""Whether a model means the same on blocks as on the whole: two ways to evaluate it must agree.
+
+On a small block the function is run as its author means it, with group numbers that repeat, and in
+the way Ramify runs it: every row a group of its own, in another order. A density that mixes groups
+or rows, or that depends on a group's number, comes out different; then parts of the block are
+changed one by one to find out why.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ramify.frontends.numpyro.arguments import Block, Refused, small_block
+from ramify.frontends.numpyro.layout import Level
+from ramify.frontends.numpyro.sites import from_values, run
+
+if TYPE_CHECKING:
+    from ramify.frontends.numpyro.model import NumpyroModel
+
+
+Terms = dict[str, Any]
+
+
+class Point(NamedTuple):
+    """What a run depends on."""
+
+    theta: Any
+    z: Any
+    rows: dict[str, Any]
+    group: dict[str, Any]
+
+
+def check_agreement(model: "NumpyroModel", groups: Any) -> set[str]:
+    """Refuses a model whose densities mix groups or rows; returns deterministic sites that do."""
+    block = small_block(model.arguments, groups, 3, 7)
+    rng = np.random.default_rng(0)
+    noise = lambda *shape: np.asarray(0.3 * rng.normal(size=shape), jnp.result_type(float))  # noqa: E731
+    D, M = model.theta.size, model.z.size
+    point = Point(noise(D), noise(block.n_group, M), block.rows, block.group)
+    whole, picked = jax.jit(lambda p: (_as_written(model, block, p), _as_blocks(model, block, p)))(
+        point
+    )
+    places = model.layout.terms | model.layout.deterministics
+    differ = {n for n in places if not np.all(_close(whole[n], picked[n]))}
+    for name in model.layout.terms:
+        if name in differ:
+            evaluate = jax.jit(lambda p: _as_written(model, block, p))
+            raise Refused(_why(model, block, point, evaluate, name))
+    return differ
+
+
+def _as_written(model: "NumpyroModel", block: Block, point: Point) -> Terms:
+    """Every site's terms and values as the author means them, for the rows in `_chosen` order."""
+    layout, chosen = model.layout, _chosen(block)
+    named = model.arguments.bind(block.index, block.n_group, point.rows, point.group)
+    sites = run(model.fn, named, from_values(model.latent_values(point.theta, point.z)))
+    out = {n: p.summed(sites[n].log_prob) for n, p in layout.terms.items()}
+    out |= {n: p.per_item(sites[n].value) for n, p in layout.deterministics.items()}
+    at: dict[Level, Any] = {"theta": ..., "z": block.index[chosen], "row": chosen}
+    places = layout.terms | layout.deterministics
+    return {n: jnp.asarray(value)[at[places[n].level]] for n, value in out.items()}
+
+
+def _as_blocks(model: "NumpyroModel", block: Block, point: Point) -> Terms:
+    """The same as the model's own functions give it."""
+    chosen = _chosen(block)
+    owner = block.index[chosen]
+    z = point.z[owner]
+    rows = {n: column[chosen] for n, column in point.rows.items()}
+    group = {n: column[owner] for n, column in point.group.items()}
+    terms = model.theta_terms(point.theta) | model.z_terms(point.theta, z, group)
+    terms |= model.row_terms(point.theta, z, rows, group)
+    told = model.theta_deterministics(point.theta)
+    return terms | told | model.z_deterministics(point.theta, z, group)
+
+
+def _chosen(block: Block) -> np.ndarray:
+    """Some rows, out of order and with repeats."""
+    return np.array([block.n_rows - 1, 1, 0, 1, block.n_rows - 2])
+
+
+def _close(a: Any, b: Any) -> np.ndarray:
+    return np.asarray(np.isclose(a, b, rtol=1e-4, atol=1e-4, equal_nan=True))
+
+
+def _why(
+    model: "NumpyroModel",
+    block: Block,
+    point: Point,
+    evaluate: Callable[[Point], Terms],
+    name: str,
+) -> str:
+    """What makes a site's log density differ: found by changing one thing at a time."""
+    level, chosen = model.layout.terms[name].level, _chosen(block)
+    owner, before = block.index[chosen], np.asarray(evaluate(point)[name])
+
+    def moves(changed: Point, own: np.ndarray) -> bool:
+        moved = ~_close(np.asarray(evaluate(changed)[name]), before)
+        return bool(moved.any() if level == "theta" else (moved & ~own).any())
+
+    groups, rows = range(block.n_group), range(block.n_rows)
+    if any(moves(point._replace(z=_added(point.z, g)), owner == g) for g in groups):
+        return _mixes_groups(model, name, level)
+    own = lambda r: (chosen == r) & (level == "row")  # noqa: E731
+    if any(moves(point._replace(rows=_swapped(point.rows, r)), own(r)) for r in rows):
+        return _mixes_rows(model, name, level)
+    if any(moves(point._replace(group=_swapped(point.group, g)), owner == g) for g in groups):
+        return _mixes_columns(name)
+    return _knows_numbers(model, name)
+
+
+def _added(z: np.ndarray, place: int) -> np.ndarray:
+    return z + (np.arange(len(z)) == place).astype(z.dtype)[:, None]
+
+
+def _swapped(columns: dict[str, np.ndarray], place: int) -> dict[str, np.ndarray]:
+    """The columns with the entries at one place replaced by those of another."""
+    source = lambda c: np.where(np.arange(len(c)) == place, (place + 1) % len(c), np.arange(len(c)))  # noqa: E731
+    return {n: c[source(c)] for n, c in columns.items()}
+
+
+def _mixes_groups(model: "NumpyroModel", name: str, level: Level) -> str:
+    own = model.arguments.index or "group"
+    if level == "row":
+        return (
+            f'the likelihood of site "{name}" mixes groups: a row\'s log density depends on latent '
+            f"sites of other groups than its own. A row may use its own group's, b[{own}], and not "
+            "b.mean() or b[another column]."
+        )
+    if level == "z":
+        return (
+            f'site "{name}" of one group depends on those of another. Given the sites outside the '
+            "plate, groups must be independent: no mean over groups, difference or random walk "
+            "between them."
+        )
+    if name in model.layout.theta:
+        return (
+            f'the prior of site "{name}" depends on latent sites of the groups, and it is not one of '
+            "them: a second level of latent sites, which is not supported yet. If it belongs to the "
+            f'groups, put it in their plate, numpyro.plate("...", {model.arguments.size_name}).'
+        )
+    return (
+        f'site "{name}" has one log density for all groups together and depends on latent sites of '
+        "the groups, which it mixes (a sum over groups, say). Give it a log density for each group or "
+        "row, or write the constraint into the prior."
+    )
+
+
+def _mixes_columns(name: str) -> str:
+    return (
+        f'the log density of site "{name}" depends on group columns of other groups than its own (a '
+        "mean over groups, say). Compute such numbers beforehand, as a group column or a constant: "
+        "functools.partial(model, ...)."
+    )
+
+
+def _mixes_rows(model: "NumpyroModel", name: str, level: Level) -> str:
+    if level == "row":
+        return (
+            f'the log density of a row of site "{name}" depends on other rows (a mean or sum over '
+            "rows, a lag). Compute such a column beforehand. Where rows of a group hang together, a "
+            "time series say, make each group one row whose columns are arrays."
+        )
+    whose = "a group" if level == "z" else "all groups"
+    cure = "as a group column" if level == "z" else "and pass it as a constant, functools.partial"
+    return (
+        f'the log density of site "{name}", which belongs to {whose}, is computed from row columns '
+        f"({', '.join(model.arguments.rows)}). Compute what it needs beforehand, {cure}."
+    )
+
+
+def _knows_numbers(model: "NumpyroModel", name: str) -> str:
+    size = model.arguments.size_name
+    return (
+        f'the log density of site "{name}" depends on the number that a group or row happens to have, '
+        f"or on how many there are ({size}). Ramify calls the model on blocks, where numbers start "
+        "anew: what belongs to a group must come as a group column (Groups.from_table(..., "
+        f"group=[...])), and a latent site of the groups must have size {size}, not a number written "
+        "out (hard-coded)."
+    )

@@ -1,0 +1,166 @@
+"""What a flat model is called with: its arguments by name, and small blocks to try it on."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from ramify.data.groups import Groups
+
+Columns = Mapping[str, Any]
+
+
+class Refused(ValueError):
+    """A model that can't be fitted; the message names what is wrong and the cure."""
+
+
+class Arguments(NamedTuple):
+    """Which argument of the model is what.
+
+    Attributes:
+        by: the label column of the groups, for messages.
+        index: the group number of each row, or None if the model does not take it.
+        size: the number of groups, or None.
+        rows: row columns.
+        group: group columns.
+        optional: arguments whose default is None: left out, the model makes what is missing.
+    """
+
+    by: str
+    index: str | None  # pyright: ignore[reportIncompatibleMethodOverride]
+    size: str | None
+    rows: tuple[str, ...]
+    group: tuple[str, ...]
+    optional: frozenset[str]
+
+    def bind(
+        self, index: np.ndarray, n_group: int, rows: Columns, group: Columns
+    ) -> dict[str, Any]:
+        """Keyword arguments for these rows and groups; a column that may be missing is None."""
+        named = {name: _column(name, rows, self.optional) for name in self.rows}
+        named |= {name: _column(name, group, self.optional) for name in self.group}
+        if self.index is not None:
+            named[self.index] = index
+        if self.size is not None:
+            named[self.size] = n_group
+        return named
+
+    @property
+    def one_row_each(self) -> bool:
+        """Whether the model has no way to tell groups from rows: then there is one row in each."""
+        return self.index is None
+
+    @property
+    def size_name(self) -> str:
+        """What to call the number of groups in a message."""
+        return self.size or f"n_{self.by}"
+
+
+def _column(name: str, columns: Columns, optional: frozenset[str]) -> Any:
+    if name not in columns and name in optional:
+        return None
+    return columns[name]
+
+
+def read_arguments(
+    fn: Callable[..., Any], groups: Groups, index: str | None, size: str | None
+) -> Arguments:
+    """Matches the model's arguments to the data by name; refuses those it can't supply."""
+    parameters = inspect.signature(fn).parameters
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    named = {n: p for n, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
+    takes = lambda name: name in named or open_ended  # noqa: E731
+    for given in (index, size):
+        if given is not None and not takes(given):
+            raise Refused(
+                f'the model has no argument "{given}"; it takes {", ".join(named) or "none"}.'
+            )
+    index = index or (groups.by if takes(groups.by) else None)
+    size = size or (f"n_{groups.by}" if takes(f"n_{groups.by}") else None)
+    rows = tuple(name for name in groups.rows if takes(name) and name not in (index, size))
+    group = tuple(name for name in groups.group if takes(name) and name not in (index, size))
+    optional = frozenset(n for n, p in named.items() if p.default is None)
+    found = Arguments(groups.by, index, size, rows, group, optional)
+    _check_supplied(named, found, groups)
+    return found
+
+
+def _check_supplied(
+    named: Mapping[str, inspect.Parameter], found: Arguments, groups: Groups
+) -> None:
+    supplied = {found.index, found.size, *found.rows, *found.group}
+    for name, parameter in named.items():
+        if name in supplied or parameter.default is not parameter.empty:
+            continue
+        columns = ", ".join([*groups.rows, *groups.group])
+        raise Refused(
+            f'the model asks for "{name}", which the data does not have. It can be called with '
+            f'columns of the data ({columns}), the group number of each row ("{groups.by}") and the '
+            f'number of groups ("n_{groups.by}"); other names for the last two are given by index= '
+            "and size=. Constants are bound beforehand, functools.partial(model, "
+            f"{name}=...). A second level of groups is not supported yet."
+        )
+    if found.index is None and found.rows and np.any(groups.sizes != 1):
+        many = groups.labels[np.argmax(groups.sizes != 1)]
+        raise Refused(
+            f'the model takes no argument "{groups.by}" for the group number of each row, so each '
+            f"group must have exactly one row; group {many} has {groups.sizes.max():,}. Add the "
+            f'argument (then beta[{groups.by}] is each row\'s own beta), or say its name: index="...".'
+        )
+
+
+class Block(NamedTuple):
+    """A few rows of the data in made-up groups: enough to see what a model does."""
+
+    index: np.ndarray  # pyright: ignore[reportIncompatibleMethodOverride]
+    n_group: int
+    rows: dict[str, Any]
+    group: dict[str, Any]
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return len(self.index)
+
+
+def small_block(arguments: Arguments, groups: Groups, n_group: int, n_rows: int) -> Block:
+    """Real rows and real group columns, from all over the data, put together anew.
+
+    Groups have unequal numbers of rows: 0 has most of them. A model that takes no group numbers gets
+    as many rows as groups.
+    """
+    if arguments.one_row_each:
+        n_rows = n_group
+    index = np.sort(np.arange(n_rows) * (np.arange(n_rows) < n_group)).astype(np.int32)
+    rows = {name: _spread(groups.rows[name], n_rows) for name in arguments.rows}
+    group = {name: _spread(groups.group[name], n_group) for name in arguments.group}
+    return Block(index, n_group, rows, group)
+
+
+def _spread(column: np.ndarray, count: int) -> np.ndarray:
+    """`count` entries from all over a column, in JAX's precision; ones (0 for integers) if empty."""
+    if not len(column):
+        column = np.full((1, *column.shape[1:]), column.dtype.kind == "f", column.dtype)
+    places = np.linspace(0, len(column) - 1, count).astype(int)
+    return _narrow(column[places])
+
+
+def example_row(columns: Columns) -> dict[str, np.ndarray]:
+    """The first entry of each column, to stand in where no row is looked at: each [1, ...]."""
+    return {name: _spread(column, 1) for name, column in columns.items()}
+
+
+def repeated(columns: Columns, n: int) -> dict[str, Any]:
+    """Columns of one entry, n times."""
+    return {
+        name: jnp.broadcast_to(_narrow(column), (n, *column.shape[1:]))
+        for name, column in columns.items()
+    }
+
+
+def _narrow(column: np.ndarray) -> np.ndarray:
+    """The column in the precision JAX computes in."""
+    kind = column.dtype.kind
+    return np.asarray(column, jnp.result_type(float) if kind == "f" else column.dtype)

@@ -1,0 +1,302 @@
+"""Sorting a model's sites: which belong to theta, which to each group's z, which to each row.
+
+The model is run on two blocks of different sizes. An axis that grows with the groups or the rows
+gives itself away, whatever its plate is called, and whether or not it has one.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro.distributions import constraints
+
+from ramify.frontends.numpyro.arguments import Arguments, Block, Refused, small_block
+from ramify.frontends.numpyro.program import Program
+from ramify.frontends.numpyro.sites import Fn, Seen, look
+from ramify.models.parameters import Parameter
+
+Level = Literal["theta", "z", "row"]
+
+
+class Place(NamedTuple):
+    """Where a site belongs, and which axis of its array counts the groups or rows."""
+
+    level: Level
+    axis: int | None
+
+    def per_item(self, values: Any) -> Any:
+        """The array with the axis of groups or rows first; as it is where there is none."""
+        return values if self.axis is None else jnp.moveaxis(values, self.axis, 0)
+
+    def summed(self, log_prob: Any) -> Any:
+        """Log densities summed to one per group or row, or to one."""
+        kept = self.per_item(log_prob)
+        return jnp.sum(kept, tuple(range(0 if self.axis is None else 1, kept.ndim)))
+
+
+class Layout(NamedTuple):
+    """The sites of a model, sorted.
+
+    Attributes:
+        theta: latent sites that all groups share.
+        z: latent sites of a group, with the shape they have in one.
+        axes: which axis of a z site's value counts the groups.
+        terms: for every sample site, where its log density belongs.
+        deterministics: for those that can be told block by block, where they belong.
+        outcomes: the sites observed in the rows, each with the row columns its value is made of.
+        left_out: deterministic sites that are not told.
+    """
+
+    theta: dict[str, Parameter]
+    z: dict[str, Parameter]
+    axes: dict[str, int]
+    terms: dict[str, Place]
+    deterministics: dict[str, Place]
+    outcomes: dict[str, tuple[str, ...]]
+    left_out: tuple[str, ...]
+
+    def without(self, deterministics: set[str]) -> "Layout":
+        """The layout with some deterministic sites left out."""
+        kept = {n: p for n, p in self.deterministics.items() if n not in deterministics}
+        more = tuple(n for n in self.deterministics if n in deterministics)
+        return self._replace(deterministics=kept, left_out=(*self.left_out, *more))
+
+
+class Pair(NamedTuple):
+    """The same model seen on two blocks."""
+
+    arguments: Arguments
+    blocks: tuple[Block, Block]
+    seen: tuple[dict[str, Seen], dict[str, Seen]]
+    programs: tuple[Program, Program]
+
+    def axis(self, name: str, what: str) -> tuple[str, int | None]:
+        """("z" | "row" | "theta", the axis that grows) of a site's value or log_prob."""
+        first, second = (getattr(seen[name], what).shape for seen in self.seen)
+        grown = [(i, p) for i, p in enumerate(zip(first, second, strict=False)) if p[0] != p[1]]
+        if len(first) != len(second) or len(grown) > 1:
+            raise Refused(
+                f'site "{name}" has shape {list(first)} on one block and {list(second)} on another: '
+                f"it needs more than one axis of {self.arguments.size_name} groups or of rows. A "
+                "site may belong to each group or to each row, not to pairs of them."
+            )
+        if not grown:
+            return "theta", None
+        ((axis, sizes),) = grown
+        if sizes == tuple(block.n_group for block in self.blocks):
+            return "z", axis
+        if sizes == tuple(block.n_rows for block in self.blocks):
+            return "row", axis
+        raise Refused(
+            f'site "{name}" has an axis of {sizes[0]} for {self.blocks[0].n_group} groups and '
+            f"{self.blocks[0].n_rows} rows, and of {sizes[1]} for {self.blocks[1].n_group} and "
+            f"{self.blocks[1].n_rows}: neither the number of groups nor that of rows."
+        )
+
+    def reads(self, name: str, what: str, columns: tuple[str, ...]) -> bool:
+        """Whether a site's value or log_prob is computed from any of these row columns."""
+        rows, group = self.blocks[0].rows, self.blocks[0].group
+        own = jax.tree.leaves({column: column in columns for column in rows})
+        flags = [False, *own, *(False for _ in group)]
+        return self.programs[0].reached(flags)[name][what]
+
+
+def sort_sites(fn: Fn, arguments: Arguments, groups: Any, plate: str | None) -> Layout:
+    """Runs the model on two small blocks and sorts its sites, or refuses it."""
+    pair = _look_twice(fn, arguments, groups)
+    sites = pair.seen[0]
+    drawn = {n: s for n, s in sites.items() if s.kind == "sample"}
+    latent = {n: pair.axis(n, "value") for n, s in drawn.items() if not s.observed}
+    _check_latents(pair, latent, groups)
+    axes = {n: axis for n, (_, axis) in latent.items() if axis is not None}
+    _check_plate(pair, plate, axes)
+    bounds = _bounds(pair, list(latent))
+    parameters = {n: _parameter(pair, n, axes.get(n), bounds[n]) for n in latent}
+    terms = {n: _term(pair, n, latent) for n in drawn}
+    rows = [n for n, place in terms.items() if place.level == "row" and not sites[n].factor]
+    told, left_out = _deterministics(pair)
+    return Layout(
+        theta={n: p for n, p in parameters.items() if n not in axes},
+        z={n: p for n, p in parameters.items() if n in axes},
+        axes=axes,
+        terms=terms,
+        deterministics=told,
+        outcomes={n: _columns(pair, n) for n in rows},
+        left_out=left_out,
+    )
+
+
+def _look_twice(fn: Fn, arguments: Arguments, groups: Any) -> Pair:
+    first, second = (small_block(arguments, groups, G, R) for G, R in ((3, 7), (4, 9)))
+    (seen, program), (again, other) = (look(fn, arguments, block) for block in (first, second))
+    if list(seen) != list(again):
+        odd = sorted(set(seen) ^ set(again)) or list(seen)
+        raise Refused(
+            f'site "{odd[0]}" is in the model for some numbers of groups or rows and not for others; '
+            "its sites must be the same on every block of the data."
+        )
+    return Pair(arguments, (first, second), (seen, again), (program, other))
+
+
+def _check_latents(pair: Pair, latent: Mapping[str, tuple[str, int | None]], groups: Any) -> None:
+    size = pair.arguments.size_name
+    for name, (level, _) in latent.items():
+        if level == "row":
+            raise Refused(_row_latent(pair, name))
+        if level == "z" and pair.axis(name, "log_prob")[0] != "z":
+            raise Refused(
+                f'site "{name}" has a value for each group and one log density for all of them '
+                f"together (to_event, or a distribution over all groups). Put it in "
+                f'numpyro.plate("...", {size}), which keeps the groups apart.'
+            )
+    if not any(level == "z" for level, _ in latent.values()):
+        raise Refused(_no_locals(pair, latent, len(groups)))
+    if all(level == "z" for level, _ in latent.values()):
+        raise Refused(
+            f"every latent site ({', '.join(latent)}) belongs to a group, so the groups share "
+            "nothing. A hierarchical model has at least one site outside the group plate."
+        )
+    if not any(seen.observed for seen in pair.seen[0].values()):
+        raise Refused("the model observes nothing: pass a column of the data as obs= to a site.")
+
+
+def _row_latent(pair: Pair, name: str) -> str:
+    given = {*pair.arguments.rows, *pair.arguments.group}
+    missing = sorted(pair.arguments.optional - given)
+    hint = ""
+    if name.endswith("_unobserved"):  # NumPyro's own name
+        hint = (
+            " If it comes of obs_mask=, for outcomes that are missing: fill their column with any "
+            "possible value, and pass a boolean column to numpyro.handlers.mask around the site."
+        )
+    elif missing:
+        hint = (
+            f' If it is to be observed: the data has no row column "{missing[0]}", so the model got '
+            "None there."
+        )
+    return (
+        f'site "{name}" is latent and has a value for each row; latent sites may belong to all '
+        "groups or to each group. Sum or integrate it out of the likelihood." + hint
+    )
+
+
+def _no_locals(pair: Pair, latent: Mapping[str, Any], N: int) -> str:
+    size = pair.arguments.size_name
+    for name in latent:
+        if N in pair.seen[0][name].value.shape:
+            plates = pair.seen[0][name].plates
+            where = f'plate "{plates[0]}"' if plates else f'site "{name}"'
+            return (
+                f"{where} has size {N}, the number of groups in the data, for any {size}: site "
+                f'"{name}" has that number hard-coded. Ramify calls the model on blocks of groups: '
+                f"write {size} where it says {N}, and take {size} as an argument."
+            )
+    return (
+        f"no latent site belongs to the groups: none of {', '.join(latent) or 'its sites'} has an "
+        f'axis of {size}. Put the groups\' sites in numpyro.plate("...", {size}), where {size} is an '
+        "argument of the model (size= names it otherwise)."
+    )
+
+
+def _check_plate(pair: Pair, plate: str | None, axes: Mapping[str, int]) -> None:
+    if plate is None:
+        return
+    sites = pair.seen[0]
+    known = sorted({p for seen in sites.values() for p in seen.plates})
+    if not any(plate in sites[name].plates for name in axes):
+        raise Refused(
+            f'no latent site of the groups is in a plate "{plate}" of {pair.arguments.size_name}; '
+            f"the model's plates are {', '.join(known) or 'none'}."
+        )
+    for name in axes:
+        if plate not in sites[name].plates:
+            raise Refused(
+                f'site "{name}" has a value for each group and is not in plate "{plate}". Move it '
+                "there, or leave plate= out."
+            )
+
+
+def _term(pair: Pair, name: str, latent: Mapping[str, Any]) -> Place:
+    """Where a sample site's log density belongs."""
+    level, axis = pair.axis(name, "log_prob")
+    if name in latent:
+        return Place(level, axis)  # pyright: ignore[reportArgumentType]
+    reads = pair.reads(name, "log_prob", pair.arguments.rows)
+    if level == "theta" and reads:
+        raise Refused(
+            f'site "{name}" has one log density for all rows together (to_event over rows, a sum, or '
+            "a distribution over all of them). Ramify needs one for each row: put the site in "
+            'numpyro.plate("rows", ...) and drop the to_event.'
+        )
+    if level == "z" and reads and pair.arguments.one_row_each:
+        level = "row"
+    return Place(level, axis)  # pyright: ignore[reportArgumentType]
+
+
+def _deterministics(pair: Pair) -> tuple[dict[str, Place], tuple[str, ...]]:
+    told, left_out = {}, []
+    for name, seen in pair.seen[0].items():
+        if seen.kind != "deterministic":
+            continue
+        level, axis = pair.axis(name, "value")
+        if level == "row" or pair.reads(name, "value", pair.arguments.rows):
+            left_out.append(name)
+        else:
+            told[name] = Place(level, axis)  # pyright: ignore[reportArgumentType]
+    return told, tuple(left_out)
+
+
+def _columns(pair: Pair, name: str) -> tuple[str, ...]:
+    """The row columns that the value of an observed site is made of."""
+    return tuple(c for c in pair.arguments.rows if pair.reads(name, "value", (c,)))
+
+
+def _bounds(pair: Pair, latent: list[str]) -> dict[str, list[Any]]:
+    """The bounds of each latent site's support: numbers, the same whatever the parameters are."""
+    given = {n: jax.tree.leaves(pair.seen[0][n].support) for n in latent}
+    if all(np.ndim(b) == 0 and not _traced(b) for bounds in given.values() for b in bounds):
+        return given
+    block, program = pair.blocks[0], jax.jit(pair.programs[0])
+    once, again = (program(jax.random.key(k), block.rows, block.group) for k in (0, 1))
+    for name in latent:
+        for a, b in zip(once[name]["bounds"], again[name]["bounds"], strict=True):
+            if not np.allclose(a, b):
+                raise Refused(
+                    f'the support of site "{name}" depends on other latent sites. Draw a site with a '
+                    "fixed support and move it: u ~ Uniform(0, 1), then low + (high - low) * u in a "
+                    "numpyro.deterministic."
+                )
+    return {n: [np.asarray(b) for b in once[n]["bounds"]] for n in latent}
+
+
+def _traced(bound: Any) -> bool:
+    return isinstance(bound, jax.core.Tracer)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _parameter(pair: Pair, name: str, axis: int | None, bounds: list[Any]) -> Parameter:
+    """Shape and support of a site: for a site of the groups, those it has in one group."""
+    seen, shape = pair.seen[0][name], list(pair.seen[0][name].value.shape)
+    tree = jax.tree.structure(seen.support)
+    if axis is not None:
+        back = axis - len(shape)
+        bounds = [_one_group(name, bound, back, shape[axis]) for bound in bounds]
+        del shape[axis]
+    support = jax.tree.unflatten(tree, bounds)
+    while isinstance(support, constraints.independent):  # independent reals are reals
+        support = support.base_constraint
+    return Parameter(tuple(shape), support)
+
+
+def _one_group(name: str, bound: Any, back: int, n_group: int) -> Any:
+    """A bound without the axis of groups, along which it must not vary."""
+    if np.ndim(bound) < -back or np.shape(bound)[back] != n_group:
+        return bound
+    first = np.take(bound, [0], back)
+    if not np.array_equal(np.broadcast_to(first, np.shape(bound)), bound):
+        raise Refused(
+            f'the support of site "{name}" differs from group to group. Draw a site with one support '
+            "for all and move it: u ~ Uniform(0, 1), then low + (high - low) * u."
+        )
+    return np.squeeze(first, back)

@@ -1,0 +1,102 @@
+"""Does the likelihood have the curvature that its Hessian says? Stein's identity as a second opinion.
+
+For z = m + L e with e standard normal, E[L' hess l L] = E[e (L' grad l)'] and E[L' grad l] = E[e l]: the
+expected curvature follows from slopes, and the expected slope from values. Where a likelihood has
+kinks (absolute values) or steps, differentiation misses what these see, and Newton would return
+nonsense without a sign of it.
+"""
+
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ramify.data.batch import Batch
+from ramify.families.conditional import Local
+from ramify.families.newton import (
+    Quadratic,
+    expand_likelihood,
+    expand_local,
+    safe_scale,
+    times_covariance,
+)
+from ramify.models.model import Model
+
+POINTS = 64
+UNLIKE = 0.3  # relative disagreement that noise must not explain
+
+
+class Opinions(eqx.Module):
+    """Each group's expected slope and curvature, whitened: by differentiation and by Stein.
+
+    The curvature is its trace. The slopes are differences, Stein's minus ours, from two independent
+    sets of points, so that their product is free of noise on average.
+    """
+
+    curvature: Float[Array, " B"]
+    curvature_stein: Float[Array, " B"]
+    slope_stein: Float[Array, "2 B M"]
+    slope_gap: Float[Array, "2 B M"]
+
+
+# It runs once, on little data: compiling is what it costs.
+_OPTIONS: Any = {"compiler_options": {"xla_backend_optimization_level": 0}}
+_quickly: Any = partial(eqx.filter_jit, **_OPTIONS)
+
+
+@_quickly
+def opinions(model: Model, batch: Batch, theta: Float[Array, " D"]) -> Opinions:
+    """Each group's expected slope and curvature under p(z | theta), taken for a Gaussian.
+
+    Its mode is one Newton step from zero: exact where it is one.
+    """
+    zero = jnp.zeros((batch.index.shape[0], model.z.size))
+    prior = expand_local(model, batch, theta, zero)
+    scale = safe_scale(prior.curvature)[0]
+    local = Local(zero + times_covariance(scale, prior.slope), scale)
+    half = jax.random.normal(jax.random.key(0), (2, POINTS // 4, *local.mean.shape))
+    noise = jnp.concatenate([half, -half], 1)
+
+    def one(e: Float[Array, "B M"]) -> Quadratic:
+        return expand_likelihood(model, batch, theta, local.draw(e)[0])
+
+    at = jax.lax.map(lambda es: jax.lax.map(one, es), noise)
+    slope = jnp.einsum("bij,sqbi->sqbj", local.scale, at.slope)
+    hessian = jnp.einsum("bij,sqbik,bkj->sqb", local.scale, at.curvature, local.scale)
+    value = at.value - jnp.mean(at.value, (0, 1))
+    stein = jnp.mean(noise * value[..., None], 1)
+    return Opinions(
+        jnp.mean(hessian, (0, 1)),
+        -jnp.mean(jnp.sum(noise * slope, -1), (0, 1)),
+        stein,
+        stein - jnp.mean(slope, 1),
+    )
+
+
+def missing_curvature(model: Model, batch: Batch, theta: Float[Array, " D"]) -> str | None:
+    """Why the derivatives can't be trusted, in words; None if they can."""
+    said = opinions(model, batch, theta)
+    real = np.asarray(batch.group_mask)
+    own, stein = (np.asarray(x, np.float64)[real] for x in (said.curvature, said.curvature_stein))
+    steps, gaps = (np.asarray(x, np.float64)[:, real] for x in (said.slope_stein, said.slope_gap))
+    if not all(np.isfinite(x).all() for x in (own, stein, steps, gaps)):
+        return None  # far-away points may overflow; the fit itself reports what is not finite
+    if abs(stein.mean() - own.mean()) > 5 * _error(stein - own) + UNLIKE * abs(stein.mean()):
+        return (
+            f"the likelihood's second derivatives give an average curvature of {own.mean():.3g} a "
+            f"group (in units of its prior) where its first derivatives give {stein.mean():.3g}: "
+            "it has kinks in z that Newton can't see"
+        )
+    gap, size = np.sum(gaps[0] * gaps[1], -1), np.sum(steps[0] * steps[1], -1)
+    if gap.mean() > 5 * _error(gap) + UNLIKE**2 * abs(size.mean()):
+        return "the likelihood changes with z where its derivatives are zero: it has steps in z"
+    return None
+
+
+def _error(x: np.ndarray) -> float:
+    """Standard error of the mean, and a little for rounding."""
+    return float(np.std(x) / np.sqrt(len(x)) + 1e-4)

@@ -1,0 +1,62 @@
+"""A fit that met a number that is not finite: which step, which term, which group."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ramify.data.groups import Groups
+from ramify.data.resident import Resident
+from ramify.inference.steps import Recipe, State, terms_of_step
+from ramify.models.model import Model
+
+
+class NonFiniteError(FloatingPointError):
+    """A fit met a number that is not finite. `state` is the last good one, `family` its family."""
+
+    def __init__(self, message: str, state: State):
+        """Keeps the state from before the step that failed."""
+        super().__init__(message)
+        self.state, self.family = state, state.family
+
+
+def blame(
+    key: Any,
+    state: State,
+    model: Model,
+    data: Resident,
+    members: np.ndarray,
+    recipe: Recipe,
+    groups: Groups,
+) -> str:
+    """Where a number that is not finite came from: the term and the first group at fault."""
+    parts = terms_of_step(key, state, model, data, jnp.asarray(members), recipe)
+    step = int(state.step) + 1
+    for name, values in parts._asdict().items():
+        bad = ~np.isfinite(np.asarray(values))
+        if not bad.any():
+            continue
+        if bad.ndim == 1:
+            return (
+                f"The ELBO is not finite at step {step}: its term {name} is {_first(values, bad)}."
+            )
+        place = int(np.argmax(bad.any(0)))
+        label = groups.labels[members[place]]
+        return (
+            f"The ELBO is not finite at step {step}: its term {name} is {_first(values, bad)} for "
+            f"group '{label}' ({bad.any(0).sum()} groups of this step). Check that group's rows and "
+            "the density's behaviour there; the last good state is on this exception."
+        )
+    if max(float(np.abs(np.asarray(values)).max()) for values in parts) > 1e20:
+        return (
+            f"The fit ran away: at step {step} the gradient of the ELBO overflows, and so nearly does "
+            "its value. Pass an optimizer with a smaller step size, or scale the columns to order one."
+        )
+    return (
+        f"The gradient of the ELBO is not finite at step {step}, though its value is. A density has "
+        "an infinite slope there (a square root or logarithm at zero, a `where` that hides a NaN)."
+    )
+
+
+def _first(values: Any, bad: np.ndarray) -> str:
+    return str(np.asarray(values)[bad].ravel()[0])

@@ -1,0 +1,207 @@
+"""A group's z integrated out: log p(y_i | theta) from K importance draws, and its derivatives.
+
+The draws come from a Student t around the solved conditional. What they are weighted by is nearly
+the Gaussian that the expansion of log p(y_i, z | theta) around the group's mode describes, and that
+Gaussian's integral is known. So only the difference is left to the draws:
+
+    log p^(y_i | theta) = log C(theta) + log mean_k w_k(theta) - log mean_k v_k(theta),
+
+w the weights of the model and v those of the Gaussian, whose mean is C on average. Both means have
+the same noise where the group is nearly Gaussian, and it cancels, in the derivatives as well. Groups
+that say little of theta are of that kind, and without this their noise would drown what they say.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from ramify.data.batch import Batch
+from ramify.families.conditional import Local
+from ramify.families.newton import Quadratic, expand_likelihood, expand_local, times_covariance
+from ramify.families.solver import Site, Solver
+from ramify.models.densities import group_log_liks
+from ramify.models.model import Model
+from ramify.models.structure import normal_prior
+from ramify.numerics.points import quarter_sizes
+from ramify.numerics.small_linalg import inverse_factor
+
+
+def bound(log_weight: Float[Array, "K B"]) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
+    """Log p^(y_i | theta) from log weights, and an estimate of the bias that is left in it.
+
+    log-mean-exp of K weights is low by a term in 1/K. Halves are low by twice that, so
+    2 LME(all) - mean LME(halves) is free of it: the jackknife, an estimate and no longer a bound.
+    What is left goes as 1/K^2; the same estimate from half as many weights is off by four times as
+    much, so a third of the difference tells its size. The correction itself is kept below a nat:
+    where one half of the draws has no weight to speak of it would be thousands, and mean nothing.
+    """
+    sizes = quarter_sizes(log_weight.shape[0])
+    if sizes[-1] < 2:
+        whole = jax.nn.logsumexp(log_weight, 0) - math.log(log_weight.shape[0])
+        return whole, jnp.zeros_like(whole)
+    quarters = _log_sums(log_weight, sizes)  # every weight is exponentiated only once
+    total = lambda first, last: jax.nn.logsumexp(quarters[first:last], 0)
+    lme = lambda first, last: total(first, last) - math.log(sum(sizes[first:last]))
+    half = 0.5 * (lme(0, 2) + lme(2, 4))
+    quarter = jnp.mean(quarters, 0) - sum(math.log(size) for size in sizes) / 4
+    corrected = lme(0, 4) + jnp.tanh(lme(0, 4) - half)
+    coarser = half + jnp.tanh(half - quarter)
+    return corrected, (coarser - corrected) / 3
+
+
+def _log_sums(log_weight: Float[Array, "K B"], sizes: list[int]) -> Float[Array, "4 B"]:
+    """Log of the sum of each quarter's weights."""
+    if len(set(sizes)) > 1:  # shorter quarters are filled up with weights of zero
+        pieces = jnp.split(log_weight, np.cumsum(sizes)[:-1])
+        fill = lambda w: jnp.pad(w, ((0, sizes[0] - len(w)), (0, 0)), constant_values=-jnp.inf)
+        log_weight = jnp.concatenate([fill(piece) for piece in pieces])
+    return jax.nn.logsumexp(log_weight.reshape(4, sizes[0], -1), 1)
+
+
+class Parts(NamedTuple):
+    """What log p^(y_i | theta) is made of, at one theta."""
+
+    log_weight: Float[Array, "K B"]
+    log_weight_gaussian: Float[Array, "K B"]
+    log_integral: Float[Array, " B"]
+
+
+def controlled(
+    parts: Parts, definite: Bool[Array, " B"]
+) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
+    """Log p^(y_i | theta) with the Gaussian's control where it is definite, and the bias left in it."""
+    value, bias = bound(parts.log_weight)
+    noise, noise_bias = bound(parts.log_weight_gaussian)
+    control = lambda x: jnp.where(definite, x, 0)
+    return value + control(parts.log_integral - noise), bias - control(noise_bias)
+
+
+class Weigh(NamedTuple):
+    """A block's importance draws with the proposal held fixed, and their weights at any theta.
+
+    `prior(theta)` is the expansion of log p(z | theta) around the proposal's mean, `density(theta)` its
+    value at each draw, or None where the expansion is the whole of it; `likelihood(theta)` is what is
+    known of the likelihood. `step` leads from the mean to each draw. Where both expansions together
+    have a maximum (`definite`), their Gaussian is the draws' control.
+    """
+
+    prior: Callable[[Array], Quadratic]
+    density: Callable[[Array], Float[Array, "K B"]] | None
+    likelihood: Callable[[Array], "Likelihood"]
+    step: Float[Array, "B M K"]
+    log_q: Float[Array, "K B"]
+    definite: Bool[Array, " B"]
+
+    def parts(self, theta: Float[Array, " D"]) -> Parts:
+        """Weights and the Gaussian's integral at this theta."""
+        prior, likelihood = self.prior(theta), self.likelihood(theta)
+        expanded = parabola(prior, self.step)
+        density = expanded if self.density is None else self.density(theta)
+        return Parts(
+            density + likelihood.value - self.log_q,
+            expanded + likelihood.expanded - self.log_q,
+            log_integral(prior + likelihood.expansion, self.definite),
+        )
+
+    def bound(self, theta: Float[Array, " D"]) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
+        """Log p^(y_i | theta), and an estimate of the bias that is left in it."""
+        return controlled(self.parts(theta), self.definite)
+
+
+class Likelihood(NamedTuple):
+    """Each group's: its log at the draws, the expansion of that, and the expansion at the draws."""
+
+    value: Float[Array, "K B"]
+    expansion: Quadratic
+    expanded: Float[Array, "K B"]
+
+
+def weigh_block(
+    model: Model,
+    solver: Solver,
+    batch: Batch,
+    site: Site,
+    local: Local,
+    points: Float[Array, "K B M"],
+) -> Weigh:
+    """Draws of every group's z from its solved conditional `local`, with their control.
+
+    Where p(z | theta) is a Gaussian its expansion gives its density at all the draws: then theta is
+    looked at once a group, not once a draw. Expansions are around the proposal's mean: from afar the
+    parabola of a narrow p(z | theta) is a difference of large numbers.
+    """
+    z, log_q = jax.vmap(local.propose)(points)
+    step = jnp.moveaxis(z - local.mean, 0, -1)
+    expansion = site_likelihood(model, batch, site, local.mean, solver.uses_theta)
+
+    def likelihood(theta: Float[Array, " D"]) -> Likelihood:
+        around, value = expansion(theta), group_log_liks(model, theta, z, batch)
+        return Likelihood(value, around, parabola(around, step))
+
+    fixed = None if solver.uses_theta else likelihood(jnp.zeros(model.theta.size))
+    density = jax.vmap(lambda theta, z: model.log_local(theta, z, batch), (None, 0))
+    return Weigh(
+        prior=lambda theta: expand_local(model, batch, theta, local.mean),
+        density=None if normal_prior(model, batch) else lambda theta: density(theta, z),
+        likelihood=likelihood if fixed is None else lambda _: fixed,
+        step=step,
+        log_q=log_q,
+        definite=site.converged & batch.group_mask,
+    )
+
+
+def site_likelihood(
+    model: Model, batch: Batch, site: Site, around: Float[Array, "B M"], again: bool
+) -> Callable[[Array], Quadratic]:
+    """Theta -> an expansion of the likelihood, written around a point of each group.
+
+    It is the site's own or, where theta is in it, made `again` there at each theta.
+    """
+    if again:
+        return lambda theta: expand_likelihood(model, batch, theta, around)
+    # Filler groups have an expansion of minus infinity, whose gradient is no number.
+    known = jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, 0), site.likelihood)
+    moved = known.moved(around - site.anchor)
+    return lambda _: moved
+
+
+def parabola(q: Quadratic, step: Float[Array, "B M n"]) -> Float[Array, "n B"]:
+    """The expansion's value at n steps from where it was made."""
+    slope = q.slope[..., None] - 0.5 * jnp.einsum("bij,bjn->bin", q.curvature, step)
+    return (q.value[:, None] + jnp.sum(slope * step, 1)).T
+
+
+def log_integral(q: Quadratic, definite: Bool[Array, " B"]) -> Float[Array, " B"]:
+    """Log of the integral of exp(expansion) over z; of no meaning where it is not definite."""
+    M = q.slope.shape[-1]
+    eye = jnp.eye(M, dtype=q.slope.dtype)
+    curvature = jnp.where(definite[:, None, None], q.curvature, eye)
+    return q.value + _log_volume(q.slope, curvature) + 0.5 * M * math.log(2 * math.pi)
+
+
+@jax.custom_jvp
+def _log_volume(slope: Float[Array, "B M"], curvature: Float[Array, "B M M"]) -> Float[Array, " B"]:
+    """Half of g' P^-1 g - log |P|."""
+    factor = inverse_factor(curvature)
+    white = jnp.einsum("bij,bi->bj", factor, slope)
+    log_det = jnp.sum(jnp.log(jnp.diagonal(factor, axis1=-2, axis2=-1)), -1)
+    return 0.5 * jnp.sum(white**2, -1) + log_det
+
+
+@_log_volume.defjvp
+def _log_volume_jvp(
+    primals: tuple[Array, Array], tangents: tuple[Array, Array]
+) -> tuple[Array, Array]:
+    """With m = P^-1 g it changes by m' dg - (m' dP m + tr(P^-1 dP)) / 2: no factor is differentiated."""
+    slope, curvature = primals
+    factor = inverse_factor(curvature)
+    mode = times_covariance(factor, slope)
+    bent = jnp.einsum("bi,bij,bj->b", mode, tangents[1], mode)
+    trace = jnp.einsum("bik,bij,bjk->b", factor, tangents[1], factor)
+    change = jnp.sum(mode * tangents[0], -1) - 0.5 * (bent + trace)
+    return _log_volume(slope, curvature), change

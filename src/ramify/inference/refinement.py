@@ -1,0 +1,117 @@
+"""Semi-amortized inference: each group's own parameters optimised inside the fitted family.
+
+With q(theta) held fixed the groups are independent problems (equation of the optimal w_i). What the
+optimum gains over the network's answer is the group's amortization gap; what the solved conditional
+gains over that is what the family's shape costs, the structure gap.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from ramify.data.batch import Batch, example
+from ramify.data.groups import Groups
+from ramify.data.partition import block_shape, sequential
+from ramify.data.resident import Resident, cut, to_device
+from ramify.families.branched import Branched
+from ramify.families.conditional import Form
+from ramify.families.network import Amortizer
+from ramify.families.solver import MAX_DIM, solver
+from ramify.families.table import Table
+from ramify.models.densities import group_log_lik
+from ramify.models.model import Model
+from ramify.numerics.points import group_noise
+
+STEPS, DRAWS, JUDGES = 400, 8, 64
+
+
+class Gaps(NamedTuple):
+    """Per group, in nats: what refining gained, and what the solved conditional gains beyond it."""
+
+    amortization: np.ndarray
+    structure: np.ndarray | None
+
+
+def local_elbo(
+    key: PRNGKeyArray, family: Branched, model: Model, batch: Batch, draws: int, stl: bool = False
+) -> Float[Array, " B"]:
+    """Each group's term of the ELBO, E_q[log p(z_i, y_i | theta) - log q(z_i | theta)]."""
+    conditional = family.conditional(model, batch)
+    fixed = jax.lax.stop_gradient(family).conditional(model, batch)
+
+    def one(key: PRNGKeyArray) -> Float[Array, " B"]:
+        key_theta, key_z = jax.random.split(key)
+        theta, _ = family.theta.draw(jax.random.normal(key_theta, (family.theta.dim,)))
+        noise = group_noise(key_z, batch.index, (model.z.size,))
+        z, log_q = conditional(theta).draw(noise)
+        log_q = fixed(theta).log_prob(z, noise) if stl else log_q
+        return model.log_local(theta, z, batch) + group_log_lik(model, theta, z, batch) - log_q
+
+    return jnp.mean(jax.lax.map(one, jax.random.split(key, draws), batch_size=8), 0)
+
+
+@eqx.filter_jit
+def refine_block(
+    family: Branched,
+    judge: Branched | None,
+    model: Model,
+    data: Resident,
+    members: Array,
+    form: Form,
+    rows: int,
+) -> tuple[Float[Array, "B P"], Float[Array, " B"], Float[Array, " B"]]:
+    """The block's refined parameters, with both gaps, judged on noise not used to refine."""
+    batch = cut(data, members, 1.0, rows)
+    place = batch._replace(index=jnp.arange(members.shape[0], dtype=batch.index.dtype))
+    q = jax.lax.stop_gradient(family.theta)
+    start = family.local.parameters(batch)
+    own = lambda w: Branched(q, Table(w, form), members.shape[0])
+    optimizer = optax.adam(optax.cosine_decay_schedule(0.03, STEPS))
+
+    def step(carry: Any, key: PRNGKeyArray) -> tuple[Any, None]:
+        w, state = carry
+        loss = lambda w: -jnp.sum(local_elbo(key, own(w), model, place, DRAWS, stl=True))
+        updates, state = optimizer.update(jax.grad(loss)(w), state)
+        return (optax.apply_updates(w, updates), state), None
+
+    keys = jax.random.split(jax.random.key(1), STEPS)
+    (w, _), _ = jax.lax.scan(step, (start, optimizer.init(start)), keys)
+    score = lambda f, b: local_elbo(jax.random.key(2), f, model, b, JUDGES)
+    before, after = score(own(start), place), score(own(w), place)
+    # A group that noise led astray keeps what it had: refining never loses.
+    w = jnp.where((after >= before)[:, None], w, start)
+    after = jnp.maximum(before, after)
+    best = after if judge is None else score(judge, place)
+    return w, after - before, best - after
+
+
+def refine(model: Model, family: Any, groups: Groups) -> tuple[Branched, Gaps]:
+    """A branch family with every group refined, and the gaps."""
+    if not isinstance(family, Branched) or not isinstance(family.local, Table | Amortizer):
+        raise ValueError(
+            "refine() improves the local parameters of amortized() and branch() fits; joint() has no "
+            "local ones and solved() already solves for each group's."
+        )
+    form, data, judge = family.local.form, to_device(groups), None
+    if model.z.size <= MAX_DIM:
+        judge = Branched(family.theta, solver(model, example(groups)), len(groups))
+    R, B = block_shape(groups.sizes)
+    blocks = sequential(groups.sizes, R, B)
+    w = np.zeros((len(groups), sum(form.sizes)), np.float32)
+    gaps = np.zeros((2, len(groups)))
+    for members in blocks:
+        real = members >= 0
+        out = refine_block(family, judge, model, data, jnp.asarray(members), form, R)
+        parameters, gained, beyond = (np.asarray(x)[real] for x in out)
+        w[members[real]], gaps[0, members[real]], gaps[1, members[real]] = (
+            parameters,
+            gained,
+            beyond,
+        )
+    refined = Branched(family.theta, Table(jnp.asarray(w), form), len(groups))
+    return refined, Gaps(gaps[0], None if judge is None else gaps[1])

@@ -1,0 +1,137 @@
+"""Stochastic steps: state in, state and info out; many of them in one compiled scan."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from ramify.data.batch import Batch
+from ramify.data.resident import Resident, cut, filled, lay_out
+from ramify.families.build import Family
+from ramify.inference.elbo import Estimator, Terms, elbo, seeds, terms
+from ramify.models.model import Model
+
+AHEAD = 2**23  # rows of all steps of a scan that are laid out before it: 64 MB of numbers
+
+
+class State(NamedTuple):
+    """All that the next step needs; `skipped` counts the steps without a usable gradient in a row."""
+
+    family: Any
+    optimizer: Any
+    step: Int[Array, ""]
+    skipped: Int[Array, ""]
+
+
+class Recipe(NamedTuple):
+    """What a step does; hashable, so that each recipe is compiled once."""
+
+    optimizer: optax.GradientTransformation
+    draws: int
+    local_draws: int
+    estimator: Estimator
+    rows: int
+
+
+def init(family: Family, optimizer: optax.GradientTransformation) -> State:
+    """The state before the first step."""
+    # States are donated to the next step: nothing in one may be shared with the user's family.
+    own = jax.tree.map(lambda x: jnp.copy(x) if eqx.is_array(x) else x, family)
+    started = optimizer.init(eqx.filter(own, eqx.is_inexact_array))
+    zero = jnp.zeros((), jnp.int32)
+    return State(own, started, zero, zero + 0)
+
+
+def step(
+    key: PRNGKeyArray,
+    state: State,
+    alive: Bool[Array, ""],
+    rate: Float[Array, ""],
+    model: Model,
+    batch: Batch,
+    recipe: Recipe,
+) -> tuple[State, Float[Array, ""]]:
+    """One step up the ELBO of one block; returns the new state and the block's estimate.
+
+    The state stays as it is if the estimate is not finite, or if not `alive`. A gradient that
+    overflows float32 once, at a rare draw, costs that step only; three times in a row stop the fit.
+    """
+
+    def loss(family: Family) -> Float[Array, ""]:
+        return -elbo(
+            jax.random.fold_in(key, state.step),
+            family,
+            model,
+            batch,
+            draws=recipe.draws,
+            local_draws=recipe.local_draws,
+            estimator=recipe.estimator,
+        )
+
+    value, gradient = eqx.filter_value_and_grad(loss)(state.family)
+    learned = eqx.filter(state.family, eqx.is_inexact_array)
+    updates, optimizer = recipe.optimizer.update(gradient, state.optimizer, learned)
+    updates = jax.tree.map(lambda u: rate * u, updates)
+    family = eqx.apply_updates(state.family, updates)
+    usable = _all_finite(gradient)
+    skipped = jnp.where(usable, 0, state.skipped + 1)
+    finite = jnp.isfinite(value) & (skipped < 3)
+    passed = state._replace(step=state.step + 1, skipped=skipped)
+    moved = State(family, optimizer, state.step + 1, skipped)
+    new = _keep_if(alive & finite, _keep_if(usable, moved, passed), state)
+    return new, jnp.where(finite, -value, jnp.nan)
+
+
+@eqx.filter_jit(donate="all-except-first")
+def steps(
+    fixed: tuple[PRNGKeyArray, Model, Resident, Recipe],
+    state: State,
+    rates: Float[Array, " T"],
+    members: Int[Array, "T B"],
+    scales: Float[Array, " T"],
+) -> tuple[State, Float[Array, " T"]]:
+    """T steps in one scan. After a step that is not finite the state stays as it was before it."""
+    key, model, data, recipe = fixed
+    moving, still = eqx.partition(state, eqx.is_array)
+
+    def body(carry: tuple[Any, Bool[Array, ""]], x: Any) -> tuple[Any, Float[Array, ""]]:
+        (moving, alive), (rate, members, scale, layout) = carry, x
+        layout = lay_out(data, members, recipe.rows) if layout is None else layout
+        batch, state = filled(data, members, scale, layout), eqx.combine(moving, still)
+        new, value = step(key, state, alive, rate, model, batch, recipe)
+        return (eqx.filter(new, eqx.is_array), alive & jnp.isfinite(value)), value
+
+    ahead = len(members) * recipe.rows <= AHEAD
+    layouts = jax.vmap(lambda m: lay_out(data, m, recipe.rows))(members) if ahead else None
+    xs = rates, members, scales, layouts
+    (moving, _), values = jax.lax.scan(body, (moving, jnp.array(True)), xs)
+    return eqx.combine(moving, still), values
+
+
+@eqx.filter_jit
+def terms_of_step(
+    key: PRNGKeyArray,
+    state: State,
+    model: Model,
+    data: Resident,
+    members: Int[Array, " B"],
+    recipe: Recipe,
+) -> Terms:
+    """The terms of every draw of the step that the state stands before, [S] or [S, B]."""
+    batch = cut(data, members, jnp.ones(()), recipe.rows)
+    drawn = seeds(jax.random.fold_in(key, state.step), recipe.draws, recipe.estimator)
+    one = lambda k, sign: terms(k, state.family, model, batch, sign=sign)
+    return jax.vmap(one)(*drawn)
+
+
+def _all_finite(tree: Any) -> Bool[Array, ""]:
+    return jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]).all()
+
+
+def _keep_if(condition: Bool[Array, ""], new: Any, old: Any) -> Any:
+    """`new` where the condition holds, else `old`, leaf by leaf."""
+    choose = lambda n, o: jnp.where(condition, n, o) if eqx.is_array(n) else n
+    return jax.tree.map(choose, new, old)

@@ -1,0 +1,72 @@
+"""Weighted points of theta: importance weights of a Student t against the marginal posterior."""
+
+import numpy as np
+
+from ramify.inference.marginal import Marginal
+from ramify.inference.theta_search import MOST_K_HAT, Learned
+from ramify.numerics.psis import k_hat
+from ramify.numerics.triangular import FREEDOM
+
+
+def weigh_cloud(
+    F: Marginal, learned: Learned, count: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Points of theta [T, D] and their log weights p^(theta, y) / t(theta), up to a constant.
+
+    The Student t is first q(theta)'s own mean and covariance; a quarter of the points find better
+    ones, and so do all of them, twice at most, while a few in a tail have most of the weight.
+    """
+    mean, covariance = learned.mean, np.linalg.inv(learned.precision)
+    points, log_weight = _student_points(F, mean, covariance, count // 4, 4 * seed)
+    for attempt in range(1, 4):
+        better = _moments(points, log_weight)
+        if better is None and attempt > 1:
+            break
+        mean, covariance = better or (mean, covariance)
+        points, log_weight = _student_points(F, mean, covariance, count, 4 * seed + attempt)
+        if k_hat(log_weight) < MOST_K_HAT:
+            break
+    return points, log_weight
+
+
+def _moments(points: np.ndarray, log_weight: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """Mean and covariance by weights cut at sqrt(T) times their mean (Ionides 2008).
+
+    So no point in a tail decides alone. None where too few points count to tell a covariance.
+    """
+    if not np.isfinite(log_weight.max()):
+        return None
+    weight = np.exp(log_weight - log_weight.max())
+    weight = np.minimum(weight, np.sqrt(len(weight)) * weight.mean())
+    weight /= weight.sum()
+    if np.sum(weight**2) * 10 * points.shape[1] > 1:
+        return None
+    mean = weight @ points
+    return mean, (weight[:, None] * (points - mean)).T @ (points - mean)
+
+
+def _student_points(
+    F: Marginal, mean: np.ndarray, covariance: np.ndarray, count: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    from scipy.stats import multivariate_t  # half a second to import
+
+    # In units of its sds: SciPy calls a covariance singular where sds are far apart.
+    sd = np.sqrt(np.diag(covariance))
+    shape = (
+        covariance / np.outer(sd, sd) * (FREEDOM - 2) / FREEDOM
+    )  # its covariance is then as given
+    student = multivariate_t(None, shape, df=FREEDOM)  # pyright: ignore[reportArgumentType]
+    apart = student.rvs(count, random_state=seed).reshape(count, len(mean))
+    points = mean + sd * apart
+    value = F.values(mean, points)
+    log_weight = np.where(np.isfinite(value), value, -np.inf) - student.logpdf(apart)
+    return points, log_weight
+
+
+def value_noise(F: Marginal, learned: Learned) -> float:
+    """Nats by which F's values scatter about a smooth curve within half an sd: their rounding."""
+    along = np.linspace(-0.5, 0.5, 24)
+    sd = np.sqrt(np.diag(np.linalg.inv(learned.precision)))
+    values = F.values(learned.mean, learned.mean + along[:, None] * sd)
+    smooth = np.polynomial.Polynomial.fit(along, values, 4)(along)
+    return float(np.sqrt(np.sum((values - smooth) ** 2) / (len(along) - 5)))

@@ -1,0 +1,368 @@
+"""A fit on disk: `arrays.safetensors`, `labels.arrow` and `fit.json` in a folder.
+
+Nothing in it can execute code. The JSON says what the family is made of; the arrays are found by
+their path in it and checked for shape; the model itself is the user's to bring.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Shaped
+
+from ramify._version import __version__
+from ramify.data.groups import Groups
+from ramify.families.branched import Branched
+from ramify.families.build import Family, covariance_of, method_of
+from ramify.families.conditional import Form
+from ramify.families.gaussian import Gaussian
+from ramify.families.joint import Joint
+from ramify.families.network import Amortizer, Layers, Pooled, Single
+from ramify.families.solver import Solver
+from ramify.families.table import Table
+from ramify.families.weighted_theta import Cloud
+from ramify.io.folder import (
+    ARRAYS,
+    FIT,
+    FORMAT,
+    FORMAT_VERSION,
+    LABELS,
+    ROWS,
+    read_json,
+    write_folder,
+)
+from ramify.models.model import Model
+from ramify.models.parameters import Space
+from ramify.numerics.triangular import free_size
+from ramify.posterior.matching import Source, source_of
+from ramify.posterior.posterior import Posterior
+
+
+def save(posterior: Posterior, source: Source, path: Path) -> None:
+    """Writes a fit to a folder: all of it or nothing.
+
+    An earlier fit in the folder is replaced, its report.html removed and other files are kept; a
+    folder with something else in it is refused.
+    """
+    write_folder(path, lambda folder: _write(posterior, source, folder))
+
+
+def load(
+    path: str | os.PathLike[str], model: Model | None = None, encoder: Any = None
+) -> Posterior:
+    """Reads a fit that `Posterior.save` wrote.
+
+    A fit of a formula is complete: `load(path)`. Of others the data are not part: pass `groups=` or
+    `given=` to the methods that need them.
+
+    Args:
+        path: the folder.
+        model: the model of the fit: with the same parameters, in the same order; not for one from
+            a formula, which is read from the folder.
+        encoder: a module like the one given to `amortized`, if one was; its weights are read from
+            the file.
+
+    Example:
+        posterior.save("fit/"); posterior = load("fit/", model)
+    """
+    folder = Path(path)
+    fit = read_json(folder)
+    model = _formula_model(folder) if model is None else model
+    _check_model(fit, model, folder)
+    arrays = _read_arrays(folder)
+    family = _filled(_shapes(fit["family"], encoder, folder), arrays, folder)
+    history = {
+        name.removeprefix("history/"): value
+        for name, value in arrays.items()
+        if name.startswith("history/")
+    }
+    columns = lambda c: {n: (tuple(shape), kind) for n, (shape, kind) in c.items()}
+    labels = _read_labels(folder, fit["labels_dtype"])
+    source = Source(fit["by"], labels, columns(fit["rows"]), columns(fit["group"]))
+    groups = _formula_rows(folder, source, model)
+    _check_data(fit, source, groups, folder)
+    return Posterior(
+        model,
+        family,
+        groups,
+        local_draws=fit["local_draws"],
+        history=history,
+        notes=fit["notes"],
+        source=source,
+    )
+
+
+def _check_data(fit: dict[str, Any], source: Source, groups: Groups | None, folder: Path) -> None:
+    """Raises where labels or rows are not those of the fit."""
+    # Fits of earlier versions do not say how many there were.
+    N, n_rows = fit.get("N", len(source.labels)), fit.get("n_rows")
+    if len(source.labels) != N:
+        raise ValueError(
+            f"{folder / LABELS} has {len(source.labels):,} labels; the fit has {N:,} groups. The "
+            "folder's files do not belong together."
+        )
+    if groups is None:
+        return
+    found = source_of(groups)
+    shapes = lambda s: {(n, shape) for c in (s.rows, s.group) for n, (shape, _) in c.items()}
+    if shapes(found) != shapes(source) or n_rows not in (None, groups.n_rows):
+        raise ValueError(
+            f"{folder / ROWS} does not have the rows or columns of the fit. The folder's files do not "
+            "belong together."
+        )
+
+
+def _formula_model(folder: Path) -> Model:
+    from ramify.frontends.formula.saving import load
+
+    return load(folder)
+
+
+def _formula_rows(folder: Path, source: Source, model: Model) -> Any:
+    """The data of a fit from a formula; other fits have none."""
+    if not (folder / ROWS).is_file():
+        return None
+    from ramify.frontends.formula.saving import load_rows
+
+    return load_rows(folder, source.by, source.labels, model)
+
+
+def _write(posterior: Posterior, source: Source, folder: Path) -> None:
+    from safetensors.numpy import save_file
+
+    arrays = _arrays(posterior.family)
+    arrays |= {f"history/{n}": np.asarray(v) for n, v in posterior.history.items()}
+    save_file({n: np.ascontiguousarray(v) for n, v in arrays.items()}, folder / ARRAYS)
+    fit = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "ramify_version": __version__,
+        "method": method_of(posterior.family),
+        "covariance": covariance_of(posterior.family),
+        "theta": _describe_space(posterior.model.theta),
+        "z": _describe_space(posterior.model.z),
+        "family": _describe(posterior.family),
+        "local_draws": posterior.local_draws,
+        "N": len(source.labels),
+        "n_rows": None if posterior.groups is None else posterior.groups.n_rows,
+        "by": source.by,
+        "labels_dtype": source.labels.dtype.str,
+        "rows": source.rows,
+        "group": source.group,
+        "notes": posterior.notes,
+    }
+    _write_labels(source.labels, folder)
+    posterior.model.save(folder, posterior.groups)
+    (folder / FIT).write_text(json.dumps(fit, indent=1, default=_plain))
+
+
+def _plain(value: Any) -> Any:
+    """What JSON does not know: NumPy numbers and arrays."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    raise TypeError(f"can't save {type(value).__name__} in a fit's notes; use plain values.")
+
+
+def _arrays(tree: Any) -> dict[str, np.ndarray]:
+    """The arrays of a module by their path in it."""
+    leaves = jax.tree_util.tree_leaves_with_path(eqx.filter(tree, eqx.is_array))
+    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
+
+
+def _describe_space(space: Space) -> list[list[Any]]:
+    """Name, shape, support and its bounds of each parameter, in order."""
+    return [
+        [name, list(p.shape), type(p.constraint).__name__.strip("_").lower(), _bounds(p.constraint)]
+        for name, p in space.parameters.items()
+    ]
+
+
+def _bounds(constraint: Any) -> list[Any]:
+    return [np.asarray(leaf).tolist() for leaf in jax.tree.leaves(constraint)]
+
+
+def _describe(family: Family) -> dict[str, Any]:
+    """What the family is made of, without its arrays."""
+    gaussian = lambda q: {"dim": q.dim, "diagonal": q.diagonal, "map": q.map}
+    if isinstance(family, Joint):
+        parts = [gaussian(q) for q in family.parts]
+        return {"is": "joint", "parts": parts, "D": family.D, "M": family.M, "N": family.N}
+    local = _describe_local(family.local)
+    cloud = None if family.cloud is None else len(family.cloud.points)
+    static = {"local": local, "N": family.N, "cloud": cloud}
+    return {"is": "branched", "theta": gaussian(family.theta), **static}
+
+
+def _describe_local(local: Any) -> dict[str, Any] | None:
+    if local is None:
+        return None
+    if isinstance(local, Table):
+        return {"is": "table", "form": local.form._asdict(), "N": local.w.shape[0]}
+    if isinstance(local, Solver):
+        static = {"rounds": local.rounds, "max_steps": local.max_steps}
+        static |= {"uses_theta": local.uses_theta, "points": local.points.shape}
+        return {"is": "solver", **static, "start": _describe_local(local.start)}
+    columns = {n: [v.shape for v in moments] for n, moments in local.columns.items()}
+    return {
+        "is": "amortizer",
+        "form": local.form._asdict(),
+        "encoder": _describe_encoder(local.encoder),
+        "head": _widths(local.head),
+        "columns": columns,
+    }
+
+
+def _describe_encoder(encoder: Any) -> dict[str, Any]:
+    if isinstance(encoder, Pooled):
+        static = {"count_aware": encoder.count_aware}
+        return {"is": "pooled", "widths": _widths(encoder.features), **static}
+    if isinstance(encoder, Single):
+        return {"is": "single", "widths": _widths(encoder.features)}
+    return {"is": "given", "type": type(encoder).__name__}
+
+
+def _widths(layers: Layers) -> list[int]:
+    first = layers.linears[0].weight.shape[1]
+    return [first, *(linear.weight.shape[0] for linear in layers.linears)]
+
+
+def _shapes(made_of: dict[str, Any], encoder: Any, folder: Path) -> Any:
+    """A family of such a description, with shapes in place of arrays."""
+    try:
+        return eqx.filter_eval_shape(lambda: _skeleton(made_of, encoder))
+    except (KeyError, TypeError) as error:
+        raise ValueError(
+            f"{folder / FIT} is damaged, where it says what the family is: {error}."
+        ) from error
+
+
+def _skeleton(made_of: dict[str, Any], encoder: Any) -> Family:
+    """A family of such a description, its numbers of no meaning."""
+    if made_of["is"] == "joint":
+        parts = tuple(_gaussian(**q) for q in made_of["parts"])
+        return Joint(parts, made_of["D"], made_of["M"], made_of["N"])
+    local = _local(made_of["local"], encoder)
+    theta, T = _gaussian(**made_of["theta"]), made_of["cloud"]
+    cloud = None if T is None else Cloud(jnp.zeros((T, theta.dim)), jnp.zeros(T))
+    return Branched(theta, local, made_of["N"], cloud)
+
+
+def _gaussian(dim: int, diagonal: bool, map: Any) -> Gaussian:
+    return Gaussian(jnp.zeros(dim), jnp.zeros(free_size(dim, diagonal)), dim, diagonal, map)
+
+
+def _local(made_of: dict[str, Any] | None, encoder: Any) -> Any:
+    if made_of is None:
+        return None
+    if made_of["is"] == "solver":
+        static = made_of["rounds"], made_of["max_steps"], made_of["uses_theta"]
+        start = _local(made_of["start"], encoder)
+        return Solver(jnp.zeros(made_of["points"]), start, *static)
+    form = Form(**made_of["form"])
+    if made_of["is"] == "table":
+        return Table(jnp.zeros((made_of["N"], sum(form.sizes))), form)
+    columns = {n: (jnp.zeros(mean), jnp.zeros(sd)) for n, (mean, sd) in made_of["columns"].items()}
+    module, start = _encoder(made_of["encoder"], encoder), jnp.zeros(sum(form.sizes))
+    return Amortizer(module, _layers(made_of["head"]), start, columns, form)
+
+
+def _encoder(made_of: dict[str, Any], encoder: Any) -> Any:
+    if made_of["is"] == "pooled":
+        return Pooled(_layers(made_of["widths"]), made_of["count_aware"])
+    if made_of["is"] == "single":
+        return Single(_layers(made_of["widths"]))
+    if encoder is None:
+        raise ValueError(
+            f"this fit's network has an encoder of your own, {made_of['type']}: pass one like it, "
+            "load(path, model, encoder=...); its weights are read from the file."
+        )
+    return encoder
+
+
+def _layers(widths: list[int]) -> Layers:
+    return Layers(jax.random.key(0), tuple(widths))
+
+
+def _filled(skeleton: Family, arrays: dict[str, np.ndarray], folder: Path) -> Family:
+    """The skeleton, which has shapes in place of arrays, with each array put in its place."""
+    holes, rest = eqx.partition(skeleton, lambda x: isinstance(x, jax.ShapeDtypeStruct))
+
+    def fill(path: Any, hole: Any) -> Any:
+        name = jax.tree_util.keystr(path)
+        if name not in arrays or arrays[name].shape != hole.shape:
+            got = f"shape {list(arrays[name].shape)}" if name in arrays else "nothing"
+            raise ValueError(
+                f"{folder / ARRAYS} should hold {name} of shape {list(hole.shape)}; it has "
+                f"{got}. The folder's files do not belong together, or the encoder is another one."
+            )
+        return jnp.asarray(arrays[name])
+
+    return eqx.combine(jax.tree_util.tree_map_with_path(fill, holes), rest)
+
+
+def _check_model(fit: dict[str, Any], model: Model, folder: Path) -> None:
+    """Raises where the model's parameters are not those of the fit."""
+    for kind, space in (("theta", model.theta), ("z", model.z)):
+        saved, now = fit[kind], json.loads(json.dumps(_describe_space(space)))
+        if saved == now:
+            continue
+        words = lambda spaces: ", ".join(f"{n} {s} {c}" for n, s, c, _ in spaces)
+        raise ValueError(
+            f"the fit in {folder} is of another model: its {kind} is {words(saved)}; this "
+            f"model's is {words(now)}"
+            + (" with other bounds." if words(saved) == words(now) else ".")
+        )
+
+
+def _read_arrays(folder: Path) -> dict[str, np.ndarray]:
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    path = folder / ARRAYS
+    if not path.is_file():
+        raise ValueError(f"the fit in {folder} is incomplete: {path.name} is missing.")
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise ValueError(f"{path} is truncated or damaged: {error}.") from error
+
+
+def _write_labels(labels: Shaped[np.ndarray, " N"], folder: Path) -> None:
+    import pyarrow as pa
+
+    # Arrow has not all of NumPy's units of time: those are kept as the integers they are.
+    plain = labels.view(np.int64) if labels.dtype.kind in "mM" else labels
+    try:
+        column = pa.array(plain.tolist() if labels.dtype.kind in "USO" else plain)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise TypeError(f"labels of this kind can't be saved: {error}.") from error
+    table = pa.table({"label": column})
+    with pa.OSFile(str(folder / LABELS), "wb") as sink:
+        with pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+
+
+def _read_labels(folder: Path, dtype: str) -> Shaped[np.ndarray, " N"]:
+    import pyarrow as pa
+
+    path = folder / LABELS
+    if not path.is_file():
+        raise ValueError(f"the fit in {folder} is incomplete: {path.name} is missing.")
+    try:
+        with pa.OSFile(str(path), "rb") as file:
+            column = pa.ipc.open_file(file).read_all().column("label")
+    except (pa.ArrowInvalid, KeyError, OSError) as error:
+        raise ValueError(f"{path} is truncated or damaged: {error}.") from error
+    kind = np.dtype(dtype)
+    if kind.kind in "mM":
+        return column.to_numpy().astype(np.int64).view(kind)
+    if kind.kind == "O":
+        labels = np.empty(len(column), object)
+        labels[:] = column.to_pylist()
+        return labels
+    return np.array(column.to_pylist() if kind.kind in "US" else column.to_numpy(), kind)

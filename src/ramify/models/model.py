@@ -1,0 +1,253 @@
+"""Model: named parameters and three log densities, seen from inside as functions of a block.
+
+A user writes densities for *one* group and *one* row, on dictionaries of named and constrained
+values. Everything below the public face works on flat unconstrained vectors: theta [D] and
+z [B, M]. `Model` is where the two meet, and the only place that adds Jacobians.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+from numpyro.distributions import constraints
+
+from ramify.data.batch import Batch
+from ramify.models.checks import check_outcome, check_scalar
+from ramify.models.parameters import Named, Parameter, Space
+
+
+class Model:
+    """A hierarchical model p(theta) prod_i p(z_i | theta, u_i) prod_j p(y_ij | theta, z_i, x_ij).
+
+    The three densities are written for one group and one row, on dictionaries of named and
+    constrained values; Jacobians of the constraints are added by the library, so a density is
+    that of the value its author names.
+
+    Args:
+        theta: name -> parameter, the globals.
+        z: name -> parameter, the locals of one group.
+        log_prior: theta -> [], log p(theta).
+        log_local: theta, z, group -> [], log p(z_i | theta, u_i); `group` has the group columns.
+        log_lik: theta, z, row -> [], log p(y_ij | theta, z_i, x_ij); `row` has the row columns and
+            those of its group.
+        simulate: key, theta, z, row -> a new outcome of that row, for `predict`.
+
+    Example:
+        >>> import numpyro.distributions as dist
+        >>> model = Model(
+        ...     theta={"mu": real(), "tau": positive()},
+        ...     z={"b": real()},
+        ...     log_prior=lambda t: dist.Normal(0, 1).log_prob(t["mu"])
+        ...     + dist.HalfNormal(1).log_prob(t["tau"]),
+        ...     log_local=lambda t, z, group: dist.Normal(t["mu"], t["tau"]).log_prob(z["b"]),
+        ...     log_lik=lambda t, z, row: dist.Normal(z["b"], 1.0).log_prob(row["y"]),
+        ... )
+        >>> model
+        Model(theta: mu [], tau [] positive; z: b [])
+    """
+
+    outcome: str | None = "y"  # what results call the outcome of a row
+    origin: float = 0.0  # added to outcomes on the host, in float64: they are that far from 0
+
+    def __init__(
+        self,
+        theta: Mapping[str, Parameter],
+        z: Mapping[str, Parameter],
+        log_prior: Callable[[Named], Array],
+        log_local: Callable[[Named, Named, Named], Array],
+        log_lik: Callable[[Named, Named, Named], Array],
+        simulate: Callable[[PRNGKeyArray, Named, Named, Named], Array] | None = None,
+    ):
+        """Stores the densities; they are checked against data by `check`."""
+        _check_names(theta, z)
+        self.theta, self.z = Space(theta), Space(z)
+        self._log_prior, self._log_local, self._log_lik = log_prior, log_local, log_lik
+        self._simulate = simulate
+
+    def __repr__(self) -> str:
+        """The parameters with their shapes and supports."""
+        return f"{type(self).__name__}(theta: {_describe(self.theta)}; z: {_describe(self.z)})"
+
+    @property
+    def can_simulate(self) -> bool:
+        """Whether the model can make new outcomes."""
+        return self._simulate is not None
+
+    def global_values(self, theta: Float[Array, " D"]) -> Named:
+        """Named constrained values of theta; a front end may add what follows from them."""
+        return self.theta.values(theta)
+
+    def completed(self, values: Named) -> dict[str, Any]:
+        """Draws of `global_values`, [S, ...] each, off the device; a front end may finish them."""
+        return values
+
+    def local_values(
+        self, theta: Float[Array, " D"], z: Float[Array, "B M"], batch: Batch
+    ) -> Named:
+        """Named constrained z of each place, [B, ...]; a front end may add what follows from it."""
+        del theta, batch
+        return jax.vmap(self.z.values)(z)
+
+    def read(self, table: Any, what: str, *, outcomes: bool) -> Any:
+        """A user's table as this model's groups; None where its columns are the model's own.
+
+        `what` is the table's name in messages; `outcomes` says whether rows are to be conditioned
+        on, or are places to predict.
+        """
+        del table, what, outcomes
+        return None
+
+    def beside(self, at: Any, group: Mapping[str, np.ndarray]) -> Any:
+        """Groups of interest, for z conditioned on rows with these group columns; by default as is."""
+        del group
+        return at
+
+    def unknown_columns(self, count: int) -> dict[str, np.ndarray]:
+        """Group columns, [count, ...], of groups of which nothing is known; by default none."""
+        del count
+        return {}
+
+    def summarised(self, values: dict[str, Any]) -> dict[str, Any] | None:
+        """Draws of the globals, [S, ...] each, as the rows of a summary: None for every entry."""
+        del values
+        return None
+
+    def expected(
+        self, kind: str, theta: Float[Array, " D"], z_rows: Float[Array, "R M"], batch: Batch
+    ) -> Float[Array, "R *categories"]:
+        """Each row's mean outcome ("mean"), linear predictor ("link") or probabilities."""
+        del theta, z_rows, batch
+        raise ValueError(
+            f'kind="{kind}" is for models made from formulas; this one can make new outcomes only: '
+            'kind="response".'
+        )
+
+    def categories(self, kind: str) -> list[str]:
+        """Names of what `expected` of that kind has a number for each of; none where it is one."""
+        del kind
+        return []
+
+    def group_effects(self, sampled: Any, sizes: Any, totals: bool, quantiles: Any) -> Any:
+        """A table of what varies by group; `sampled` yields (labels, draws by name) in blocks."""
+        del sampled, sizes, totals, quantiles
+        raise ValueError("group_effects is for models made from formulas; use posterior.sample.")
+
+    def save(self, folder: Path, groups: Any) -> None:
+        """Writes to a saved fit what is needed to do without the model; by default nothing."""
+        del folder, groups
+
+    def observed(self, batch: Batch) -> Named:
+        """The outcomes of the rows by name, [R, ...], as far as the model knows which they are."""
+        return {n: column for n, column in batch.rows.items() if n == self.outcome}
+
+    def log_lik_sites(
+        self, theta: Float[Array, " D"], z_rows: Float[Array, "R M"], batch: Batch
+    ) -> Named:
+        """`log_lik`, apart for each outcome that the rows have."""
+        return {self.outcome or "y": self.log_lik(theta, z_rows, batch)}
+
+    def log_prior(self, theta: Float[Array, " D"]) -> Float[Array, ""]:
+        """Log p(theta) of the unconstrained theta, Jacobian included."""
+        values, log_det = self.theta.constrain(theta)
+        return self._log_prior(values) + log_det
+
+    def log_local(
+        self, theta: Float[Array, " D"], z: Float[Array, "B M"], batch: Batch
+    ) -> Float[Array, " B"]:
+        """Log p(z_i | theta, u_i) of each place's unconstrained z, Jacobian included."""
+        named_theta = self.theta.values(theta)
+
+        def one(z: Float[Array, " M"], group: Named) -> Float[Array, ""]:
+            values, log_det = self.z.constrain(z)
+            return self._log_local(named_theta, values, group) + log_det
+
+        return jax.vmap(one)(z, batch.group)
+
+    def log_lik(
+        self, theta: Float[Array, " D"], z_rows: Float[Array, "R M"], batch: Batch
+    ) -> Float[Array, " R"]:
+        """Log p(y_ij | theta, z_i, x_ij) of each row, given each row's own copy of its z."""
+        named_theta = self.theta.values(theta)
+
+        def one(z: Float[Array, " M"], row: Named) -> Float[Array, ""]:
+            return self._log_lik(named_theta, self.z.values(z), row)
+
+        return jax.vmap(one)(z_rows, batch.rows | batch.group_at_rows())
+
+    def simulate(
+        self,
+        key: PRNGKeyArray,
+        theta: Float[Array, " D"],
+        z_rows: Float[Array, "R M"],
+        batch: Batch,
+    ) -> Array:
+        """A new outcome for each row, [R, ...]; each row has its own key."""
+        if self._simulate is None:
+            raise ValueError(
+                "predict needs a model that can make new outcomes; give Model a "
+                "simulate=lambda key, theta, z, row: ... that returns one row's outcome."
+            )
+        simulate, named_theta = self._simulate, self.theta.values(theta)
+
+        def one(key: PRNGKeyArray, z: Float[Array, " M"], row: Named) -> Array:
+            return simulate(key, named_theta, self.z.values(z), row)
+
+        keys = jax.random.split(key, z_rows.shape[0])
+        return jax.vmap(one)(keys, z_rows, batch.rows | batch.group_at_rows())
+
+    def check(self, batch: Batch) -> None:
+        """Raises if a function of the user's does not return what it should, or refuses the columns."""
+        theta = jax.eval_shape(lambda: self.theta.values(jnp.zeros(self.theta.size)))
+        z = jax.eval_shape(lambda: self.z.values(jnp.zeros(self.z.size)))
+        first = lambda columns: {
+            n: jax.ShapeDtypeStruct(c.shape[1:], c.dtype) for n, c in columns.items()
+        }
+        group = first(batch.group)
+        row = first(batch.rows) | group
+        check_scalar("log_prior(theta)", self._log_prior, theta)
+        check_scalar("log_local(theta, z, group)", self._log_local, theta, z, group)
+        check_scalar("log_lik(theta, z, row)", self._log_lik, theta, z, row)
+        if self._simulate is not None:
+            what, key = "simulate(key, theta, z, row)", jax.random.key(0)
+            check_outcome(what, self._simulate, key, theta, z, row)
+
+
+@eqx.filter_jit
+def log_priors(model: Model, thetas: Float[Array, "S D"]) -> Float[Array, " S"]:
+    """Log p(theta) of each of many thetas, in the unconstrained scale."""
+    return jax.vmap(model.log_prior)(thetas)
+
+
+def _check_names(theta: Mapping[str, Parameter], z: Mapping[str, Parameter]) -> None:
+    for kind, parameters in (("theta", theta), ("z", z)):
+        if not parameters:
+            raise ValueError(f"Model needs at least one parameter in {kind}; got none.")
+        for name, parameter in parameters.items():
+            if not isinstance(parameter, Parameter):
+                raise TypeError(
+                    f"Model expected {kind}[{name!r}] to be a parameter such as rf.real(5) or "
+                    f"rf.positive(); got {type(parameter).__name__}."
+                )
+    twice = sorted(set(theta) & set(z))
+    if twice:
+        raise ValueError(
+            f"Model has a parameter named {twice[0]!r} in both theta and z; "
+            "names must differ, since results are looked up by name. Rename one of them."
+        )
+
+
+def _describe(space: Space) -> str:
+    words = []
+    for name, parameter in space.parameters.items():
+        kind = "" if parameter.constraint is constraints.real else f" {_kind(parameter)}"
+        words.append(f"{name} {list(parameter.shape)}{kind}")
+    return ", ".join(words)
+
+
+def _kind(parameter: Parameter) -> str:
+    return type(parameter.constraint).__name__.strip("_").lower()

@@ -1,0 +1,121 @@
+"""Point sets: noise that belongs to a group, balanced Student t points, fixed normal points."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import ndtri
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+from scipy.special import betaincinv
+
+from ramify.numerics.triangular import FREEDOM
+
+
+def spread_points(count: int, dim: int) -> np.ndarray:
+    """Antithetic standard normal points with exact first and second moments where count allows.
+
+    Random directions, paired with their opposites and rescaled so that each coordinate has unit
+    second moment.
+    """
+    half = np.random.default_rng(0).normal(size=(count // 2, dim))
+    if count // 2 >= dim:
+        half = np.linalg.qr(half)[0] * np.sqrt(count // 2)
+    else:
+        half /= np.sqrt(np.mean(half**2, 0, keepdims=True))
+    return np.concatenate([half, -half])
+
+
+def group_noise(
+    key: PRNGKeyArray, index: Int[Array, " B"], shape: tuple[int, ...]
+) -> Float[Array, "B *shape"]:
+    """Standard normal noise that belongs to the group: a function of (key, group number) alone.
+
+    So an estimate does not depend on the order of groups, the block they are in or the device.
+    """
+    return jax.vmap(lambda i: jax.random.normal(jax.random.fold_in(key, i), shape))(index)
+
+
+def group_points(
+    key: PRNGKeyArray, index: Int[Array, " B"], K: int, M: int
+) -> Float[Array, "K B M"]:
+    """K points of a standard multivariate Student t for each group, spread evenly together.
+
+    Random orthogonal frames, each direction taken both ways, with stratified radii. Every point
+    alone is t-distributed, so averages over them are unbiased, but together they are balanced, so
+    that for a nearly Gaussian integrand little noise is left.
+    The heavy tail bounds the importance weights of targets with Gaussian tails: a Gaussian
+    proposal that is too narrow in one direction (separated data) has weights without a variance.
+    The four quarters are independent, which is what the correction of the 1/K bias needs.
+    """
+    own = quarter_sizes(K)
+    frames = -(-own[0] // (2 * M))
+    strata = frames * M
+
+    def one(i: Int[Array, ""]) -> Float[Array, "K M"]:
+        # One call for all the randomness: each would cost a third of a second to compile.
+        sizes = 4 * strata * M, 4 * strata, 4
+        chance = jax.random.uniform(jax.random.fold_in(key, i), (sum(sizes),), minval=1e-7)
+        noise, within, turn = jnp.split(chance, np.cumsum(sizes)[:-1])
+        directions = orthogonal(ndtri(noise).reshape(4 * frames, M, M))
+        # Turned at random, since where K is no multiple of 8 M the last directions are cut off.
+        turn = jnp.floor(turn * strata).astype(int)
+        stratum = (jnp.arange(strata)[None] + turn[:, None]) % strata
+        level = stratum + within.reshape(4, strata)
+        radius = _radius_quantile(level.ravel() / strata, M).reshape(4, M, frames).swapaxes(1, 2)
+        points = directions.reshape(4, strata, M) * radius.reshape(4, strata, 1)
+        both = jnp.stack([points, -points], 2).reshape(4, 2 * strata, M)
+        if K % 4 == 0:
+            return both[:, : own[0]].reshape(K, M)
+        return jnp.concatenate([both[i, :n] for i, n in enumerate(own)])
+
+    return jax.vmap(one, out_axes=1)(index)
+
+
+def quarter_sizes(K: int) -> list[int]:
+    """How many of K draws are in each of their four independent quarters; halves are even where K is."""
+    return [(K + 3 - i) // 4 for i in (0, 2, 1, 3)]
+
+
+def orthogonal(noise: Float[Array, "*batch M M"]) -> Float[Array, "*batch M M"]:
+    """Uniform random orthogonal matrices: the rows of Gaussian matrices, by Gram and Schmidt.
+
+    A batch of small QR factorisations is what accelerators are slowest at; this is M fused steps.
+    Each row is projected twice, which keeps float32 orthogonal to rounding.
+    """
+    M = noise.shape[-1]
+
+    def row(j: Array, q: Float[Array, "*batch M M"]) -> Float[Array, "*batch M M"]:
+        v = noise[..., j, :]
+        for _ in range(2):
+            v = v - jnp.einsum("...k,...km->...m", jnp.einsum("...km,...m->...k", q, v), q)
+        v = v / jnp.linalg.norm(v, axis=-1, keepdims=True)
+        return q.at[..., j, :].set(v)
+
+    return jax.lax.fori_loop(0, M, row, jnp.zeros_like(noise))
+
+
+def _radius_quantile(level: Float[Array, " n"], M: int) -> Float[Array, " n"]:
+    """Quantiles of the length of an M-dimensional Student t vector, from a fine table."""
+    ends = np.geomspace(1e-7, 0.01, 200)
+    levels = np.concatenate([ends, np.linspace(0.01, 0.99, 2001)[1:-1], 1 - ends[::-1]])
+    share = betaincinv(M / 2, FREEDOM / 2, levels)
+    table = np.sqrt(FREEDOM * share / (1 - share))
+    dtype = level.dtype
+    return jnp.interp(level, jnp.asarray(levels, dtype), jnp.asarray(table, dtype))
+
+
+def normal_points(count: int, dim: int) -> np.ndarray:
+    """`count` standard normal points in antithetic pairs, the pairs orthogonal where they can be.
+
+    One point is the centre itself: Laplace's approximation, enough when N is large.
+    """
+    if count == 1:
+        return np.zeros((1, dim))
+    rng = np.random.default_rng(1)
+    pairs = []
+    while len(pairs) < count // 2:
+        directions = np.linalg.qr(rng.normal(size=(dim, dim)))[0]
+        lengths = np.sqrt(rng.chisquare(dim, size=dim))
+        pairs += list(directions * lengths[:, None])
+    half = np.asarray(pairs[: count // 2])
+    half *= np.sqrt(half.size / np.sum(half**2))  # unit second moment on average
+    return np.concatenate([half, -half])

@@ -1,0 +1,124 @@
+"""A fitted family with its model and data: which rows each method of a posterior works on."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from jaxtyping import Shaped
+
+from ramify.data.groups import Groups
+from ramify.families.build import Family, is_fixed, method_of
+from ramify.models.model import Model
+from ramify.numerics.memory import check_memory
+from ramify.posterior import prediction as _predict
+from ramify.posterior.matching import (
+    Part,
+    Source,
+    check_columns,
+    check_together,
+    matched,
+    numbered,
+    parts,
+    source_of,
+    unloaded,
+    without_rows,
+)
+
+_RESAMPLED = 16  # of how many local draws one is chosen, unless asked otherwise
+
+
+class Fitted:
+    """What a posterior stands on; see `Posterior` for the attributes."""
+
+    def __init__(
+        self,
+        model: Model,
+        family: Family,
+        groups: Groups | None,
+        *,
+        local_draws: int = 1,
+        history: Mapping[str, np.ndarray] | None = None,
+        notes: Mapping[str, Any] | None = None,
+        source: Source | None = None,
+    ):
+        """Checks that all belong together; `source` stands in for the groups of a loaded fit."""
+        if groups is not None:
+            source = source_of(groups)
+        if source is None:
+            raise ValueError("Posterior needs the groups of the fit, or what was saved of them.")
+        check_together(model, family, len(source.labels))
+        self.model, self.family, self.groups, self._source = model, family, groups, source
+        self.local_draws = local_draws
+        self._outcomes: dict[Any, Any] = {}  # what simulate makes of each kind of table
+        self.history = dict(history or {})
+        self.notes = dict(notes or {})
+
+    @property
+    def labels(self) -> Shaped[np.ndarray, " N"]:
+        """Labels of the groups of the fit."""
+        return self._source.labels
+
+    @property
+    def by(self) -> str:
+        """Name of the column with the labels."""
+        return self._source.by
+
+    def _local_draws(self, asked: int | None) -> int:
+        if asked is None:
+            raised = bool(
+                self.notes.get("local_draws_raised")
+            )  # groups needed more, or a user said so
+            return self.local_draws if raised else min(self.local_draws, _RESAMPLED)
+        if asked < 1 or (asked > 1 and method_of(self.family) == "joint"):
+            raise ValueError(
+                f"local_draws={asked}: expected at least 1, and for joint(), which has no "
+                "q(z_i | theta), no more."
+            )
+        return asked
+
+    def _for_locals(self, groups: Groups | None, K: int) -> Groups:
+        """Groups whose z to draw: with their rows, unless the family has no use for them."""
+        needs_rows = K > 1 or not is_fixed(self.family)
+        if groups is None and self.groups is None and not needs_rows:
+            return unloaded(self._source)
+        groups = self._default(groups)
+        if needs_rows:
+            return matched(self._source, self.family, groups)
+        return without_rows(
+            self._source, numbered(self._source, self.family, groups), columns=False
+        )
+
+    def _for_metrics(self, groups: Groups | None) -> Groups:
+        groups = matched(self._source, self.family, self._default(groups))
+        if method_of(self.family) == "joint" and len(groups) != len(self.labels):
+            raise ValueError(
+                f"joint() covers all {len(self.labels):,} groups of its fit at once; got "
+                f"{len(groups):,} of them. Pass all, or fit a branch() family."
+            )
+        return groups
+
+    def _default(self, groups: Any) -> Groups:
+        """The groups asked for (a table, where the model reads tables), or the fit's."""
+        if groups is not None and not isinstance(groups, Groups):
+            groups = _predict.read(self._source, self.model, groups, "groups", outcomes=True)
+        if groups is None and self.groups is None:
+            raise ValueError("This fit was loaded from a file, which holds no data: pass groups=.")
+        return groups if groups is not None else self.groups  # pyright: ignore[reportReturnType]
+
+    def _given(self, given: Any) -> Groups | None:
+        if not _predict.has_rows(given, self.by, "given"):
+            return None
+        groups = _predict.read(self._source, self.model, given, "given", outcomes=True)
+        check_columns(self._source.rows, groups.rows, "row column of given")
+        return groups
+
+    def _parts(self, at: Groups, given: Groups | None, K: int) -> list[Part]:
+        return parts(self._source, self.model, self.family, self.groups, at, given, K)
+
+    def _check_bytes(self, draws: int, N: int, max_bytes: int | float | None) -> None:
+        sizes = lambda space: sum(int(np.prod(p.shape)) for p in space.parameters.values())
+        count = draws * (sizes(self.model.theta) + N * sizes(self.model.z))
+        wanted = count * self.family.theta.mean.dtype.itemsize
+        what = f"{draws:,} draws of {N:,} groups"
+        cure = "Ask for fewer draws or groups, or iterate over posterior.sample_blocks(...)"
+        check_memory(wanted, max_bytes, what, cure)

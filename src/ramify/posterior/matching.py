@@ -1,0 +1,234 @@
+"""Which rows each group is conditioned on: matching later data to the data of the fit, by label."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Int, Shaped
+
+from ramify.data.batch import example
+from ramify.data.groups import Groups
+from ramify.families.branched import Branched
+from ramify.families.build import Family, is_fixed, method_of
+from ramify.families.network import Amortizer
+from ramify.families.solver import MAX_DIM, solver
+from ramify.models.model import Model
+
+Columns = dict[str, tuple[tuple[int, ...], str]]  # name -> shape of an element, dtype
+
+
+class Source(NamedTuple):
+    """What a fit remembers of its data when the data themselves are gone."""
+
+    by: str
+    labels: Shaped[np.ndarray, " N"]
+    rows: Columns
+    group: Columns
+
+
+class Part(NamedTuple):
+    """Groups that are treated alike: rows to condition on, rows of interest, and by which family.
+
+    Both data sets have the same groups in the same order.
+    """
+
+    given: Groups
+    at: Groups
+    family: Family
+
+
+def source_of(groups: Groups) -> Source:
+    """What to remember of a data set."""
+    columns = lambda c: {n: (v.shape[1:], v.dtype.str) for n, v in c.items()}
+    return Source(groups.by, groups.labels, columns(groups.rows), columns(groups.group))
+
+
+def check_together(model: Model, family: Family, N: int) -> None:
+    """Raises where a family was built for another model or other groups."""
+    if family.theta.dim != model.theta.size:
+        raise ValueError(
+            f"this family was built for a theta of {family.theta.dim} dimensions; the model's has "
+            f"{model.theta.size}. Build the family from the model that it is used with."
+        )
+    if is_fixed(family) and family.N != N:
+        raise ValueError(
+            f"{method_of(family)}() has parameters for the {family.N:,} groups it was built for; "
+            f"got data with {N:,}. Build the family from the data that it is used with."
+        )
+
+
+def matched(source: Source, family: Family, groups: Groups, what: str = "groups") -> Groups:
+    """The groups with the numbers of their labels in the fit; refuses data the fit can't serve."""
+    check_columns(source.rows, groups.rows, f"row column of {what}")
+    check_columns(source.group, groups.group, f"group column of {what}")
+    return numbered(source, family, groups)
+
+
+def numbered(source: Source, family: Family, groups: Groups) -> Groups:
+    """The groups with the numbers of their labels in the fit; refuses new ones it can't serve."""
+    groups = groups.renumbered(source.labels)
+    new = groups.number >= len(source.labels)
+    if is_fixed(family) and new.any():
+        raise ValueError(
+            f"{method_of(family)}() has parameters for the {len(source.labels):,} groups it was "
+            f"fitted to; group {_show(groups.labels[new][0])} is new"
+            + (f", and {new.sum() - 1:,} more are" if new.sum() > 1 else "")
+            + ". Fit an amortized() or solved() family to infer new groups."
+        )
+    return groups
+
+
+def check_columns(
+    expected: Columns, columns: Mapping[str, np.ndarray], what: str, *, missing: bool = False
+) -> None:
+    """Raises where a column of the fit is absent (unless it may be) or has another shape."""
+    for name, (shape, _) in expected.items():
+        if name not in columns:
+            if missing:
+                continue
+            raise ValueError(
+                f'{what} "{name}" is missing: the model was fitted with it; there are '
+                f"{', '.join(sorted(columns)) or 'none'}."
+            )
+        if columns[name].shape[1:] != shape:
+            raise ValueError(
+                f'{what} "{name}" has elements of shape {list(columns[name].shape[1:])}; '
+                f"expected {list(shape)}, as in the fit."
+            )
+
+
+def without_rows(source: Source, groups: Groups, *, columns: bool = True) -> Groups:
+    """The same groups with no rows to condition on (and no row columns, where nobody will look)."""
+    rows = {n: np.zeros((0, *shape), kind) for n, (shape, kind) in source.rows.items()}
+    return replace(
+        groups,
+        sizes=np.zeros(len(groups), np.int64),
+        rows=rows if columns else {},
+        row_order=np.zeros(0, np.int64),
+    )
+
+
+def unloaded(source: Source) -> Groups:
+    """The groups of a fit whose data are gone: labels and numbers, no rows and no columns."""
+    N = len(source.labels)
+    sizes, none = np.zeros(N, np.int64), np.zeros(0, np.int64)
+    return Groups(source.by, source.labels, sizes, {}, {}, np.arange(N), none)
+
+
+def parts(
+    source: Source,
+    model: Model,
+    family: Family,
+    fitted: Groups | None,
+    at: Groups,
+    given: Groups | None,
+    local_draws: int,
+) -> list[Part]:
+    """Splits the groups of `at` by where the rows to condition them on come from.
+
+    In this order: `given`; for a group of the fit, the fit's own rows; for a new group there are
+    none, and it is drawn from the population p(z | theta, u_i).
+    """
+    at = numbered(source, family, at)
+    if is_fixed(family):
+        _check_same_rows(family, fitted, at, given)
+        if local_draws == 1:
+            known = {} if fitted is None else fitted.group
+            known = {n: c[at.number] for n, c in known.items()}
+            at = _with_group_columns(source, model.beside(at, known), known)
+            return [Part(without_rows(source, at, columns=False), at, family)]
+    in_given = _positions(given, at)
+    in_fit = np.where((in_given < 0) & (at.number < len(source.labels)), at.number, -1)
+    if fitted is None and (in_fit >= 0).any():
+        raise ValueError(
+            f"group {_show(at.labels[in_fit >= 0][0])} was in the fit, whose rows are not kept "
+            "in a saved fit: pass them as given=."
+        )
+    found = [
+        _part(source, model, family, given, in_given, at),
+        _part(source, model, family, fitted, in_fit, at),
+        _population(source, model, family, (in_given < 0) & (in_fit < 0), at),
+    ]
+    return [part for part in found if part is not None]
+
+
+def _positions(groups: Groups | None, at: Groups) -> Int[np.ndarray, " N"]:
+    """Where the groups of `at` are in another data set, -1 where they are not."""
+    if groups is None:
+        return np.full(len(at), -1)
+    place = at.renumbered(groups.labels).number
+    return np.where(place < len(groups), place, -1)
+
+
+def _part(
+    source: Source,
+    model: Model,
+    family: Family,
+    groups: Groups | None,
+    positions: Int[np.ndarray, " N"],
+    at: Groups,
+) -> Part | None:
+    """The groups of `at` that are conditioned on their rows in this data set."""
+    mine = positions >= 0
+    if groups is None or not mine.any():
+        return None
+    at = _some(at, mine)
+    given = replace(groups.subset(positions=positions[mine]), number=at.number)
+    at = _with_group_columns(source, model.beside(at, given.group), given.group)
+    return Part(replace(given, group=at.group), at, family)
+
+
+def _population(
+    source: Source, model: Model, family: Family, mine: np.ndarray, at: Groups
+) -> Part | None:
+    """The groups of `at` about which nothing is known.
+
+    A network may never have seen a group without rows, so there p(z | theta, u_i) is solved for
+    instead, which is exact where it is Gaussian.
+    """
+    if not mine.any():
+        return None
+    at = _some(at, mine)
+    at = _with_group_columns(source, at, model.unknown_columns(len(at)))
+    given = without_rows(source, at)
+    if isinstance(family, Branched) and isinstance(family.local, Amortizer):
+        if model.z.size <= MAX_DIM:
+            family = Branched(family.theta, solver(model, example(given)), family.N)
+    return Part(given, at, family)
+
+
+def _some(groups: Groups, mine: np.ndarray) -> Groups:
+    return groups if mine.all() else groups.subset(positions=mine)
+
+
+def _with_group_columns(source: Source, at: Groups, other: Mapping[str, np.ndarray]) -> Groups:
+    """`at` with every group column of the fit: its own, or else the other's, each [N_at, ...]."""
+    for name in source.group:
+        if name not in at.group and name not in other:
+            raise ValueError(
+                f'the group column "{name}" of group {_show(at.labels[0])} is missing: the model '
+                "was fitted with it. Add it to the table."
+            )
+    found = {n: at.group[n] if n in at.group else other[n] for n in source.group}
+    check_columns(source.group, found, "group column")
+    return replace(at, group=found)
+
+
+def _check_same_rows(
+    family: Family, fitted: Groups | None, at: Groups, given: Groups | None
+) -> None:
+    """Raises where groups are given other rows than those a table was fitted to."""
+    if fitted is None or given is None:
+        return
+    place = _positions(given, at)
+    sizes = given.sizes[place[place >= 0]]
+    if np.any(sizes != fitted.sizes[at.number[place >= 0]]):
+        raise ValueError(
+            f"{method_of(family)}() knows its groups by the rows it was fitted to, and can't "
+            "condition them on others: leave given= out, or fit an amortized() or solved() family."
+        )
+
+
+def _show(label: Any) -> str:
+    return repr(str(label)) if isinstance(label, str) else str(label)

@@ -1,0 +1,294 @@
+"""The paper's three metrics (its table of metrics), streamed over blocks of groups.
+
+With (z^k, theta^k) ~ q, k = 1..S, all in nats:
+
+| metric | expression |
+|---|---|
+| train ELBO | mean_k log p(y, z^k, theta^k) / q(z^k, theta^k) |
+| train likelihood | log mean_k p(y, z^k, theta^k) / q(z^k, theta^k) |
+| test likelihood | log mean_k p(y_test given z^k, theta^k) |
+
+All blocks see the same draws of theta. What is kept of a block is one number per draw, its sum in
+two float32 parts, which the host adds up in float64.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, get_args
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Float64, PRNGKeyArray
+
+from ramify.data.batch import Batch
+from ramify.data.groups import Groups
+from ramify.data.host import blocks
+from ramify.families.branched import Branched
+from ramify.families.build import Family
+from ramify.inference.elbo import weigh
+from ramify.models.densities import sum_rows
+from ramify.models.model import Model, log_priors
+from ramify.numerics.sums import precise_sum
+from ramify.posterior.draws import (
+    Draws,
+    Known,
+    draw_theta,
+    local_sampler,
+    map_draws,
+    per_draw,
+    posterior_theta,
+)
+from ramify.posterior.matching import Part
+from ramify.posterior.rounding import log_ratio_terms, rounding, row_terms
+
+EvidenceForm = Literal["joint", "per_group", "mean_likelihood"]
+PredictiveForm = Literal["joint", "per_group", "per_row"]
+
+_MATRIX = 2**25  # most entries of a [draws, rows] matrix that is held at once
+
+
+class Estimate(float):
+    """A Monte Carlo estimate: a float that knows its standard error.
+
+    Attributes:
+        se: standard error, from the spread of the draws.
+        ess: effective sample size of the weights an average is dominated by, where it has weights.
+        draws: how many draws were taken.
+
+    Example:
+        >>> Estimate(-1234.5678, se=0.012), Estimate(-3.0, se=1.0).se
+        (-1234.568 ± 0.012, 1.0)
+    """
+
+    se: float
+    ess: float | None
+    draws: int | None
+
+    def __new__(
+        cls,
+        value: float,
+        se: float = float("nan"),
+        ess: float | None = None,
+        draws: int | None = None,
+    ) -> "Estimate":
+        """A float with more to say."""
+        self = super().__new__(cls, value)
+        self.se, self.ess, self.draws = se, ess, draws
+        return self
+
+    def __repr__(self) -> str:
+        """Value and standard error to two digits of the latter; few effective draws are told."""
+        digits = 1 - int(np.floor(np.log10(self.se))) if 0 < self.se < np.inf else 4
+        digits = min(max(digits, 0), 6)
+        text = f"{float(self):.{digits}f} ± {self.se:.{digits}f}"
+        if self.ess is not None and self.draws is not None and self.ess < 0.01 * self.draws:
+            text += f" (only {self.ess:.1f} of {self.draws:,} draws effective: a loose bound)"
+        return text
+
+
+def elbo(
+    family: Family, model: Model, groups: Groups, draws: int, local_draws: int, key: PRNGKeyArray
+) -> Estimate:
+    """Mean over draws of log p(y, z, theta) - log q(z, theta), or of the tight bound."""
+    theta = draw_theta(key, family, model, draws)
+    if local_draws == 1:
+        total = _theta_terms(model, theta) + _sums(family, model, groups, theta, "joint")
+    else:
+        total = _theta_terms(model, theta) + _tight(family, model, groups, theta, local_draws)[0]
+    found = Estimate(total.mean(), _standard_error(total), draws=draws)
+    return _rounded(found, 0.0, family, model, groups, theta)
+
+
+def log_evidence(
+    family: Family,
+    model: Model,
+    groups: Groups,
+    draws: int,
+    form: EvidenceForm,
+    local_draws: int,
+    key: PRNGKeyArray,
+) -> Estimate:
+    """Log of the mean over draws, in one of the forms that `Posterior.log_evidence` describes."""
+    _check_form("log_evidence", form, EvidenceForm)
+    theta = draw_theta(key, family, model, draws)
+    if form == "mean_likelihood":
+        return _log_mean_exp(_sums(family, model, groups, theta, "likelihood"))
+    if form == "joint":
+        total = _theta_terms(model, theta) + _sums(family, model, groups, theta, "joint")
+        return _rounded(_log_mean_exp(total), 0.0, family, model, groups, theta)
+    # All draws of theta share the groups' noise: log p^(y | theta) is then one smooth function, and
+    # the noise shifts it as a whole where independent noise would drown the weights of theta.
+    shared = theta._replace(keys=jnp.broadcast_to(theta.keys[:1], theta.keys.shape))
+    local, variance = _tight(family, model, groups, shared, local_draws)
+    found = _log_mean_exp(_theta_terms(model, theta) + local)
+    return _rounded(found, variance, family, model, groups, theta)
+
+
+def log_predictive(
+    family: Family,
+    model: Model,
+    parts: Iterable[Part],
+    draws: int,
+    form: PredictiveForm,
+    local_draws: int,
+    key: PRNGKeyArray,
+) -> Estimate:
+    """Log mean of p(y_test | z, theta), in a form that `Posterior.log_predictive` describes."""
+    _check_form("log_predictive", form, PredictiveForm)
+    theta = posterior_theta(key, family, model, draws)
+    total, influence = np.zeros(draws), 0.0
+    for part in parts:
+        rows = 16_384 if form != "per_row" else int(np.clip(_MATRIX // draws, 1, 16_384))
+        for block in blocks(part.given, part.at, rows=rows):
+            given, at = block.batches
+            if form == "joint":
+                total += _double(_test_sums(part.family, model, given, at, theta, local_draws))
+                continue
+            by_row = form == "per_row"
+            each, own = _test_means(part.family, model, given, at, theta, local_draws, by_row)
+            influence = influence + np.asarray(own, np.float64)
+            total += np.asarray(each, np.float64).sum()
+    if form == "joint":
+        return _log_mean_exp(total)
+    return Estimate(total[0], _standard_error(np.broadcast_to(influence, draws)), draws=draws)
+
+
+def _rounded(
+    found: Estimate, variance: float, family: Family, model: Model, groups: Groups, draws: Draws
+) -> Estimate:
+    """The estimate freed of float32's bias, with more variance in its standard error."""
+    value = float(found) + rounding(family, model, groups, draws, float(found))
+    return Estimate(value, float(np.hypot(found.se, variance**0.5)), found.ess, found.draws)
+
+
+def _theta_terms(model: Model, draws: Draws) -> Float64[np.ndarray, " S"]:
+    """Returns log p(theta) - log q(theta) of each draw."""
+    log_prior = np.asarray(log_priors(model, draws.theta), np.float64)
+    return log_prior - np.asarray(draws.log_q, np.float64)
+
+
+def _sums(
+    family: Family, model: Model, groups: Groups, draws: Draws, what: str
+) -> Float64[np.ndarray, " S"]:
+    """Sum over all groups for each draw of their terms, or of their log likelihood alone."""
+    total = np.zeros(draws.theta.shape[0])
+    for block in blocks(groups):
+        total += _double(_block_sums(family, model, block.batches[0], draws, what))
+    return total
+
+
+@eqx.filter_jit
+def _block_sums(
+    family: Family, model: Model, batch: Batch, draws: Draws, what: str
+) -> tuple[Float[Array, " S"], Float[Array, " S"]]:
+    """Sum over a block's rows and groups of log p(y | z), and of log p(z) - log q(z) if joint."""
+    sample = local_sampler(family, model, batch, 1)
+
+    def one(key: PRNGKeyArray, theta: Array) -> tuple[Array, Array]:
+        z, log_q = sample(key, theta)
+        if what == "likelihood":
+            return precise_sum(row_terms(model, theta, z, batch))
+        return precise_sum(log_ratio_terms(model, theta, z, log_q, batch))
+
+    return map_draws(one, draws, per_draw(family, model, batch, 1))
+
+
+def _tight(
+    family: Family, model: Model, groups: Groups, draws: Draws, local_draws: int
+) -> tuple[Float64[np.ndarray, " S"], float]:
+    """Sum over groups of the K-draw bounds on log p(y_i | theta), and the variance of that sum."""
+    if not isinstance(family, Branched):
+        raise ValueError(
+            "local draws need q(z_i | theta) of each group, and joint() has none: use "
+            'local_draws=1 or form="joint", or fit a branch(), amortized() or solved() family.'
+        )
+    total, variance = np.zeros(draws.theta.shape[0]), 0.0
+    for block in blocks(groups):
+        *sums, spread = _block_tight(family, model, block.batches[0], draws, local_draws)
+        total += _double(sums)
+        variance += float(np.asarray(spread, np.float64).mean())
+    return total, variance
+
+
+@eqx.filter_jit
+def _block_tight(
+    family: Branched, model: Model, batch: Batch, draws: Draws, local_draws: int
+) -> tuple[Float[Array, " S"], Float[Array, " S"], Float[Array, " S"]]:
+    known = Branched(family.theta, Known(family.conditional(model, batch)), family.N)
+    mean = lambda w: jax.nn.logsumexp(w, 0) - jnp.log(w.shape[0])
+    half = (local_draws + 1) // 2
+
+    def one(key: PRNGKeyArray, theta: Array) -> tuple[Array, Array, Array]:
+        weighted = weigh(key, known, model, batch, theta, local_draws)
+        real = lambda x: jnp.where(batch.group_mask, x, 0)
+        if local_draws < 2:
+            return *precise_sum(real(weighted.bound)), jnp.zeros(())
+        # The two halves are independent: their difference shows the noise of their mean.
+        apart = mean(weighted.log_weight[:half]) - mean(weighted.log_weight[half:])
+        return *precise_sum(real(weighted.bound)), jnp.sum(real(apart**2)) / 4
+
+    return map_draws(one, draws, per_draw(family, model, batch, max(local_draws, 2)))
+
+
+def _test_rows(
+    family: Family, model: Model, given: Batch, at: Batch, local_draws: int
+) -> Callable[[PRNGKeyArray, Array], Float[Array, " R"]]:
+    """(key, theta) -> log p(y_test | z, theta) of each row of `at`, with z drawn given `given`."""
+    sample = local_sampler(family, model, given, local_draws)
+
+    return lambda key, theta: row_terms(model, theta, sample(key, theta)[0], at)
+
+
+@eqx.filter_jit
+def _test_sums(
+    family: Family, model: Model, given: Batch, at: Batch, draws: Draws, local_draws: int
+) -> tuple[Float[Array, " S"], Float[Array, " S"]]:
+    rows = _test_rows(family, model, given, at, local_draws)
+    size = per_draw(family, model, given, local_draws) + per_draw(family, model, at, 1)
+    return map_draws(lambda *x: precise_sum(rows(*x)), draws, size)
+
+
+@eqx.filter_jit
+def _test_means(
+    family: Family,
+    model: Model,
+    given: Batch,
+    at: Batch,
+    draws: Draws,
+    local_draws: int,
+    by_row: bool,
+) -> tuple[Float[Array, " R_or_B"], Float[Array, " S"]]:
+    """Log mean of each row's (or group's) likelihood, and each draw's pull on the total."""
+    rows = _test_rows(family, model, given, at, local_draws)
+    one = rows if by_row else lambda *x: sum_rows(rows(*x), at)
+    size = per_draw(family, model, given, local_draws) + per_draw(family, model, at, 1)
+    values = map_draws(one, draws, size)
+    means = jax.nn.logsumexp(values, 0) - jnp.log(values.shape[0])
+    return means, jnp.sum(jnp.exp(values - means[None]) - 1, 1)
+
+
+def _double(parts: Any) -> Float64[np.ndarray, " S"]:
+    high, low = parts
+    return np.asarray(high, np.float64) + np.asarray(low, np.float64)
+
+
+def _standard_error(values: Float64[np.ndarray, " S"]) -> float:
+    return float(values.std(ddof=1) / len(values) ** 0.5) if len(values) > 1 else float("nan")
+
+
+def _log_mean_exp(log_weight: Float64[np.ndarray, " S"]) -> Estimate:
+    """Log of the mean weight, its delta-method standard error and the effective sample size."""
+    top = log_weight.max()
+    if not np.isfinite(top):
+        return Estimate(top, ess=0.0, draws=len(log_weight))
+    weight = np.exp(log_weight - top)
+    mean = weight.mean()
+    ess = float(weight.sum() ** 2 / np.sum(weight**2))
+    return Estimate(top + np.log(mean), _standard_error(weight / mean), ess, len(weight))
+
+
+def _check_form(method: str, form: str, forms: Any) -> None:
+    if form not in get_args(forms):
+        known = ", ".join(f'"{name}"' for name in get_args(forms))
+        raise ValueError(f"{method} expected form to be one of {known}; got {form!r}.")

@@ -1,0 +1,393 @@
+"""What a fit returns: draws, predictions, a summary, the paper's metrics, a file."""
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+from jaxtyping import Shaped
+
+from ramify.data.groups import Groups
+from ramify.data.host import blocks
+from ramify.families.build import covariance_of, method_of
+from ramify.numerics.memory import check_memory
+from ramify.numerics.precision import computing
+from ramify.posterior import metrics as _metrics
+from ramify.posterior import prediction as _predict
+from ramify.posterior.draws import draw_theta, posterior_theta, sample_block, theta_values
+from ramify.posterior.fitted import Fitted
+from ramify.posterior.matching import check_columns, matched
+from ramify.posterior.metrics import Estimate, EvidenceForm, PredictiveForm
+from ramify.posterior.summary import Summary, summarise_theta, with_reliability, words
+from ramify.posterior.theta_weights import affordable, theta_log_weights
+
+if TYPE_CHECKING:
+    from ramify.inference.refinement import Gaps
+
+
+_NUMBERS = 2**26  # most numbers of z sampled at once: 256 MB
+
+Named = dict[str, Shaped[np.ndarray, "..."]]
+
+
+class Posterior(Fitted):
+    """An approximation of p(theta, z_1 .. z_N | y): a fitted family, its model and its data.
+
+    Data passed to a method are matched to those of the fit by label. A draw of group i depends on
+    the seed, the number of the draw and the group, not on which other groups are asked for. Where
+    the fit used K > 1 local draws, so do draws of z: each is one of K, chosen by importance weight.
+    By default of at most 16, since a group's own error, of order 1/K, does not add up over groups
+    as it does in theta, or of the fit's K where it had to be raised; `local_draws=` asks for another.
+
+    Attributes:
+        model: the model.
+        family: the fitted family.
+        groups: the data of the fit; None in a fit that was loaded from a file.
+        labels: labels of the groups of the fit, [N].
+        local_draws: K, the local importance draws of the fit; 1 is the paper.
+        history: the trace: arrays by name, such as "step", "elbo", "seconds".
+        notes: how the fit went.
+    """
+
+    def __repr__(self) -> str:
+        """What was fitted and how, and whatever should worry the reader, in words."""
+        D, M, N = self.model.theta.size, self.model.z.size, len(self.labels)
+        sizes = f"N = {N:,} groups, D = {D}, M = {M}, K = {self.local_draws}"
+        covariance = f'"{covariance_of(self.family)}"' if covariance_of(self.family) else ""
+        first = f"Posterior by {method_of(self.family)}({covariance}): {sizes}"
+        return "\n".join([first, *words(self.notes, self.history)])
+
+    @computing
+    def sample_theta(self, draws: int = 1000, seed: int = 0) -> Named:
+        """Draws of the globals alone, {"mu": [S, ...]}; the same as `sample` gives."""
+        theta = posterior_theta(jax.random.key(seed), self.family, self.model, draws).theta
+        return jax.tree.map(np.asarray, theta_values(self.model, theta))
+
+    @computing
+    def sample(
+        self,
+        draws: int = 1000,
+        groups: Groups | None = None,
+        seed: int = 0,
+        *,
+        local_draws: int | None = None,
+        max_bytes: int | float | None = None,
+    ) -> Named:
+        """Draws of all parameters, by name and constrained, as NumPy arrays.
+
+        Args:
+            draws: S.
+            groups: the groups whose z to draw, conditioned on their rows here; those of the fit by
+                default.
+            seed: draws are a function of it.
+            local_draws: K, of which one z is chosen by weight; 1 draws from the family itself.
+            max_bytes: refuse to make more than that; half of the memory available by default.
+
+        Returns:
+            {"mu": [S, ...], "beta": [S, N, ...]}: float32, or float64 where JAX has x64 on; the
+            intercept of a formula also where the outcome is far from zero.
+        """
+        K = self._local_draws(local_draws)
+        groups = self._for_locals(groups, K)
+        self._check_bytes(draws, len(groups), max_bytes)
+        out: Named = self.sample_theta(draws, seed)
+        at = 0
+        for labels, block in self._blocks(draws, groups, seed, K):
+            for name, value in block.items():
+                if at == 0:
+                    shape = (draws, len(groups), *value.shape[2:])
+                    out[name] = np.empty(shape, value.dtype)
+                out[name][:, at : at + len(labels)] = value
+            at += len(labels)
+        return out
+
+    def sample_blocks(
+        self,
+        draws: int = 1000,
+        groups: Groups | None = None,
+        seed: int = 0,
+        *,
+        local_draws: int | None = None,
+    ) -> Iterator[tuple[Shaped[np.ndarray, " B"], Named]]:
+        """The same draws block by block, for more groups than memory holds.
+
+        Yields:
+            The labels of some groups and {"mu": [S, ...], "beta": [S, B, ...]}; the draws of theta
+            are the same in every block.
+        """
+        K = self._local_draws(local_draws)
+        theta = self.sample_theta(draws, seed)
+        for labels, block in self._blocks(draws, self._for_locals(groups, K), seed, K):
+            yield labels, theta | block
+
+    def _blocks(
+        self, draws: int, groups: Groups, seed: int, K: int
+    ) -> Iterator[tuple[Shaped[np.ndarray, " B"], Named]]:
+        # Each block by itself: between two of them runs the code of whoever asked.
+        draw_theta, draw_block = computing(posterior_theta), computing(sample_block)
+        theta = draw_theta(jax.random.key(seed), self.family, self.model, draws)
+        places = max(_NUMBERS // (draws * self.model.z.size), 1)
+        for block in blocks(groups, places=min(places, 16_384)):
+            (batch,) = block.batches
+            z = draw_block(self.family, self.model, batch, theta, K)
+            real = slice(0, block.stop - block.start)
+            yield (
+                groups.labels[block.start : block.stop],
+                {name: np.asarray(value)[:, real] for name, value in z.items()},
+            )
+
+    @computing
+    def predict(
+        self,
+        at: Any,
+        given: Any = None,
+        draws: int = 1000,
+        seed: int = 0,
+        *,
+        kind: _predict.Kind = "response",
+        summary: bool = True,
+        quantiles: Sequence[float] = (0.05, 0.5, 0.95),
+        local_draws: int | None = None,
+    ) -> Any:
+        """Predicted outcomes at rows, by the model's `simulate`.
+
+        A group is conditioned on its rows in `given`; if it is not there, on its rows in the fit;
+        a group seen in neither is drawn from the population, p(z | theta, u_i). With `branch` and
+        `joint` only groups of the fit can be predicted, from what was learned of them.
+
+        Args:
+            at: where to predict: a dict of arrays, pandas, polars or Arrow table with the fit's
+                label column and the columns `simulate` reads (not the outcome), or Groups. For a
+                model from a formula, the columns that the formula names.
+            given: rows to condition the groups on, in any of these forms.
+            draws: S.
+            seed: predictions are a function of it.
+            kind: "response" for new outcomes; of a model from a formula also "mean", the mean of
+                the outcome, "link", the linear predictor, and where the outcome has ordered levels
+                "probability", that of each level.
+            summary: False returns the draws themselves.
+            quantiles: of the outcome.
+            local_draws: as in `sample`.
+
+        Returns:
+            The table `at`, of the same kind and in the same order, with columns "mean", "sd" and
+            "q5", "q50", "q95" of the outcome's draws appended; for probabilities "<level>_mean",
+            "<level>_sd", ... of each level. For Groups a dict of columns, rows in the order of
+            `at.rows`. With `summary=False` an array in that order, [S, rows, ...]; of probabilities
+            [S, rows, levels].
+        """
+        categories = _predict.categories_of(self.model, kind)
+        names = _predict.summary_names(quantiles, categories)
+        if summary:
+            _predict.check_no_clash(at, names)
+        if not _predict.has_rows(at, self.by, "at"):
+            return _predict.nothing(at, names if summary else None, draws, len(categories))
+        where = _predict.read(self._source, self.model, at, "at")
+        given = None if given is None else self._given(given)
+        K = self._local_draws(local_draws)
+        found = self._parts(where, given, K)
+        outcome = _predict.outcome_of(self.model, self._source, found[0], kind, self._outcomes)
+        n = where.n_rows
+        how = kind, draws, K, seed, categories
+        task = _predict.Task(self.model, self.family, found, n, outcome, *how)
+        if summary:
+            return _predict.appended(at, _predict.summaries(task, quantiles))
+        size = _predict.draws_dtype(task).itemsize
+        wanted = draws * n * int(np.prod(outcome.shape)) * size
+        check_memory(wanted, None, f"{draws:,} draws of {n:,} rows", "Predict fewer rows")
+        return _predict.draws(task)
+
+    @computing
+    def summary(
+        self,
+        quantiles: Sequence[float] = (0.05, 0.5, 0.95),
+        draws: int = 20_000,
+        seed: int = 0,
+        *,
+        check: bool = False,
+    ) -> Summary:
+        """A table of mean, sd and quantiles of every global, constrained, by name.
+
+        Those of real parameters are exact, from the Gaussian q(theta); the others come from draws.
+        Columns `ess` and `k_hat` say how far each mean can be relied upon: so many independent draws
+        of the posterior would tell it as well, and above 0.7 it can't be trusted. A fit on small data
+        weighs its draws of theta and has them anyway; `check=True` weighs some draws for any other
+        fit, which takes seconds (`diagnose` says what to make of it).
+        """
+        table = summarise_theta(self.family, self.model, quantiles, draws, seed)
+        if not check or "ess" in table.columns:
+            return table
+        groups = self._for_metrics(None)
+        S, K = affordable(self.model, groups, None)
+        theta = draw_theta(jax.random.fold_in(jax.random.key(seed), 1), self.family, self.model, S)
+        log_weight, _ = theta_log_weights(self.family, self.model, groups, theta, K)
+        return with_reliability(table, self.model, theta.theta, log_weight)
+
+    @computing
+    def group_effects(
+        self,
+        groups: Any = None,
+        totals: bool = False,
+        draws: int = 500,
+        seed: int = 0,
+        *,
+        quantiles: Sequence[float] = (0.05, 0.5, 0.95),
+    ) -> Any:
+        """What varies by group in a model from a formula, a row for each group.
+
+        Args:
+            groups: the groups, Groups or a table whose rows to condition them on; the fit's by
+                default.
+            totals: False for deviations from the population (lme4's `ranef`), True for the
+                coefficients of each group, population included (`coef`).
+            draws: S.
+            seed: the table is a function of it.
+            quantiles: of each effect.
+
+        Returns:
+            A table of the kind that the formula was given: the label column, `n`, the rows of the
+            group (`group_n` where the labels are called `n`), and `<effect>_mean`, `<effect>_sd`,
+            `<effect>_q5`, ... of each effect.
+        """
+        data = self._default(groups)
+        sampled = self.sample_blocks(draws, data, seed)
+        return self.model.group_effects(sampled, data.sizes, totals, quantiles)
+
+    @computing
+    def elbo(
+        self,
+        groups: Groups | None = None,
+        draws: int = 1000,
+        local_draws: int = 1,
+        seed: int = 0,
+    ) -> Estimate:
+        """The paper's train ELBO: E_q[log p(y, z, theta) - log q(z, theta)], in nats.
+
+        With `local_draws=K` each group's term is the importance-weighted bound on
+        log p(y_i | theta), which rises to it as K grows. The default is the paper's K = 1, however
+        the fit was made.
+
+        Args:
+            groups: the data; those of the fit by default.
+            draws: draws of theta.
+            local_draws: K.
+            seed: the estimate is a function of it.
+        """
+        groups = self._for_metrics(groups)
+        key = jax.random.key(seed)
+        return _metrics.elbo(self.family, self.model, groups, draws, local_draws, key)
+
+    @computing
+    def log_evidence(
+        self,
+        groups: Groups | None = None,
+        draws: int = 10_000,
+        form: EvidenceForm = "joint",
+        local_draws: int = 64,
+        seed: int = 0,
+    ) -> Estimate:
+        """The paper's train likelihood, an importance-weighted estimate of log p(y), in nats.
+
+        - "joint", the paper's definition: log mean_k p(y, z^k, theta^k) / q(z^k, theta^k). One
+          weight for all groups together, whose variance grows with N: for many groups it is a loose
+          lower bound on average, as its `ess` shows.
+        - "per_group": log mean_k [p(theta^k) / q(theta^k) prod_i mean_l w_il], where w_il are the
+          weights p(y_i, z_il | theta^k) / q(z_il | theta^k) of `local_draws` local draws. The
+          groups' weights are averaged before they are multiplied: also a lower bound on average,
+          and tight. All draws of theta share the groups' noise, which `se` counts in.
+        - "mean_likelihood", what the paper's printed values suggest:
+          log mean_k p(y | z^k, theta^k). No estimate of the evidence: it has seen the data.
+        """
+        groups = self._for_metrics(groups)
+        key = jax.random.key(seed)
+        return _metrics.log_evidence(self.family, self.model, groups, draws, form, local_draws, key)
+
+    @computing
+    def log_predictive(
+        self,
+        train: Any,
+        test: Any,
+        draws: int = 10_000,
+        form: PredictiveForm = "joint",
+        seed: int = 0,
+        *,
+        local_draws: int | None = None,
+    ) -> Estimate:
+        """The paper's test likelihood, in nats, with z conditioned on the rows of `train`.
+
+        - "joint", the paper's definition: log mean_k p(y_test | z^k, theta^k), all test rows
+          together. Its variance grows with N: few draws dominate where there are many groups.
+        - "per_group": sum_i log mean_k p(y_i,test | z_i^k, theta^k), each group's rows together.
+        - "per_row": sum_ij log mean_k p(y_ij | z_i^k, theta^k), the usual log predictive density.
+
+        Args:
+            train: rows to condition each group on, Groups or a table; None for those of the fit.
+            test: rows to predict, Groups or a table; of new groups as in `predict`.
+            draws: S.
+            form: see above.
+            seed: the estimate is a function of it.
+            local_draws: as in `sample`.
+        """
+        train = None if train is None else self._given(train)
+        rows = _predict.read(self._source, self.model, test, "test", outcomes=True)
+        check_columns(self._source.rows, rows.rows, "row column of test")
+        K = self._local_draws(local_draws)
+        found = self._parts(rows, train, K)
+        key = jax.random.key(seed)
+        return _metrics.log_predictive(self.family, self.model, found, draws, form, K, key)
+
+    @computing
+    def to_arviz(
+        self,
+        groups: Groups | None = None,
+        draws: int = 1000,
+        seed: int = 0,
+        *,
+        rows: bool = True,
+    ) -> Any:
+        """Draws and data as an ArviZ DataTree, for its summaries, plots and loo (needs arviz-base).
+
+        Args:
+            groups: the data whose z to draw, conditioned on their rows here; by default the fit's.
+            draws: S, all in one chain.
+            seed: draws are a function of it.
+            rows: False leaves out what has a number for each draw and row: the groups
+                posterior_predictive and log_likelihood.
+
+        Returns:
+            A tree with posterior, posterior_predictive, log_likelihood, observed_data and
+            constant_data. Dimensions are the label column, with the groups' labels, and "row", with
+            the rows' positions in the table they came from.
+        """
+        from ramify.io.arviz import data_tree
+
+        data = self.groups if groups is None else groups
+        found = []
+        if rows and data is not None and data.n_rows:
+            where = _predict.read(self._source, self.model, data, "groups")
+            found = self._parts(where, data, self._local_draws(None))
+        return data_tree(self, self.sample(draws, groups, seed), data, found, seed)
+
+    @computing
+    def refine(self, groups: Groups | None = None) -> "tuple[Posterior, Gaps]":
+        """Optimises each group's own parameters inside the fitted family, q(theta) held fixed.
+
+        For amortized and branch fits. Returns a branch posterior of these groups, and per group
+        in nats the amortization gap that this closed and the structure gap to the solved
+        conditional (None where z is too large to solve for).
+        """
+        from ramify.inference.refinement import refine
+
+        groups = matched(self._source, self.family, self._default(groups))
+        family, gaps = refine(self.model, self.family, groups)
+        own = groups.renumbered(groups.labels)
+        notes = {"method": "branch", "why": "refined from a fit by " + method_of(self.family)}
+        return Posterior(self.model, family, own, history=self.history, notes=notes), gaps
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the fit, without its data, to a folder: see `load`."""
+        from ramify.io.saving import save
+
+        save(self, self._source, Path(path))

@@ -1,0 +1,287 @@
+"""Predicted outcomes at given rows, and the tables they go back into."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal, NamedTuple, get_args
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PRNGKeyArray, Shaped
+
+from ramify.data.batch import Batch, example
+from ramify.data.groups import Groups
+from ramify.data.host import blocks
+from ramify.data.tables import n_rows
+from ramify.families.build import Family
+from ramify.models.model import Model
+from ramify.posterior.draws import Draws, local_sampler, map_draws, per_draw, posterior_theta
+from ramify.posterior.matching import Part, Source, check_columns
+
+Kind = Literal["response", "mean", "link", "probability"]
+
+_NUMBERS = 2**25  # most outcomes held at once while a summary is made: 128 MB
+
+
+def read(source: Source, model: Model, table: Any, what: str, *, outcomes: bool = False) -> Groups:
+    """A table as groups, with those of the fit's columns that it has.
+
+    `row_order` says where in the table a row is; for Groups, where it is stored. `outcomes`: whether
+    rows are to be conditioned on, which some models read in another way.
+    """
+    if isinstance(table, Groups):
+        groups = replace(table, row_order=np.arange(table.n_rows))
+    elif (groups := model.read(table, what, outcomes=outcomes)) is None:
+        names = column_names(table)
+        present = lambda columns: [name for name in columns if name in names]
+        groups = Groups.from_table(
+            table, by=source.by, rows=present(source.rows), group=present(source.group)
+        )
+    check_columns(source.rows, groups.rows, f"row column of {what}", missing=True)
+    return groups
+
+
+def has_rows(table: Any, by: str, what: str) -> bool:
+    """Whether a table has any rows; Groups count as having some."""
+    return isinstance(table, Groups) or n_rows(table, by, what) > 0
+
+
+def nothing(table: Any, names: Sequence[str] | None, draws: int, categories: int) -> Any:
+    """The prediction of no rows: a table with empty columns of these names, or no draws."""
+    if names is None:
+        return np.zeros((draws, 0, categories) if categories else (draws, 0), np.float32)
+    return appended(table, {name: np.zeros(0, np.float32) for name in names})
+
+
+def categories_of(model: Model, kind: str) -> list[str]:
+    """Names of what a prediction has a number for each of; none where it is of the outcome."""
+    if kind not in get_args(Kind):
+        known = ", ".join(f'"{name}"' for name in get_args(Kind))
+        raise ValueError(f"predict expected kind to be one of {known}; got {kind!r}.")
+    return model.categories(kind)
+
+
+def outcome_of(model: Model, source: Source, part: Part, kind: Kind, seen: dict[Any, Any]) -> Any:
+    """Shape and type of one outcome, traced once for each kind of table and then kept in `seen`."""
+    columns = part.at.rows | part.at.group
+    known = kind, *((name, c.shape[1:], c.dtype.str) for name, c in columns.items())
+    if known not in seen:
+        seen[known] = _traced(model, source, part, kind)
+    return seen[known]
+
+
+def _outcome(
+    kind: Kind, model: Model, key: PRNGKeyArray, theta: Array, z_rows: Array, batch: Batch
+) -> Array:
+    """A new outcome of each row, or what `Model.expected` has of that kind, [R, ...]."""
+    if kind == "response":
+        return model.simulate(key, theta, z_rows, batch)
+    return model.expected(kind, theta, z_rows, batch)
+
+
+def _traced(model: Model, source: Source, part: Part, kind: Kind) -> Any:
+    """Shape and type of one outcome; raises if `simulate` asks for a column that is not there."""
+    batch, key = example(part.at), jax.random.key(0)
+    theta = jax.ShapeDtypeStruct((model.theta.size,), part.family.theta.mean.dtype)
+    z = jax.ShapeDtypeStruct((2, model.z.size), theta.dtype)
+    try:
+        out = jax.eval_shape(partial(_outcome, kind, model), key, theta, z, batch)
+    except KeyError as error:
+        name = error.args[0]
+        known = name in source.rows or name in source.group
+        raise ValueError(
+            f'simulate(key, theta, z, row) asks for "{name}", and the table to predict has no such '
+            "column: add it." + ("" if known else " (Nor had the data of the fit.)")
+        ) from error
+    return jax.ShapeDtypeStruct(out.shape[1:], out.dtype)
+
+
+class Task(NamedTuple):
+    """A prediction: what to draw, for which groups, with rows numbered as the result is to be."""
+
+    model: Model
+    family: Family
+    parts: list[Part]
+    n_rows: int
+    outcome: Any
+    kind: Kind
+    draws: int
+    local_draws: int
+    seed: int
+    categories: Sequence[str] = ()
+
+
+def summaries(task: Task, quantiles: Sequence[float]) -> dict[str, np.ndarray]:
+    """Mean, sd and quantiles of every row's outcome, each [rows, ...], or [rows] of each category."""
+    names = summary_names(quantiles)
+    shape, origin = (task.n_rows, *task.outcome.shape), task.model.origin
+    kind = np.float64 if origin else np.float32
+    out = {name: np.empty(shape, np.float32 if name == "sd" else kind) for name in names}
+    for rows, values in outcomes(task):
+        for name, column in summarise(values, quantiles).items():
+            out[name][rows] = column if name == "sd" else column.astype(kind) + origin
+    if not task.categories:
+        return out
+    apart = [out[name][:, k] for k in range(len(task.categories)) for name in names]
+    return dict(zip(summary_names(quantiles, task.categories), apart, strict=True))
+
+
+def draws(task: Task) -> Shaped[np.ndarray, "S rows ..."]:
+    """The outcomes themselves."""
+    out = np.empty((task.draws, task.n_rows, *task.outcome.shape), draws_dtype(task))
+    for rows, values in outcomes(task):
+        out[:, rows] = values
+    if task.model.origin:
+        out += task.model.origin
+    return out
+
+
+def draws_dtype(task: Task) -> np.dtype[Any]:
+    """Of the draws: that of the outcome, or float64 where it is too far from zero for float32."""
+    return np.dtype(np.float64 if task.model.origin else task.outcome.dtype)
+
+
+def outcomes(task: Task) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields (numbers of rows, their outcomes [S, rows, ...]) block by block."""
+    theta = posterior_theta(jax.random.key(task.seed), task.family, task.model, task.draws)
+    size = max(int(np.prod(task.outcome.shape)), 1)
+    rows = int(np.clip(_NUMBERS // (task.draws * size), 1, 16_384))
+    places = int(np.clip(_NUMBERS // (task.draws * task.model.z.size), 1, 16_384))
+    for part in task.parts:
+        for block in blocks(part.given, part.at, rows=rows, places=places, coarse=True):
+            given, at = block.batches
+            out = _simulate(part.family, task.model, given, at, theta, task.local_draws, task.kind)
+            first = int(part.at.starts[block.start])
+            count = int(part.at.sizes[block.start : block.stop].sum())
+            yield part.at.row_order[first : first + count], np.asarray(out)[:, :count]
+
+
+@eqx.filter_jit
+def _simulate(
+    family: Family,
+    model: Model,
+    given: Batch,
+    at: Batch,
+    draws: Draws,
+    local_draws: int,
+    kind: Kind,
+) -> Array:
+    """An outcome for each row of `at` and each draw, [S, R, ...]."""
+    sample = local_sampler(family, model, given, local_draws)
+    # Groups fold their numbers, below 2^31, into the draw's key; a block's rows come after those.
+    rows = jnp.uint32(2**31) + at.index[0].astype(jnp.uint32)
+
+    def one(key: PRNGKeyArray, theta: Array) -> Array:
+        z, _ = sample(key, theta)
+        return _outcome(kind, model, jax.random.fold_in(key, rows), theta, at.at_rows(z), at)
+
+    size = per_draw(family, model, given, local_draws) + per_draw(family, model, at, 1)
+    return map_draws(one, draws, size)
+
+
+def summarise(
+    values: Shaped[np.ndarray, "S rows ..."], quantiles: Sequence[float]
+) -> dict[str, np.ndarray]:
+    """Mean, sd and quantiles over draws; those of counts and classes are values they can take."""
+    method = "linear" if values.dtype.kind == "f" else "inverted_cdf"
+    numbers = values if values.dtype.kind == "f" else values.astype(np.float32)
+    table = {
+        "mean": numbers.mean(0, dtype=np.float64).astype(np.float32),
+        "sd": numbers.std(0, dtype=np.float64).astype(np.float32),
+    }
+    levels = np.quantile(numbers, np.asarray(quantiles, np.float64), axis=0, method=method)
+    return table | dict(zip(quantile_names(quantiles), levels.astype(np.float32), strict=True))
+
+
+def quantile_names(quantiles: Sequence[float]) -> list[str]:
+    """q5 for 0.05, q50 for 0.5, q97.5 for 0.975.
+
+    Example:
+        >>> quantile_names([0.05, 0.5, 0.975])
+        ['q5', 'q50', 'q97.5']
+    """
+    if not all(0 <= q <= 1 for q in quantiles):
+        raise ValueError(f"quantiles must be between 0 and 1; got {list(quantiles)}.")
+    return [f"q{100 * q:.6g}" for q in quantiles]
+
+
+def summary_names(quantiles: Sequence[float], categories: Sequence[str] = ()) -> list[str]:
+    """The columns that a summary appends, for each category where there are any.
+
+    Example:
+        >>> summary_names([0.5], ["low", "high"])
+        ['low_mean', 'low_sd', 'low_q50', 'high_mean', 'high_sd', 'high_q50']
+    """
+    names = ["mean", "sd", *quantile_names(quantiles)]
+    return [f"{c}_{name}" for c in categories for name in names] if categories else names
+
+
+def labelled(by: str, labels: Any, columns: dict[str, Any]) -> dict[str, Any]:
+    """A table of groups, labels first; a column of ours with the name of the labels' gives way.
+
+    Example:
+        >>> list(labelled("user", [7], {"n": [3]})), list(labelled("n", [7], {"n": [3]}))
+        (['user', 'n'], ['n', 'group_n'])
+    """
+    own = {f"group_{name}" if name == by else name: column for name, column in columns.items()}
+    return {by: labels, **own}
+
+
+def column_names(table: Any) -> list[str]:
+    """The names of a table's columns, whoever made it."""
+    if isinstance(table, Mapping):
+        return list(table)
+    if hasattr(table, "column_names"):
+        return list(table.column_names)
+    if hasattr(table, "columns") and hasattr(table, "__getitem__"):
+        return list(table.columns)
+    if hasattr(table, "__arrow_c_stream__"):
+        import pyarrow as pa
+
+        return pa.table(table).column_names
+    return []  # reading it says what is wrong
+
+
+def check_no_clash(table: Any, new: Sequence[str]) -> None:
+    """Raises where the table already has a column that is about to be appended."""
+    names = [*table.rows, *table.group, table.by] if isinstance(table, Groups) else None
+    clash = [name for name in new if name in (names or column_names(table))]
+    if clash:
+        raise ValueError(
+            f'the table to predict has a column "{clash[0]}", which is what predict calls one of '
+            "its own: rename yours, or pass summary=False."
+        )
+
+
+def appended(table: Any, columns: dict[str, np.ndarray]) -> Any:
+    """The table with columns appended, of the kind it came in; groups come back as a dict."""
+    if isinstance(table, Groups):
+        owner = np.repeat(np.arange(len(table)), table.sizes)
+        own = {table.by: table.labels[owner], **table.rows}
+        return own | {n: c[owner] for n, c in table.group.items()} | columns
+    if isinstance(table, Mapping):
+        return {**table, **columns}
+    maker = type(table).__module__.split(".")[0]
+    if maker == "pandas":
+        flat = {n: c if c.ndim == 1 else list(c) for n, c in columns.items()}
+        return table.assign(**flat)
+    if maker == "polars":
+        import polars as pl
+
+        return table.with_columns([pl.Series(n, c) for n, c in columns.items()])
+    return _appended_arrow(table, columns)
+
+
+def _appended_arrow(table: Any, columns: dict[str, np.ndarray]) -> Any:
+    import pyarrow as pa
+
+    if not isinstance(table, pa.Table | pa.RecordBatch):
+        table = pa.table(table)
+    for name, column in columns.items():
+        values = pa.array(np.ascontiguousarray(column).reshape(-1))
+        for size in reversed(column.shape[1:]):
+            values = pa.FixedSizeListArray.from_arrays(values, size)
+        table = table.append_column(name, values)
+    return table

@@ -1,0 +1,231 @@
+"""A small table of the globals: mean, sd and quantiles of every entry."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any, final
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float, Float64
+from numpyro.distributions import constraints
+
+from ramify.families.build import Family
+from ramify.families.weighted_theta import weighted_quantiles
+from ramify.models.model import Model
+from ramify.numerics.psis import k_hat
+from ramify.posterior.draws import draw_theta, theta_values
+from ramify.posterior.prediction import quantile_names
+
+_DIGITS = {"ess": 0, "k_hat": 2}  # of columns that are not in the parameter's units
+_NUMBERS = 2**26  # most numbers drawn for a summary
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class Summary:
+    """Mean, sd and quantiles of every global.
+
+    Attributes:
+        names: `mu[0]`, `mu[1]`, `tau`, ...: one for each entry of the constrained values.
+        columns: "mean", "sd", "q5", ...: an array [entries] each.
+
+    Example:
+        >>> columns = {"mean": np.array([0.5, 2.0]), "sd": np.array([0.1, 0.2])}
+        >>> table = Summary(["mu", "tau"], columns)
+        >>> table
+              mean     sd
+        mu   0.500  0.100
+        tau  2.000  0.200
+        >>> float(table["mean"][1]), table["tau"]
+        (2.0, {'mean': 2.0, 'sd': 0.2})
+    """
+
+    names: list[str]
+    columns: dict[str, Float64[np.ndarray, " entries"]]
+
+    def __getitem__(self, name: str) -> Any:
+        """A column by its name, or as a dict the row of the parameter with that name."""
+        if name in self.columns:
+            return self.columns[name]
+        if name not in self.names:
+            raise KeyError(f"{name!r} is neither a column nor a parameter of this summary")
+        row = self.names.index(name)
+        return {column: float(values[row]) for column, values in self.columns.items()}
+
+    def __repr__(self) -> str:
+        """The table as text; each column has the digits that its row's sd calls for."""
+        digits = [_digits(sd) for sd in self.columns["sd"]]
+        body = [
+            [name, *(f"{self.columns[c][i]:.{_DIGITS.get(c, digits[i])}f}" for c in self.columns)]
+            for i, name in enumerate(self.names)
+        ]
+        lines = [["", *self.columns], *body]
+        wide = [max(len(line[c]) for line in lines) for c in range(len(lines[0]))]
+        rest = lambda line: [cell.rjust(w) for cell, w in zip(line[1:], wide[1:], strict=True)]
+        return "\n".join("  ".join([line[0].ljust(wide[0]), *rest(line)]) for line in lines)
+
+    def to_pandas(self) -> Any:
+        """As a pandas DataFrame with the names as index."""
+        import pandas as pd
+
+        return pd.DataFrame(self.columns, index=pd.Index(self.names, name="parameter"))
+
+
+def summarise_theta(
+    family: Family, model: Model, quantiles: Sequence[float], draws: int, seed: int
+) -> Summary:
+    """Real parameters exactly, from q(theta) itself; the others from draws.
+
+    Where the fit has weighted draws of theta, everything comes from all of them.
+    """
+    cloud = getattr(family, "cloud", None)
+    if cloud is not None:
+        theta, weight = cloud.points, cloud.weight
+    else:
+        draws = int(min(draws, max(_NUMBERS // model.theta.size, 100)))
+        theta, weight = draw_theta(jax.random.key(seed), family, model, draws).theta, None
+    mean = np.asarray(family.theta.mean, np.float64)
+    sd = np.sqrt(np.diagonal(np.asarray(family.theta.covariance, np.float64)))
+    values, start = theta_values(model, theta), 0
+    named = model.summarised(values)
+    if named is not None:
+        return _of_draws(named, quantiles, weight)
+    names: list[str] = []
+    rows: list[np.ndarray] = []
+    for name, parameter in model.theta.parameters.items():
+        size = int(np.prod(parameter.unconstrained_shape))
+        own = slice(start, start + size)
+        start += size
+        places = np.ndindex(*parameter.shape)
+        names += [f"{name}[{','.join(map(str, p))}]" if p else name for p in places]
+        if parameter.constraint is constraints.real and weight is None:
+            rows.append(_exact(mean[own], sd[own], quantiles))
+        else:
+            rows.append(_from_draws(np.asarray(values[name], np.float64), quantiles, weight))
+    columns = ["mean", "sd", *quantile_names(quantiles)]
+    table = dict(zip(columns, np.concatenate(rows, 1), strict=True))
+    return Summary(
+        names, table | ({} if weight is None else reliability(_flat(model, values), weight))
+    )
+
+
+def with_reliability(
+    summary: Summary,
+    model: Model,
+    theta: Float[Array, "S D"],
+    log_weight: Float64[np.ndarray, " S"],
+) -> Summary:
+    """The summary with columns `ess` and `k_hat`, from draws of q(theta) weighed by the posterior."""
+    draws = _flat(model, theta_values(model, theta))
+    log_weight = np.where(np.isfinite(log_weight), log_weight, -np.inf)
+    weight = np.exp(log_weight - np.logaddexp.reduce(log_weight))
+    return Summary(summary.names, summary.columns | reliability(draws, weight))
+
+
+def _flat(model: Model, values: dict[str, Any]) -> Float64[np.ndarray, "S n"]:
+    """Draws of the globals [S, ...] side by side, as the rows of a summary."""
+    # The values were compiled, which sorts them by name.
+    named = model.summarised(values) or {name: values[name] for name in model.theta.parameters}
+    columns = [np.asarray(v, np.float64).reshape(len(v), -1) for v in named.values()]
+    return np.concatenate(columns, 1)
+
+
+def _of_draws(
+    named: Mapping[str, Any], quantiles: Sequence[float], weight: np.ndarray | None
+) -> Summary:
+    """The summary of draws [S] by name."""
+    draws = np.stack([np.asarray(values, np.float64) for values in named.values()], 1)
+    table = _from_draws(draws, quantiles, weight)
+    columns = dict(zip(["mean", "sd", *quantile_names(quantiles)], table, strict=True))
+    return Summary(list(named), columns | ({} if weight is None else reliability(draws, weight)))
+
+
+def reliability(
+    values: Float64[np.ndarray, "S n"], weight: Float64[np.ndarray, " S"]
+) -> dict[str, Float64[np.ndarray, " n"]]:
+    """How far the weighted mean of each column can be relied upon.
+
+    `ess` is the number of independent draws that would give it the same standard error, and `k_hat`
+    the shape of the tail of |value - mean| times its weight: above 0.7 the mean can't be trusted.
+
+    Example:
+        >>> found = reliability(np.random.default_rng(0).normal(size=(400, 1)), np.full(400, 1 / 400))
+        >>> float(found["ess"][0].round()), bool(found["k_hat"][0] < 0.5)
+        (400.0, True)
+    """
+    apart = values - weight @ values
+    error = (weight**2) @ apart**2
+    ess = (weight @ apart**2) / np.where(error > 0, error, np.inf)
+    with np.errstate(divide="ignore"):  # a weight of zero counts nothing
+        log_weight, log_apart = np.log(weight), np.log(np.abs(apart))
+    tail = k_hat(log_weight[:, None] + log_apart)
+    return {"ess": ess, "k_hat": np.maximum(tail, k_hat(log_weight))}
+
+
+def _exact(mean: np.ndarray, sd: np.ndarray, quantiles: Sequence[float]) -> np.ndarray:
+    """[statistics, entries] of independent normal entries."""
+    levels = [
+        NormalDist().inv_cdf(q) if 0 < q < 1 else np.copysign(np.inf, q - 0.5) for q in quantiles
+    ]
+    return np.stack([mean, sd, *(mean + sd * level for level in levels)])
+
+
+def _from_draws(
+    values: np.ndarray, quantiles: Sequence[float], weight: np.ndarray | None = None
+) -> np.ndarray:
+    """[statistics, entries] of draws [S, ...], weighted if so told."""
+    flat = values.reshape(len(values), -1)
+    if weight is None:
+        levels = np.quantile(flat, np.asarray(quantiles, np.float64), axis=0)
+        return np.stack([flat.mean(0), flat.std(0), *levels])
+    mean = weight @ flat
+    sd = np.sqrt(weight @ (flat - mean) ** 2)
+    return np.stack([mean, sd, *weighted_quantiles(flat, weight, list(quantiles))])
+
+
+def _digits(sd: float) -> int:
+    """Decimals that show three digits of the sd."""
+    return int(np.clip(2 - np.floor(np.log10(sd)), 1, 8)) if 0 < sd < np.inf else 4
+
+
+def words(notes: Mapping[str, Any], history: Mapping[str, np.ndarray]) -> list[str]:
+    """Lines for a reader: how the fit was made, where it got, what may be wrong with it."""
+    lines = []
+    if notes.get("why", "as asked") != "as asked":
+        lines.append(f"chosen because {notes['why']}")
+    elbo = np.asarray(history.get("elbo", []))
+    spent = [f"{notes[unit]:,} {unit}" for unit in ("steps", "sweeps") if unit in notes]
+    spent += [f"{notes['seconds']:.3g} s"] if "seconds" in notes else []
+    if len(elbo):
+        last = float(elbo[-100:].mean() if "steps" in notes else elbo[-1])
+        lines.append(f"ELBO {last:,.2f} nats" + (f" after {', '.join(spent)}" if spent else ""))
+    return [f"  {line}" for line in [*lines, *(f"warning: {line}" for line in worries(notes))]]
+
+
+def worries(notes: Mapping[str, Any]) -> list[str]:
+    """What a fit's notes say may be wrong with it, in words."""
+    lines = []
+    left = float(notes.get("left_sds", 0.0))
+    if notes.get("converged") is False and not left <= 0.5:
+        lines.append(
+            f"the search for theta ended {left:.2g} posterior sds short of where its slope points; "
+            "raise local_draws, or give it more steps if it had a budget"
+        )
+    elif notes.get("converged") is False:
+        lines.append("it had not converged when its budget ended; give it more steps")
+    if notes.get("unconverged"):
+        who = _some(notes["unconverged"], notes.get("unconverged_groups", ()))
+        lines.append(f"the local solution of {who} did not converge")
+    bias = float(np.max(np.abs(notes.get("bias_sds", 0.0))))
+    if bias > 0.1:
+        lines.append(
+            f"local draws may leave a bias of {bias:.2g} posterior sds in theta; raise local_draws"
+        )
+    return [*lines, *notes.get("warnings", [])]
+
+
+def _some(count: int, labels: Sequence[Any]) -> str:
+    """How many groups, and the first of them by name."""
+    shown = ", ".join(str(label) for label in labels[:3]) + (", ..." if count > 3 else "")
+    return f"{count:,} groups" + (f" ({shown})" if labels else "")

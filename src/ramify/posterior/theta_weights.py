@@ -1,0 +1,157 @@
+"""Importance weights of theta, with every group's z integrated out: how good q(theta) is."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Float64, PRNGKeyArray
+
+from ramify.data.batch import Batch
+from ramify.data.groups import Groups
+from ramify.data.host import blocks
+from ramify.families.branched import Branched
+from ramify.families.build import Family
+from ramify.families.conditional import Local
+from ramify.families.newton import expand_local
+from ramify.families.solver import Site, Solver, recombine
+from ramify.inference.local_integral import (
+    Parts,
+    controlled,
+    log_integral,
+    parabola,
+    site_likelihood,
+)
+from ramify.models.densities import log_joint
+from ramify.models.model import Model
+from ramify.numerics.points import group_points, quarter_sizes
+from ramify.numerics.sums import precise_sum
+from ramify.posterior.draws import Draws, map_draws, per_draw
+from ramify.posterior.metrics import _sums, _theta_terms
+
+WORK = 2**27  # evaluations of a row's likelihood, about: some seconds on two cores
+MANY = 1000  # groups that make theta known well
+
+
+def affordable(model: Model, groups: Groups, draws: int | None) -> tuple[int, int]:
+    """Draws of theta, and local draws for each, within the work allowed; more of both for few rows."""
+    rows = groups.n_rows + len(groups)
+    S = draws or int(np.clip(WORK // (rows * 64), 50, 1000))
+    if S < 25:
+        raise ValueError(f"expected at least 25 draws, to see the weights' tail; got {S}.")
+    return S, int(np.clip(WORK // (rows * S), max(16, 8 * model.z.size), 256))
+
+
+def theta_log_weights(
+    family: Family, model: Model, groups: Groups, theta: Draws, K: int
+) -> tuple[Float64[np.ndarray, " S"], Float64[np.ndarray, " S"]]:
+    """Log p^(theta, y) / q(theta) of each draw, and a sample of the noise that is in it.
+
+    Of everything together for a joint family, which has no such noise.
+    """
+    total = _theta_terms(model, theta)
+    noise = np.zeros_like(total)
+    if not isinstance(family, Branched):
+        return total + _sums(family, model, groups, theta, "joint"), noise
+    lean = len(groups) >= MANY
+    for block in blocks(groups):
+        high, low, apart = _marginal_block(family, model, block.batches[0], theta, K, lean)
+        total += np.asarray(high, np.float64) + np.asarray(low, np.float64)
+        noise += np.asarray(apart, np.float64)
+    # A density may overflow at a draw far out: that draw counts for nothing, and not for all others.
+    fine = np.isfinite(total)
+    return np.where(fine, total, -np.inf), np.where(fine & np.isfinite(noise), noise, 0.0)
+
+
+@eqx.filter_jit
+def _marginal_block(
+    family: Branched, model: Model, batch: Batch, theta: Draws, K: int, lean: bool
+) -> tuple[Float[Array, " S"], Float[Array, " S"], Float[Array, " S"]]:
+    """Sum over the block's groups of log p^(y_i | theta), freed of its 1/K bias, in two parts.
+
+    All draws of theta share the groups' points, so that what is left of noise is a smooth function of
+    theta. Half the difference between two independent halves of the points, which comes third, is a
+    sample of that function. `lean`: see `solved_once`.
+    """
+    conditional, site = solved_once(family, model, batch, lean)
+    points = group_points(theta.keys[0], batch.index, K, model.z.size)
+    again = site is not None and not lean and family.local.follows_theta(model, batch)
+
+    def one(_: PRNGKeyArray, value: Float[Array, " D"]) -> tuple[Array, Array, Array]:
+        local = conditional(value)
+        z, log_q = jax.vmap(local.propose)(points)
+        weigh = lambda z: log_joint(model, batch, value, z)
+        log_weight = jax.lax.map(weigh, z, batch_size=8) - log_q
+        drawn = Drawn(local.mean, z, log_q, log_weight)
+        parts, definite = _with_control(model, batch, site, value, again, drawn)
+        real = lambda x: jnp.where(batch.group_mask, x, 0)
+        total, apart = controlled(parts, definite)[0], _apart(parts, definite)
+        return *precise_sum(real(total)), 0.5 * jnp.sum(real(apart))
+
+    return map_draws(one, theta, per_draw(family, model, batch, K))
+
+
+class Drawn(NamedTuple):
+    """K draws of every group's z from a conditional with this mean, and their log weights."""
+
+    mean: Float[Array, "B M"]
+    z: Float[Array, "K B M"]
+    log_q: Float[Array, "K B"]
+    log_weight: Float[Array, "K B"]
+
+
+def _apart(parts: Parts, definite: Bool[Array, " B"]) -> Float[Array, " B"]:
+    """How far the estimates from two independent halves of the draws are apart."""
+    half = sum(quarter_sizes(len(parts.log_weight))[:2])  # of four independent quarters
+    mean = lambda w: jax.nn.logsumexp(w, 0) - jnp.log(w.shape[0])
+    apart = lambda w: mean(w[:half]) - mean(w[half:])
+    return apart(parts.log_weight) - jnp.where(definite, apart(parts.log_weight_gaussian), 0)
+
+
+def _with_control(
+    model: Model,
+    batch: Batch,
+    site: Site | None,
+    theta: Float[Array, " D"],
+    again: bool,
+    drawn: Drawn,
+) -> tuple[Parts, Bool[Array, " B"]]:
+    """The draws with the Gaussian of a solved site as their control; without where there is none.
+
+    The likelihood's expansion is the site's own or, `again`, made at this theta.
+    """
+    mean, z, log_q, log_weight = drawn
+    if site is None:
+        none = jnp.zeros(log_weight.shape[1])
+        return Parts(log_weight, jnp.zeros_like(log_weight), none), none > 0
+    prior = expand_local(model, batch, theta, mean)
+    gaussian = prior + site_likelihood(model, batch, site, mean, again)(theta)
+    definite = site.converged & batch.group_mask
+    volume = log_integral(gaussian, definite)
+    expanded = parabola(gaussian, jnp.moveaxis(z - mean, 0, -1))
+    parts = Parts(log_weight, expanded - log_q, volume)
+    return parts, definite & jnp.isfinite(volume)
+
+
+def solved_once(
+    family: Branched, model: Model, batch: Batch, lean: bool
+) -> tuple[Any, Site | None]:
+    """The block's conditional, and what it was solved to, where it was.
+
+    Where the likelihood involves theta, a solver's is solved again at each, as in the fit: z may be
+    many of its sds away there. `lean` leaves that out, which any proposal may, and which changes
+    little where theta is known well.
+    """
+    local, centre = family.local, family.theta.mean
+    if not isinstance(local, Solver):
+        return family.conditional(model, batch), None
+    site = local.solve(model, batch, centre)
+    if lean or not local.follows_theta(model, batch):
+        return (lambda theta: recombine(model, batch, site, theta, False)), site
+
+    def solved_again(theta: Float[Array, " D"]) -> Local:
+        there = local.solve(model, batch, theta, site.anchor)
+        return Local(there.anchor, there.scale)
+
+    return solved_again, site

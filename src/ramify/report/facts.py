@@ -1,0 +1,260 @@
+"""What a report says about groups and predictions, as arrays: no figures and no text here.
+
+Everything is bounded: past some rows a random part of the groups stands for all, and says so.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Array, Float64, Int64, Shaped
+
+from ramify.data.batch import Batch, example
+from ramify.data.groups import Groups
+from ramify.data.host import blocks
+from ramify.families.branched import Branched
+from ramify.families.build import is_fixed
+from ramify.models.model import Model
+from ramify.posterior.matching import matched
+from ramify.posterior.posterior import Posterior
+
+FEW = 200  # groups that a caterpillar plot shows
+RANKED = 2**24  # most rows of the groups from which those are chosen
+WORK = 2**28  # most likelihoods of rows for the draws of those groups: seconds on two cores
+SOLVING = 32  # what solving a group's rows again for a draw of theta costs, in likelihoods
+SHOWN = 6  # most effects of a group that have a picture
+SHRUNK, SHRUNK_ROWS = 150, 100_000  # groups in the picture of shrinkage, and most rows of them
+JUDGED = 10_000  # most rows of the check of calibration
+
+
+class Effects(NamedTuple):
+    """What varies by group: a rough centre for all groups, draws of those that are to be shown.
+
+    Attributes:
+        names: of the effects, E.
+        labels: of the groups, [N].
+        sizes: their rows, [N].
+        centre: posterior means given the centre of q(theta), [N, E]: good for ranks and histograms.
+        drawn: positions of the groups that were drawn, in order, [G].
+        mean: of their draws, [G, E].
+        low: 5% quantile, [G, E].
+        high: 95% quantile, [G, E].
+    """
+
+    names: list[str]
+    labels: Shaped[np.ndarray, " N"]
+    sizes: Int64[np.ndarray, " N"]
+    centre: Float64[np.ndarray, "N E"]
+    drawn: Int64[np.ndarray, " G"]
+    mean: Float64[np.ndarray, "G E"]
+    low: Float64[np.ndarray, "G E"]
+    high: Float64[np.ndarray, "G E"]
+
+
+class Shrinkage(NamedTuple):
+    """Of some groups, the mean of their own rows and that of the posterior for the same rows."""
+
+    labels: Shaped[np.ndarray, " G"]
+    sizes: Int64[np.ndarray, " G"]
+    raw: Float64[np.ndarray, " G"]
+    posterior: Float64[np.ndarray, " G"]
+    everyone: float
+
+    @property
+    def alike(self) -> bool:
+        """Whether all groups are of about one size, so that size explains nothing."""
+        return bool(self.sizes.max() < 1.5 * self.sizes.min())
+
+
+class Calibration(NamedTuple):
+    """Rows with their predicted draws.
+
+    Attributes:
+        observed: outcomes, [n].
+        draws: predicted outcomes, [S, n]; where outcomes are yes or no, maybe their probabilities.
+        held_out: whether each group saw its other rows only.
+        binary: whether outcomes are yes or no.
+    """
+
+    observed: Float64[np.ndarray, " n"]
+    draws: Float64[np.ndarray, "S n"]
+    held_out: bool
+    binary: bool
+
+
+def effects_of(posterior: Posterior, groups: Groups, draws: int, seed: int) -> Effects:
+    """Ranks all groups by their centres, and draws those that pictures will show."""
+    groups = some_groups(groups, RANKED, seed)
+    N = len(groups)
+    centre = _centres(posterior, groups) if N > FEW else None
+    own = [np.arange(N)] if centre is None else [chosen(column) for column in centre.T]
+    drawn = np.unique(np.concatenate(own))
+    some = groups if len(drawn) == N else groups.subset(positions=drawn)
+    work = some.n_rows * (min(posterior.local_draws, 16) + SOLVING)
+    draws = int(np.clip(WORK // max(work, 1), min(50, draws), draws))
+    names, parts = [], []
+    theta = set(posterior.sample_theta(1, seed))
+    for _, block in posterior.sample_blocks(draws, some, seed):
+        names, values = _flat(posterior, {n: v for n, v in block.items() if n not in theta})
+        parts.append((values.mean(0), *np.quantile(values, [0.05, 0.95], axis=0)))
+    mean, low, high = (np.concatenate(x).astype(np.float64) for x in zip(*parts, strict=True))
+    centre = mean if centre is None else centre
+    return Effects(names, groups.labels, groups.sizes, centre, drawn, mean, low, high)
+
+
+def _centres(posterior: Posterior, groups: Groups) -> Float64[np.ndarray, "N E"]:
+    """Each group's effects at the centre of q(theta) and of its own q(z | theta)."""
+    if not isinstance(posterior.family, Branched):
+        return _flat(posterior, _locals(posterior, groups))[1].mean(0, dtype=np.float64)
+    found = []
+    for block in blocks(groups):
+        values = _centre_block(posterior.family, posterior.model, block.batches[0])
+        real = slice(0, block.stop - block.start)
+        own = {name: np.asarray(value)[None, real] for name, value in values.items()}
+        found.append(_flat(posterior, own)[1][0])
+    return np.concatenate(found).astype(np.float64)
+
+
+def _locals(posterior: Posterior, groups: Groups) -> dict[str, np.ndarray]:
+    """A hundred draws of every group's z, for the few groups that a joint family can have."""
+    sampled = posterior.sample(100, groups)
+    return {n: v for n, v in sampled.items() if n not in posterior.sample_theta(1)}
+
+
+@eqx.filter_jit
+def _centre_block(family: Branched, model: Model, batch: Batch) -> dict[str, Array]:
+    theta = family.theta.mean
+    return model.local_values(theta, family.conditional(model, batch)(theta).mean, batch)
+
+
+def chosen(centre: Float64[np.ndarray, " N"]) -> Int64[np.ndarray, " G"]:
+    """Positions of the groups that a caterpillar shows, by rank: a fifth from each end, and between."""
+    order = np.argsort(centre, kind="stable")
+    if len(order) <= FEW:
+        return order
+    ends = FEW // 5
+    between = np.linspace(ends, len(order) - ends - 1, FEW - 2 * ends).round().astype(int)
+    ranks = np.concatenate([np.arange(ends), between, np.arange(len(order) - ends, len(order))])
+    return order[np.unique(ranks)]
+
+
+def some_groups(groups: Groups, rows: int, seed: int) -> Groups:
+    """All groups, or a random part of them with about that many rows, in their order."""
+    if groups.n_rows + len(groups) <= rows:
+        return groups
+    order = np.random.default_rng(seed).permutation(len(groups))
+    taken = np.cumsum(groups.sizes[order] + 1) <= rows
+    taken[0] = True
+    return groups.subset(positions=np.sort(order[taken]))
+
+
+def _flat(posterior: Posterior, z: dict[str, np.ndarray]) -> tuple[list[str], np.ndarray]:
+    """Names and draws [S, B, E] of the first entries of z; a formula names its effects itself."""
+    formula = getattr(posterior.model, "formula", None)
+    if formula is not None:
+        return list(formula.layout.group)[:SHOWN], z["effects"][:, :, :SHOWN]
+    names, columns = [], []
+    for name, value in z.items():
+        for place in np.ndindex(*value.shape[2:]):
+            names.append(f"{name}[{','.join(map(str, place))}]" if place else name)
+            columns.append(value[(slice(None), slice(None), *place)])
+            if len(names) == SHOWN:
+                return names, np.stack(columns, 2)
+    return names, np.stack(columns, 2)
+
+
+def outcome_of(posterior: Posterior, groups: Groups) -> Float64[np.ndarray, " n_rows"] | None:
+    """The observed outcomes in the order of the groups' rows, as `predict` would draw them.
+
+    None where the model can't simulate, where an outcome is not one number, or where it can't be told
+    which column it is: the one that the likelihood asks for and `simulate` does not.
+    """
+    model = posterior.model
+    if not model.can_simulate or not groups.n_rows:
+        return None
+    formula = getattr(model, "formula", None)
+    if formula is not None:
+        return _their_scale(groups.rows["y"] + model.origin, formula.levels)
+    name = model.outcome if model.outcome in groups.rows else _told(posterior, groups)
+    if name is None or groups.rows[name].ndim != 1:
+        return None
+    return groups.rows[name].astype(np.float64)
+
+
+def _their_scale(y: np.ndarray, levels: list[Any] | None) -> Float64[np.ndarray, " n"]:
+    numbers = levels is not None and all(isinstance(x, int | float) for x in levels)
+    return np.asarray(levels, np.float64)[y.astype(int)] if numbers else y.astype(np.float64)
+
+
+def _told(posterior: Posterior, groups: Groups) -> str | None:
+    """The one column that the likelihood needs and simulate does not, found by tracing them."""
+    model, batch, key = posterior.model, example(groups), jax.random.key(0)
+    theta = jax.ShapeDtypeStruct((model.theta.size,), posterior.family.theta.mean.dtype)
+    z = jax.ShapeDtypeStruct((2, model.z.size), theta.dtype)
+
+    def needs(function: Any, name: str) -> bool:
+        rows = {n: c for n, c in batch.rows.items() if n != name}
+        try:
+            jax.eval_shape(function, batch._replace(rows=rows))
+        except KeyError:
+            return True
+        return False
+
+    # `theta` and `z` are shapes, so they are arguments of the trace and not values in it.
+    likelihood = lambda b: jax.eval_shape(lambda t, z: model.log_lik(t, z, b), theta, z)
+    simulate = lambda b: jax.eval_shape(lambda t, z: model.simulate(key, t, z, b), theta, z)
+    found = [n for n in batch.rows if needs(likelihood, n) and not needs(simulate, n)]
+    return found[0] if len(found) == 1 else None
+
+
+def shrinkage_of(
+    posterior: Posterior, groups: Groups, observed: np.ndarray, draws: int, seed: int
+) -> Shrinkage:
+    """Raw means of groups of all sizes, beside the mean of the posterior's outcomes for their rows."""
+    order = np.argsort(groups.sizes, kind="stable")
+    order = order[groups.sizes[order] > 0]
+    chosen = order[np.unique(np.linspace(0, len(order) - 1, SHRUNK).round().astype(int))]
+    chosen = chosen[np.cumsum(groups.sizes[chosen]) <= max(SHRUNK_ROWS, groups.sizes[chosen[0]])]
+    some = groups.subset(positions=np.sort(chosen))
+    given = None if is_fixed(posterior.family) else some
+    kind = "mean" if getattr(posterior.model, "formula", None) is not None else "response"
+    table = posterior.predict(some, given, draws, seed, kind=kind, quantiles=())
+    predicted = np.asarray(table["mean"], np.float64)
+    owner = np.repeat(np.arange(len(some)), some.sizes)
+    mean = lambda values: np.bincount(owner, values, len(some)) / some.sizes
+    raw = mean(_rows_of(groups, some, observed))
+    return Shrinkage(some.labels, some.sizes, raw, mean(predicted), float(observed.mean()))
+
+
+def calibration_of(
+    posterior: Posterior, groups: Groups, observed: np.ndarray, draws: int, seed: int
+) -> Calibration:
+    """Half of each group's rows predicted from the other half, where the family can do that."""
+    some = some_groups(groups, JUDGED, seed)
+    own, held_out = _rows_of(groups, some, observed), False
+    at, given = some, None if is_fixed(posterior.family) else some
+    if given is not None and (some.sizes > 1).any():
+        given, at = some.split(0.5, seed)
+        own, held_out = own[np.isin(some.row_order, at.row_order)], True
+    binary = bool(np.isin(observed, (0, 1)).all())
+    # Bins of predicted probability pick out what is extreme by chance: little of that may be left.
+    exact = binary and getattr(posterior.model, "formula", None) is not None
+    kind, draws = ("mean", draws) if exact else ("response", 4 * draws if binary else draws)
+    drawn = np.asarray(
+        posterior.predict(at, given, draws, seed, kind=kind, summary=False), np.float64
+    )
+    binary = binary and 0 <= drawn.min() and drawn.max() <= 1
+    return Calibration(own, drawn, held_out, bool(binary))
+
+
+def _rows_of(groups: Groups, some: Groups, values: np.ndarray) -> Float64[np.ndarray, " n"]:
+    """The entries of values [n_rows] that belong to some of the groups, in their order."""
+    where = np.empty(int(groups.row_order.max()) + 1, np.int64)
+    where[groups.row_order] = np.arange(groups.n_rows)
+    return values[where[some.row_order]]
+
+
+def check(posterior: Posterior, groups: Any) -> Groups:
+    """The groups to report on: those given (a table for a formula), or the fit's."""
+    return matched(posterior._source, posterior.family, posterior._default(groups))

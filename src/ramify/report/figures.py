@@ -1,0 +1,362 @@
+"""The figures of a report as Plotly's own JSON, {"data": ..., "layout": ...}.
+
+Colours are names of the style sheet's variables, `var(--blue)`: the page's script fills in what they
+are in light, dark and print. Labels are escaped, since Plotly reads a little HTML in texts.
+"""
+
+import html
+import re
+from typing import Any
+
+import numpy as np
+
+from ramify.report.facts import Calibration, Effects, Shrinkage, chosen
+
+Figure = dict[str, Any]
+
+POINTS = 1000  # of a trace
+LEGEND = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0}
+
+
+def text(label: Any) -> str:
+    """A label as Plotly may show it.
+
+    Example:
+        >>> text("<script>")
+        '&lt;script&gt;'
+    """
+    return html.escape(str(label), quote=False)
+
+
+def figure(data: list[dict[str, Any]], x: Any, y: Any, **layout: Any) -> Figure:
+    """A figure with the report's axes; x and y are titles, or dicts of an axis."""
+    axis = lambda a: {
+        "automargin": True,
+        "zeroline": False,
+        **({"title": a} if isinstance(a, str) else a),
+    }
+    own = {"xaxis": axis(x), "yaxis": axis(y), "showlegend": False, "height": 320, **layout}
+    for name in ("xaxis", "yaxis"):
+        title = own[name].get("title")
+        own[name]["title"] = {"text": title, "standoff": 8} if title else {"text": ""}
+    return {"data": data, "layout": own}
+
+
+def sizes(counts: np.ndarray, by: str) -> Figure | None:
+    """Histogram of rows per group, in growing bins where they are heavy-tailed; None if all alike."""
+    if counts.min() == counts.max():
+        return None
+    top, middle = int(counts.max(initial=1)), float(np.median(counts))
+    if top > 20 * max(middle, 1):
+        edges = np.unique(np.round(np.geomspace(1, top + 1, 25)).astype(int))
+        edges = np.concatenate([[0], edges]) if (counts == 0).any() else edges
+    else:
+        step = max(1, -(-(top + 1 - int(counts.min())) // 40))
+        edges = np.arange(int(counts.min()), top + step + 1, step)
+    found, _ = np.histogram(counts, edges)
+    names = [
+        str(a) if b - a == 1 else f"{a}–{b - 1}" for a, b in zip(edges[:-1], edges[1:], strict=True)
+    ]
+    bars = {
+        "type": "bar",
+        "x": names,
+        "y": found.tolist(),
+        "marker": {"color": "var(--blue)"},
+        "hovertemplate": "%{x} rows: %{y:,} groups<extra></extra>",
+    }
+    x = {"title": f"rows in a group ({text(by)})", "type": "category", "nticks": 12}
+    return figure([bars], x, "groups", bargap=0.06, height=280)
+
+
+def trace(history: dict[str, np.ndarray]) -> Figure | None:
+    """The ELBO by step; the vertical axis leaves out a poor start."""
+    elbo = np.asarray(history.get("elbo", []), np.float64)
+    if len(elbo) < 2:
+        return None
+    step = np.asarray(history.get("step", np.arange(1, len(elbo) + 1)), np.float64)
+    parts = np.array_split(np.arange(len(elbo)), min(len(elbo), POINTS))
+    mean = lambda values: shorten([values[p].mean() for p in parts], 8)
+    few = len(elbo) <= 60
+    line = {
+        "type": "scatter",
+        "mode": "lines+markers" if few else "lines",
+        "x": mean(step),
+        "y": mean(elbo),
+        "line": {"color": "var(--blue)", "width": 2},
+        "marker": {"size": 7},
+        "hovertemplate": "step %{x:,.0f}<br>%{y:,.2f} nats<extra></extra>",
+    }
+    later = elbo[np.isfinite(elbo)][len(elbo) // 4 :]
+    low, high = float(later.min()), float(elbo.max())
+    room = max(0.08 * (high - low), 1e-6 * abs(high), 0.05)
+    y = {"title": "ELBO, nats", "range": [low - 2 * room, high + room], "tickformat": ",~r"}
+    return figure([line], {"title": "step", "tickformat": ",d"}, y, height=300)
+
+
+def forest(names: list[str], columns: dict[str, np.ndarray], zero: str) -> Figure:
+    """Means with 50% and 90% intervals, one line a parameter.
+
+    `zero` says what the axis must show: "line" marks zero where it is in range, "from" begins there,
+    "unit" runs from -1 to 1.
+    """
+    place = list(range(len(names)))[::-1]
+    bar = lambda low, high, width: {
+        "type": "scatter",
+        "mode": "lines",
+        "x": shorten(
+            np.stack([columns[low], columns[high], np.full(len(names), np.nan)], 1).ravel()
+        ),
+        "y": [v for p in place for v in (p, p, None)],
+        "line": {"color": "var(--blue)", "width": width},
+        "hoverinfo": "skip",
+    }
+    said = np.stack([columns[c] for c in ("sd", "q5", "q95")], 1)
+    dots = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": shorten(columns["mean"]),
+        "y": place,
+        "text": [text(n) for n in names],
+        "customdata": [shorten(row) for row in said],
+        "marker": {
+            "color": "var(--paper)",
+            "size": 9,
+            "line": {"color": "var(--blue)", "width": 2},
+        },
+        "hovertemplate": "<b>%{text}</b><br>mean %{x:.4g}, sd %{customdata[0]:.3g}<br>"
+        "90%: %{customdata[1]:.4g} to %{customdata[2]:.4g}<extra></extra>",
+    }
+    x = {
+        "title": "",
+        "automargin": False,
+        "range": _reach(columns, zero),
+        "zeroline": zero != "from",
+    }
+    ticks = [_short(n) for n in names]
+    y = {"tickvals": place, "ticktext": ticks, "range": [-0.7, len(names) - 0.3], "showgrid": False}
+    height = 48 + 34 * len(names)
+    return figure([bar("q5", "q95", 2), bar("q25", "q75", 6), dots], x, y, height=height)
+
+
+def _reach(columns: dict[str, np.ndarray], zero: str) -> list[float]:
+    """The range of a forest's axis, with some room beyond the intervals."""
+    if zero == "unit":
+        return [-1.05, 1.05]
+    low, high = float(np.min(columns["q5"])), float(np.max(columns["q95"]))
+    low = 0.0 if zero == "from" else low
+    room = 0.06 * (high - low) or 1.0
+    return shorten([low if zero == "from" else low - room, high + room])
+
+
+def _short(name: str) -> str:
+    """A parameter's name for an axis: without the grouping column, long ones in two lines."""
+    name = re.sub(r" \| [^|()]*\)$", ")", name)
+    lines = name.split(", ", 1) if len(name) > 24 else [name]
+    cut = [line if len(line) <= 30 else line[:29] + "…" for line in lines]
+    return ",<br>".join(text(line) for line in cut)
+
+
+def caterpillar(effects: Effects, which: int, title: str, centre: float) -> Figure:
+    """Groups in the order of one effect, each with its 90% interval; `centre` is what they vary about."""
+    mean, low, high = (a[:, which] for a in (effects.mean, effects.low, effects.high))
+    own = np.searchsorted(effects.drawn, chosen(effects.centre[:, which]))
+    own = own[np.argsort(mean[own], kind="stable")]
+    clear = (low[own] > centre) | (high[own] < centre)
+    ranks = np.argsort(np.argsort(effects.centre[:, which], kind="stable"))[effects.drawn] + 1
+    labels, sizes = effects.labels[effects.drawn], effects.sizes[effects.drawn]
+    traces = []
+    for part, colour, name in (
+        (~clear, "var(--grey)", "like the population"),
+        (clear, "var(--blue)", "apart: 90% interval excludes the line"),
+    ):
+        at = np.flatnonzero(part)
+        i = own[at]
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": name,
+                "x": at.tolist(),
+                "y": shorten(mean[i]),
+                "error_y": {
+                    "type": "data",
+                    "symmetric": False,
+                    "array": shorten(high[i] - mean[i]),
+                    "arrayminus": shorten(mean[i] - low[i]),
+                    "width": 0,
+                    "thickness": 1.5,
+                    "color": colour,
+                },
+                "marker": {"color": colour, "size": 5 if len(own) > 60 else 7},
+                "text": [text(label) for label in labels[i]],
+                "customdata": [
+                    [int(sizes[j]), int(ranks[j]), *shorten([low[j], high[j]])] for j in i
+                ],
+                "hovertemplate": "<b>%{text}</b>, rank %{customdata[1]:,}<br>mean %{y:.3g}, 90%: "
+                "%{customdata[2]:.3g} to %{customdata[3]:.3g}<br>%{customdata[0]:,} rows<extra></extra>",
+            }
+        )
+    x = {"title": "groups, in order", "showticklabels": False, "showgrid": False}
+    line = _across(centre)
+    return figure(traces, x, text(title), height=400, showlegend=True, legend=LEGEND, shapes=[line])
+
+
+def spread(effects: Effects, which: int, title: str) -> Figure:
+    """Histogram of all groups' means: what a caterpillar of some of them leaves out."""
+    found, edges = np.histogram(effects.centre[:, which], 40)
+    middle = (edges[:-1] + edges[1:]) / 2
+    bars = {
+        "type": "bar",
+        "x": shorten(middle),
+        "y": found.tolist(),
+        "marker": {"color": "var(--blue)"},
+        "hovertemplate": "around %{x:.3g}: %{y:,} groups<extra></extra>",
+    }
+    return figure([bars], f"posterior mean of {text(title)}", "groups", bargap=0.06, height=240)
+
+
+def shrinkage(found: Shrinkage, outcome: str) -> Figure:
+    """Raw means and posterior means of groups by their size, joined: who is pulled, and how far."""
+    n, x = _places(found)
+    nothing = np.full(len(n), np.nan)
+    lines = {
+        "type": "scatter",
+        "mode": "lines",
+        "x": shorten(np.stack([n, n, nothing], 1).ravel()),
+        "y": shorten(np.stack([found.raw, found.posterior, nothing], 1).ravel()),
+        "line": {"color": "var(--grey)", "width": 1},
+        "hoverinfo": "skip",
+        "showlegend": False,
+    }
+    said = [
+        [text(label), int(size), *shorten([raw, post])]
+        for label, size, raw, post in zip(*found[:4], strict=True)
+    ]
+    hover = (
+        "<b>%{customdata[0]}</b>, %{customdata[1]:,} rows<br>own mean %{customdata[2]:.3g}, "
+        "posterior %{customdata[3]:.3g}<extra></extra>"
+    )
+    dots = lambda y, name, marker: {
+        "type": "scatter",
+        "mode": "markers",
+        "name": name,
+        "x": shorten(n),
+        "y": shorten(y),
+        "customdata": said,
+        "marker": marker,
+        "hovertemplate": hover,
+    }
+    hollow = {"symbol": "circle-open", "size": 7, "color": "var(--orange)", "line": {"width": 1.5}}
+    full = {"symbol": "circle", "size": 7, "color": "var(--blue)"}
+    data = [
+        lines,
+        dots(found.raw, "own mean", hollow),
+        dots(found.posterior, "posterior mean", full),
+    ]
+    y = f"mean of {text(outcome)}"
+    return figure(
+        data, x, y, shapes=[_across(found.everyone)], showlegend=True, legend=LEGEND, height=400
+    )
+
+
+def _places(found: Shrinkage) -> tuple[np.ndarray, dict[str, Any]]:
+    """Where the groups of a picture of shrinkage stand, and the axis: by size, if sizes differ."""
+    sizes = found.sizes
+    if found.alike:
+        order = np.argsort(np.argsort(found.raw, kind="stable"))
+        return order.astype(float), {"title": "groups, by their own mean", "showticklabels": False}
+    # Nudged, so that groups of one size do not hide each other; hovering tells the true size.
+    n = sizes * np.exp(0.08 * np.random.default_rng(0).uniform(-1, 1, len(sizes)))
+    x: dict[str, Any] = {"title": "rows in the group"}
+    if n.max() > 8 * n.min():
+        ticks = [d * 10**e for e in range(8) for d in (1, 2, 5) if n.min() <= d * 10**e <= n.max()]
+        x |= {"type": "log", "tickvals": ticks, "ticktext": [f"{t:,}" for t in ticks]}
+    return n, x
+
+
+def reliability(found: Calibration) -> Figure:
+    """Observed share against predicted probability, in bins of equally many rows."""
+    probability = found.draws.mean(0)
+    order = np.argsort(probability, kind="stable")
+    parts = np.array_split(order, int(np.clip(len(order) // 30, 2, 12)))
+    p = np.array([probability[part].mean() for part in parts])
+    share = np.array([found.observed[part].mean() for part in parts])
+    n = np.array([len(part) for part in parts])
+    half = 1.645 * np.sqrt(np.maximum(p * (1 - p), 1e-9) / n)
+    dots = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": shorten(p),
+        "y": shorten(share),
+        "customdata": n.tolist(),
+        "marker": {"color": "var(--blue)", "size": 9},
+        "hovertemplate": "predicted %{x:.1%}<br>observed %{y:.1%} of %{customdata:,} rows<extra></extra>",
+    }
+    top = float(min(1.0, 1.08 * max(p.max(), share.max())))
+    bottom = float(max(0.0, min(p.min(), share.min()) - 0.08 * top))
+    band = _band(p, p - half, p + half)
+    line = _line([bottom, top], [bottom, top])
+    x = {"title": "predicted probability", "tickformat": ".0%", "range": [bottom, top]}
+    y = {"title": "observed share", "tickformat": ".0%", "range": [bottom, top]}
+    return figure([*band, line, dots], x, y, height=380)
+
+
+def pit(found: Calibration, seed: int = 0) -> Figure:
+    """Histogram of where outcomes fall among their predicted draws; flat where calibrated."""
+    bins = 20 if len(found.observed) > 1000 else 10
+    share, band = pit_shares(found, seed, bins)
+    middle = (np.arange(bins) + 0.5) / bins
+    bars = {
+        "type": "bar",
+        "x": shorten(middle),
+        "y": shorten(share),
+        "width": 0.94 / bins,
+        "marker": {"color": "var(--blue)"},
+        "hovertemplate": "near the %{x:.0%} quantile: %{y:.1%} of rows<extra></extra>",
+    }
+    ends = np.array([0.0, 1.0])
+    low, high = np.full(2, 1 / bins - band), np.full(2, 1 / bins + band)
+    line = _line([0.0, 1.0], [1 / bins, 1 / bins])
+    x = {"title": "quantile of the outcome among its predicted draws", "tickformat": ".0%"}
+    y = {"title": "share of rows", "tickformat": ".0%", "rangemode": "tozero"}
+    return figure([bars, *_band(ends, low, high), line], x, y, height=320)
+
+
+def pit_shares(found: Calibration, seed: int, bins: int) -> tuple[np.ndarray, float]:
+    """Share of rows in each bin of the probability integral transform, ties broken at random."""
+    below = (found.draws < found.observed[None]).sum(0)
+    ties = (found.draws == found.observed[None]).sum(0)
+    chance = np.random.default_rng(seed).uniform(size=len(below))
+    value = (below + chance * (ties + 1)) / (len(found.draws) + 1)
+    counts, _ = np.histogram(value, bins, (0, 1))
+    n = max(len(value), 1)
+    return counts / n, 1.645 * float(np.sqrt((1 - 1 / bins) / bins / n))
+
+
+def _band(x: np.ndarray, low: np.ndarray, high: np.ndarray) -> list[dict[str, Any]]:
+    edge = {"type": "scatter", "mode": "lines", "x": shorten(x), "hoverinfo": "skip"}
+    line = {"width": 0, "color": "var(--orange)"}
+    return [
+        {**edge, "y": shorten(low), "line": line},
+        {**edge, "y": shorten(high), "line": line, "fill": "tonexty", "fillcolor": "var(--band)"},
+    ]
+
+
+def _across(y: float) -> dict[str, Any]:
+    line = {"color": "var(--ink)", "width": 1, "dash": "dot"}
+    return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y, "line": line}
+
+
+def _line(x: list[float], y: list[float]) -> dict[str, Any]:
+    line = {"color": "var(--orange)", "width": 2, "dash": "dash"}
+    return {"type": "scatter", "mode": "lines", "x": x, "y": y, "line": line, "hoverinfo": "skip"}
+
+
+def shorten(values: Any, digits: int = 5) -> list[Any]:
+    """Numbers with few digits, None where there is none: a page need not carry sixteen.
+
+    Example:
+        >>> shorten([1.23456789, float("nan"), 12345678.0])
+        [1.2346, None, 12346000.0]
+    """
+    return [float(f"{v:.{digits}g}") if np.isfinite(v) else None for v in np.asarray(values, float)]

@@ -1,0 +1,246 @@
+"""Putting a report together: figures, words, style and scripts in one file."""
+
+import base64
+import gzip
+import hashlib
+import json
+import os
+from datetime import UTC, datetime
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ramify._version import __version__
+from ramify.data.groups import Groups
+from ramify.diagnostics.diagnosis import Diagnosis, diagnose
+from ramify.numerics.precision import computing
+from ramify.posterior.posterior import Posterior
+from ramify.report import facts as _facts
+from ramify.report import figures as _figures
+from ramify.report import texts as _texts
+
+NEEDED = 'A report needs jinja2 and plotly: pip install "ramify[report]".'
+
+
+@computing
+def write_report(
+    posterior: Posterior,
+    groups: Any = None,
+    path: str | os.PathLike[str] = "report.html",
+    *,
+    diagnosis: Diagnosis | None = None,
+    draws: int = 200,
+    seed: int = 0,
+) -> Path:
+    """Writes a page about a fit: one HTML file that opens offline.
+
+    What was fitted, on what data, the trace, population effects, group sds and correlations, the
+    groups, shrinkage, calibration, the diagnostics' verdict and the worst groups, and how to load
+    the fit again. The page holds its own scripts (Plotly's, gzipped: about 2 MB) and its policy
+    forbids any request. With very many groups a random part of them is drawn, and the page says so.
+
+    Args:
+        posterior: the fit.
+        groups: the data, by default those of the fit; for a model from a formula also a table.
+        path: the file to write; its folder is made if need be.
+        diagnosis: from `diagnose`, if there is one already.
+        draws: draws for the groups' intervals and the predictions.
+        seed: the page is a function of it.
+
+    Returns:
+        The path.
+    """
+    template, plotly = _template(), _plotly()
+    groups = _facts.check(posterior, groups)
+    diagnosis = diagnose(posterior, groups, seed=seed) if diagnosis is None else diagnosis
+    path = Path(path)
+    figures, words = _contents(posterior, groups, draws, seed)
+    worst = _texts.worst_of(diagnosis)
+    script = _file("page.js")
+    page = template.render(
+        title=_texts.title_of(posterior),
+        lead=_texts.lead_of(posterior, groups),
+        verdict=_texts.verdict_of(diagnosis),
+        worst=worst,
+        again=_texts.again_of(posterior, path),
+        contents=_texts.contents_of(figures, "groups" in words, worst is not None),
+        figures=figures,
+        figures_json=_as_it_is(_json(figures)),
+        plotly=base64.b64encode(gzip.compress(plotly.encode(), mtime=0)).decode(),
+        policy=_policy(script, plotly),
+        css=_as_it_is(_file("page.css")),
+        js=_as_it_is(script),
+        version=__version__,
+        date=f"{datetime.now(UTC):%Y-%m-%d}",
+        seed=seed,
+        **words,
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page, encoding="utf-8")
+    return path
+
+
+def _contents(
+    posterior: Posterior, groups: Groups, draws: int, seed: int
+) -> tuple[dict[str, _figures.Figure], dict[str, Any]]:
+    """The figures by name, and the words that go with them."""
+    always = {
+        "sizes": _figures.sizes(groups.sizes, groups.by),
+        "trace": _figures.trace(posterior.history),
+    }
+    figures = {name: figure for name, figure in always.items() if figure is not None}
+    words: dict[str, Any] = {
+        "fitted": _texts.fitted_of(posterior),
+        "priors": _texts.priors_of(posterior),
+        "tiles": _texts.tiles_of(groups),
+        "sizes_said": _texts.sizes_said(groups),
+        "trace_said": _texts.trace_said(posterior.history),
+        "population": _population(posterior, figures),
+    }
+    effects = _facts.effects_of(posterior, groups, draws, seed)
+    words["groups"] = _groups(posterior, effects, len(groups), figures)
+    words |= _predictions(posterior, groups, draws, seed, figures)
+    return figures, words
+
+
+def _population(posterior: Posterior, figures: dict[str, _figures.Figure]) -> dict[str, Any]:
+    """Parts of the summary, each with its table; adds their figures."""
+    summary = posterior.summary(quantiles=(0.05, 0.25, 0.5, 0.75, 0.95))
+    parts = []
+    for i, part in enumerate(_texts.population_of(posterior, summary)):
+        shown = part["shown"][: _texts.PICTURED]
+        own = {name: column[shown] for name, column in summary.columns.items()}
+        names = [summary.names[j] for j in shown]
+        name = f"forest-{i}"
+        figures[name] = _figures.forest(names, own, part["zero"])
+        caption = "Mean (circle), 50% (thick) and 90% intervals (thin)."
+        left_out = len(part["rows"]) - len(shown)
+        if left_out and len(part["shown"]) < len(part["rows"]):
+            caption += " The intercept, on another scale, is in the table only."
+        elif left_out:
+            caption += f" The first {len(shown)} of {len(part['rows']):,}."
+        table = _texts.table_of(summary, part["rows"])
+        parts.append({"title": part["title"], "figure": name, "caption": caption, "table": table})
+    formula = getattr(posterior.model, "formula", None)
+    return {"title": "Population" if formula is not None else "Global parameters", "parts": parts}
+
+
+def _groups(
+    posterior: Posterior, effects: _facts.Effects, N: int, figures: dict[str, _figures.Figure]
+) -> dict[str, Any]:
+    """The words about groups; adds a caterpillar for each effect, and histograms for many groups."""
+    deviations = getattr(posterior.model, "formula", None) is not None
+    shown = min(_facts.FEW, len(effects.labels))
+    for e, name in enumerate(effects.names):
+        title = f"{name}: deviation from the population" if deviations else name
+        centre = 0.0 if deviations else float(np.mean(effects.centre[:, e]))
+        figures[f"caterpillar-{e}"] = _figures.caterpillar(effects, e, title, centre)
+        if shown < len(effects.labels):
+            figures[f"spread-{e}"] = _figures.spread(effects, e, name)
+    said, spread_said = _texts.groups_said(shown, len(effects.labels), N)
+    line = "the population" if deviations else "the groups' average"
+    said += f" The dotted line is {line}."
+    return {"effects": effects.names, "said": said, "spread_said": spread_said}
+
+
+def _predictions(
+    posterior: Posterior, groups: Groups, draws: int, seed: int, figures: dict[str, _figures.Figure]
+) -> dict[str, Any]:
+    """The words about shrinkage and calibration; adds their figures where there can be any."""
+    observed = _facts.outcome_of(posterior, groups)
+    if observed is None:
+        missing = (
+            "Not shown: it takes a model that can simulate outcomes of one number a row (simulate=), "
+            "and data with those outcomes."
+        )
+        return {"no_predictions": missing}
+    formula = getattr(posterior.model, "formula", None)
+    outcome = formula.parts.response if formula is not None else "the outcome"
+    shrunk = _facts.shrinkage_of(posterior, groups, observed, draws, seed)
+    figures["shrinkage"] = _figures.shrinkage(shrunk, outcome)
+    found = _facts.calibration_of(posterior, groups, observed, draws, seed)
+    figures["calibration"] = (
+        _figures.reliability(found) if found.binary else _figures.pit(found, seed)
+    )
+    return {
+        "shrinkage_said": _shrinkage_said(shrunk, len(groups)),
+        "calibration": _calibration_said(found),
+    }
+
+
+def _shrinkage_said(found: _facts.Shrinkage, N: int) -> str:
+    pulled = "The fewer rows a group has, the more it is drawn toward the population"
+    pulled = "Groups are drawn toward the population" if found.alike else pulled
+    which = (
+        f"{len(found.labels)} of the {N:,} groups, of all sizes"
+        if len(found.labels) < N
+        else "Each group"
+    )
+    return (
+        f"{which}: the plain mean of its own rows (no pooling, open circles), joined to what the "
+        f"posterior expects for the same rows. {pulled}; the dotted line is the mean of all rows."
+    )
+
+
+def _calibration_said(found: _facts.Calibration) -> dict[str, str]:
+    how = (
+        "Half of each group's rows were predicted from its other half; only the population's parameters "
+        "have seen them all."
+        if found.held_out
+        else "These rows were part of the fit, so this checks how well it describes them, not forecasts."
+    )
+    n = f"{len(found.observed):,} rows"
+    if found.binary:
+        label = "Observed share against predicted probability"
+        said = "Where predictions are calibrated, points lie on the dashed line, within the band (90%)."
+    else:
+        label = "Histogram of the quantiles of outcomes among their predicted draws"
+        said = (
+            "Flat, within the band (90%), where predictions are calibrated; a hump in the middle says "
+            "they are too wide, high ends that they are too narrow, a slope that they are off."
+        )
+    return {"label": f"{label}, {n}. {said}", "caption": f"{label}, {n}. {said} {how}"}
+
+
+def _policy(*scripts: str) -> str:
+    """A content security policy: these scripts and no other, and no request to anywhere."""
+    digest = lambda s: base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()
+    allowed = " ".join(f"'sha256-{digest(script)}'" for script in scripts)
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _json(figures: dict[str, _figures.Figure]) -> str:
+    """The figures for a script element, which no label can end: JSON may write < in other ways."""
+    return json.dumps(figures, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _as_it_is(content: str) -> Any:
+    from markupsafe import Markup
+
+    return Markup(content)
+
+
+def _file(name: str) -> str:
+    return resources.files("ramify.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _template() -> Any:
+    try:
+        import jinja2
+    except ImportError as error:
+        raise ImportError(NEEDED) from error
+    options = {"autoescape": True, "undefined": jinja2.StrictUndefined, "trim_blocks": True}
+    return jinja2.Environment(**options).from_string(_file("page.html"))
+
+
+def _plotly() -> str:
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError as error:
+        raise ImportError(NEEDED) from error
+    return get_plotlyjs()

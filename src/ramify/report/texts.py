@@ -1,0 +1,296 @@
+"""The words and tables of a report: what the template fills in."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpyro.distributions import constraints
+
+from ramify.data.groups import Groups
+from ramify.diagnostics.diagnosis import Diagnosis
+from ramify.diagnostics.verdict import BAD
+from ramify.families.build import covariance_of, method_of
+from ramify.posterior.posterior import Posterior
+from ramify.posterior.summary import Summary
+
+LISTED = 200  # rows of a table
+PICTURED = 40  # lines of a forest plot
+STATISTICS = ("mean", "sd", "q5", "q50", "q95", "ess", "k_hat")
+
+_VERDICTS = {
+    "trust": ("good", "✓", "The diagnostics find nothing wrong"),
+    "check": ("check", "!", "Check before you rely on it"),
+    "do not trust": ("bad-fit", "✕", "Do not trust this fit as it is"),
+}
+
+
+def title_of(posterior: Posterior) -> str:
+    """The formula, or what there is in place of one."""
+    formula = getattr(posterior.model, "formula", None)
+    return formula.text if formula is not None else f"Hierarchical model by {posterior.by}"
+
+
+def lead_of(posterior: Posterior, groups: Groups) -> str:
+    """One line below the title."""
+    formula, notes = getattr(posterior.model, "formula", None), posterior.notes
+    words = [f"{formula.likelihood} with {formula.link} link"] if formula is not None else []
+    words.append(f"{groups.n_rows:,} rows in {len(groups):,} groups by {posterior.by}")
+    took = f" in {seconds(notes['seconds'])}" if "seconds" in notes else ""
+    return " · ".join([*words, f"fitted by {method_of(posterior.family)}{took}"])
+
+
+def verdict_of(diagnosis: Diagnosis) -> dict[str, Any]:
+    """The verdict's colour, sign, heading and reasons."""
+    kind, sign, word = _VERDICTS[diagnosis.verdict]
+    return {"kind": kind, "sign": sign, "word": word, "reasons": diagnosis.reasons}
+
+
+def fitted_of(posterior: Posterior) -> list[tuple[str, str]]:
+    """What was fitted and how, as names and values."""
+    model, notes, formula = (
+        posterior.model,
+        posterior.notes,
+        getattr(posterior.model, "formula", None),
+    )
+    if formula is not None:
+        found = [
+            ("Formula", formula.text),
+            ("Likelihood", f"{formula.likelihood}, {formula.link} link"),
+        ]
+    else:
+        found = [("Model", repr(model))]
+    covariance = covariance_of(posterior.family)
+    method = method_of(posterior.family) + (f", {covariance} covariance" if covariance else "")
+    why = notes.get("why", "as asked")
+    found.append(("Method", method + ("" if why == "as asked" else f" (because {why})")))
+    size = f"{model.theta.size} global, {model.z.size} for each group"
+    found.append(("Parameters", size))
+    found.append(
+        ("Local draws", f"{posterior.local_draws:,} for each group and draw of the globals")
+    )
+    spent = [f"{notes[unit]:,} {unit}" for unit in ("steps", "sweeps") if unit in notes]
+    spent += [seconds(notes["seconds"])] if "seconds" in notes else []
+    if spent:
+        done = "not converged" if notes.get("converged") is False else "ended"
+        found.append(("Fit", f"{done} after {', '.join(spent)}"))
+    return found
+
+
+def priors_of(posterior: Posterior) -> list[tuple[str, str]]:
+    """Name and prior of every parameter, of a model from a formula."""
+    priors = getattr(posterior.model, "priors", None)
+    lines = [] if priors is None else repr(priors).splitlines()
+    pairs = [line.rsplit("  ", 1) for line in lines]
+    return [(pair[0].strip(), pair[-1].strip()) for pair in pairs if len(pair) == 2]
+
+
+def tiles_of(groups: Groups) -> list[tuple[str, str]]:
+    """The data in numbers."""
+    low, middle, high = np.quantile(groups.sizes, [0, 0.5, 1])
+    found = [("rows", f"{groups.n_rows:,}"), ("groups", f"{len(groups):,}")]
+    found += [("smallest group", f"{low:,.0f}"), ("median group", f"{middle:,g}")]
+    found.append(("largest group", f"{high:,.0f}"))
+    empty = int((groups.sizes == 0).sum())
+    return found + ([("groups without rows", f"{empty:,}")] if empty else [])
+
+
+def sizes_said(groups: Groups) -> str:
+    """The histogram of sizes in words."""
+    low, middle, high = np.quantile(groups.sizes, [0, 0.5, 1])
+    if low == high:
+        return f"every group has {low:,.0f}"
+    return f"from {low:,.0f} to {high:,.0f}, the median group has {middle:,g}"
+
+
+def trace_said(history: dict[str, np.ndarray]) -> str:
+    """The trace in words."""
+    elbo = np.asarray(history.get("elbo", []), np.float64)
+    return f"It ended at {elbo[-1]:,.2f} nats; a low start may be cut off." if len(elbo) else ""
+
+
+def population_of(posterior: Posterior, summary: Summary) -> list[dict[str, Any]]:
+    """The summary in parts that share a scale: titles, names, and what zero means to them."""
+    names = np.array(summary.names, dtype=object)
+    if getattr(posterior.model, "formula", None) is not None:
+        return _formula_parts(names, posterior, summary)
+    kinds = posterior.model.theta.parameters
+    constraint = lambda name: kinds[name.split("[")[0]].constraint
+    free = [constraint(n) is constraints.real for n in names]
+    above = [constraint(n) is constraints.positive for n in names]
+    parts = [
+        ("Real parameters", np.array(free), "line"),
+        ("Positive parameters", np.array(above), "from"),
+        ("Other parameters", ~np.array(free) & ~np.array(above), "line"),
+    ]
+    return [
+        {"title": title, "rows": np.flatnonzero(own), "shown": np.flatnonzero(own), "zero": zero}
+        for title, own, zero in parts
+        if own.any()
+    ]
+
+
+def _formula_parts(
+    names: np.ndarray, posterior: Posterior, summary: Summary
+) -> list[dict[str, Any]]:
+    layout = posterior.model.formula.layout  # pyright: ignore[reportAttributeAccessIssue]
+    effects = np.array([n == "Intercept" or n in layout.common for n in names])
+    sds = np.array([n.startswith("sd(") for n in names]) & ~effects
+    cors = np.array([n.startswith("cor(") for n in names]) & ~effects
+    found = []
+    for title, own, zero in (
+        ("Population effects", effects, "line"),
+        (f"Standard deviations between groups ({posterior.by})", sds, "from"),
+        ("Correlations of group effects", cors, "unit"),
+        ("Parameters of the likelihood", ~effects & ~sds & ~cors, "line"),
+    ):
+        rows = np.flatnonzero(own)
+        shown = _comparable(rows, names, summary) if title == "Population effects" else rows
+        if len(rows):
+            found.append({"title": title, "rows": rows, "shown": shown, "zero": zero})
+    return found
+
+
+def _comparable(rows: np.ndarray, names: np.ndarray, summary: Summary) -> np.ndarray:
+    """Leaves the intercept out of a picture in which it would flatten all the rest."""
+    reach = np.maximum(np.abs(summary["q5"]), np.abs(summary["q95"]))[rows]
+    width = (summary["q95"] - summary["q5"])[rows]
+    is_intercept = names[rows] == "Intercept"
+    if is_intercept.any() and (~is_intercept).any():
+        rest = max(reach[~is_intercept].max(), width.max())
+        if reach[is_intercept][0] > 6 * rest:
+            return rows[~is_intercept]
+    return rows
+
+
+def table_of(summary: Summary, rows: np.ndarray) -> dict[str, Any]:
+    """Some rows of the summary with as many digits as their sds call for."""
+    columns = [c for c in STATISTICS if c in summary.columns]
+    found = []
+    for i in rows[:LISTED]:
+        digits = decimals(float(summary["sd"][i]))
+        cells = [_number(c, summary[c][i], digits) for c in columns]
+        found.append({"name": summary.names[i], "cells": cells})
+    headings = {"q5": "5%", "q50": "median", "q95": "95%", "k_hat": "k-hat"}
+    return {"columns": [headings.get(c, c) for c in columns], "rows": found}
+
+
+def _number(column: str, value: float, digits: int) -> str:
+    """A cell: quantities with their sd's digits, an effective sample size whole, k-hat with two."""
+    digits = {"ess": 0, "k_hat": 2}.get(column, digits)
+    return f"{value:,.{digits}f}".replace("-", "−")
+
+
+def decimals(sd: float) -> int:
+    """Decimals that show two digits of the sd.
+
+    Example:
+        >>> decimals(0.054), decimals(12.0), decimals(0.0)
+        (3, 0, 3)
+    """
+    return int(np.clip(1 - np.floor(np.log10(sd)), 0, 8)) if 0 < sd < np.inf else 3
+
+
+def groups_said(shown: int, drawn: int, N: int) -> tuple[str, str]:
+    """What the caterpillar shows, and the histogram beside it."""
+    who = f"All {N:,} groups" if drawn == N else f"{drawn:,} of the {N:,} groups, taken at random"
+    tail = "with means and 90% intervals. Point at one (or tap it) for its label."
+    if shown == drawn:
+        return f"{who}, {tail}", ""
+    ends = shown // 5
+    said = (
+        f"{shown} groups, {tail} They are the {ends} lowest and the {ends} highest, and "
+        f"{shown - 2 * ends} between them at equal steps of rank."
+    )
+    return said, f"{who}: how their posterior means are spread."
+
+
+def worst_of(diagnosis: Diagnosis) -> dict[str, Any] | None:
+    """The table of worst groups: cells with their text and the value to sort by."""
+    if not len(diagnosis.labels):
+        return None
+    table = diagnosis.worst(LISTED)
+    columns = [
+        {"name": diagnosis.by, "help": "label of the group"},
+        {"name": "rows", "help": "rows of the group"},
+        {"name": "k-hat", "help": "tail of the group's importance weights: good is below 0.5"},
+        {"name": "effective", "help": "share of its draws that the weights leave"},
+        {"name": "gap, nats", "help": "what a Gaussian loses for this group"},
+    ]
+    unsolved = not [*table.values()][-1].all()
+    columns += (
+        [{"name": "solved", "help": "whether its own solution was found"}] if unsolved else []
+    )
+    rows = []
+    for label, n, k, share, gap, done in zip(*table.values(), strict=True):
+        row = [
+            cell(str(label), str(label)),
+            cell(f"{n:,}", int(n)),
+            cell(f"{k:.2f}".replace("-", "−"), round(float(min(k, 99)), 4), k > BAD),
+            cell(f"{share:.0%}", round(float(share), 4)),
+            cell(f"{max(gap, 0.0):.2f}", round(float(gap), 4), gap > 1),
+        ]
+        rows.append(
+            row + ([cell("yes" if done else "no", int(done), not done)] if unsolved else [])
+        )
+    return {
+        "columns": columns,
+        "rows": rows,
+        "by": diagnosis.by,
+        "said": _worst_said(diagnosis, rows),
+    }
+
+
+def _worst_said(diagnosis: Diagnosis, rows: list[Any]) -> str:
+    bad = int((diagnosis.group_k_hat > BAD).sum())
+    N = len(diagnosis.labels)
+    which = f"The {len(rows):,} worst of {N:,} groups" if len(rows) < N else f"All {N:,} groups"
+    above = f"{bad:,} of them have" if bad != 1 else "one of them has"
+    above = f"none has a k-hat above {BAD}" if not bad else f"{above} a k-hat above {BAD}"
+    return f"{which}, by how uneven the importance weights of their draws are; {above}."
+
+
+def cell(text: str, value: Any, bad: Any = False) -> dict[str, Any]:
+    """A cell of a sortable table."""
+    return {"text": text, "value": value, "bad": bool(bad)}
+
+
+def again_of(posterior: Posterior, path: Path) -> dict[str, str]:
+    """How to load the fit: from the page's own folder, or one named fit in it, if it is there."""
+    here = path.resolve().parent
+    saved = [folder for folder in (here, here / "fit") if (folder / "fit.json").is_file()]
+    folder = f"{saved[0].name if saved else 'fit'}/"
+    lines = ["import ramify as rf", ""]
+    if getattr(posterior.model, "formula", None) is not None:
+        lines += [
+            f'posterior = rf.load("{folder}")',
+            "posterior.predict(table)  # rows of known or new groups",
+        ]
+        said = "The folder has all it takes: the coding of categories, scales, and the rows of the fit."
+    else:
+        lines += [f'posterior = rf.load("{folder}", model)', "posterior.summary()"]
+        said = "Bring the model, for a saved fit holds no code, and pass its rows as groups= or given=."
+    if not saved:
+        said = f'After posterior.save("{folder}"). {said}'
+    return {"code": "\n".join(lines), "said": said}
+
+
+def contents_of(figures: Iterable[str], has_groups: bool, has_worst: bool) -> list[tuple[str, str]]:
+    """Anchors and names of the sections that are there."""
+    sections = [("fit", "What was fitted"), ("data", "Data")]
+    sections += [("convergence", "Convergence")] if "trace" in figures else []
+    sections.append(("population", "Population"))
+    sections += [("groups", "Groups")] if has_groups else []
+    sections += [("shrinkage", "Shrinkage"), ("calibration", "Calibration")]
+    sections += [("worst", "Groups to look at")] if has_worst else []
+    return [*sections, ("again", "Load again")]
+
+
+def seconds(value: int | float) -> str:
+    """A duration for people.
+
+    Example:
+        >>> seconds(3.21), seconds(200)
+        ('3.2 s', '3 min 20 s')
+    """
+    return f"{value:.2g} s" if value < 100 else f"{value // 60:.0f} min {value % 60:.0f} s"
