@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 from typer.testing import CliRunner
 
-from ramify.cli._commands import app
+from ramify.cli.commands import app
 
 FORMULA = "y ~ 1 + x + (1 | shop)"
 

@@ -5,10 +5,12 @@ import numpy as np
 from scipy.linalg import block_diag
 
 import oracle
-from ramify._data import Groups, whole
-from ramify._family import Family, Joint
-from ramify._gaussian import Gaussian
-from ramify._model import Model
+from ramify.data.groups import Groups
+from ramify.data.resident import whole
+from ramify.families.build import Family
+from ramify.families.gaussian import Gaussian
+from ramify.families.joint import Joint
+from ramify.models.model import Model
 
 
 def assemble(family: Family, model: Model, groups: Groups) -> tuple[np.ndarray, np.ndarray]:

@@ -9,11 +9,13 @@ import numpy as np
 import numpyro.distributions as dist
 
 import oracle
-from ramify._data import Groups
-from ramify._family import Family, branch, joint, solved
-from ramify._gaussian import Gaussian, free_numbers
-from ramify._model import Model, real
-from ramify._posterior import Posterior
+from ramify.data.groups import Groups
+from ramify.families.build import Family, branch, joint, solved
+from ramify.families.gaussian import Gaussian
+from ramify.models.model import Model
+from ramify.models.parameters import real
+from ramify.numerics.triangular import free_numbers
+from ramify.posterior.posterior import Posterior
 
 
 @cache
