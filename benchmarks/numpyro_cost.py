@@ -28,7 +28,9 @@ import ramify as rf
 from benchmarks import show
 from ramify.data.partition import block_shape, partition
 from ramify.data.resident import to_device
-from ramify.inference.marginal import Marginal, Plan
+from ramify.data.sources import on_device
+from ramify.engine.local import LocalEngine
+from ramify.inference.marginal import Marginal, Problem
 from ramify.inference.minibatches import Feed
 from ramify.inference.steps import Recipe, State, init, steps
 from ramify.numerics.precision import computing
@@ -95,9 +97,9 @@ def _compare_sweeps(
     seconds: tuple[list[float], list[float]] = ([], [])
     sweeps = []
     for model in models:
-        solver, plan = rf.solved(model, groups).local, Plan(R, 32, one_proposal=False)
-        own = (model, solver, to_device(groups), members, plan, jax.random.key(0), 4)
-        sweeps.append(Marginal(*own, report=lambda row: None))
+        problem = Problem(model, rf.solved(model, groups).local, 32, one_proposal=False)
+        own = on_device(groups, members, R), LocalEngine(), jax.random.key(0), 4
+        sweeps.append(Marginal(problem, *own, report=lambda row: None))
     for _ in range(1 + rounds):
         for i, sweep in enumerate(sweeps):
             started = time.perf_counter()

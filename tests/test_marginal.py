@@ -10,10 +10,12 @@ import pytest
 from scipy.stats import multivariate_normal, norm
 
 import ramify as rf
-from ramify.data.resident import to_device, whole
+from ramify.data.host import HostBlocks, KeptBlocks
+from ramify.data.resident import whole
+from ramify.engine.local import LocalEngine
 from ramify.families.solver import solver
 from ramify.inference.local_integral import bound
-from ramify.inference.marginal import SHARING_PAYS, Expansion, Marginal, Plan
+from ramify.inference.marginal import SHARING_PAYS, Expansion, Marginal, Problem
 from ramify.inference.theta_search import (
     NotFinite,
     Start,
@@ -80,9 +82,9 @@ def test_a_sweep_of_a_normal_model_is_exact(one_proposal):
         log_lik=lambda theta, z, row: normal(row["y"], z["b"]),
     )
     members = np.array([[0, 1, 2, 5], [3, 4, -1, -1]])  # and two filler places
-    own = solver(model, whole(groups), rounds=0), to_device(groups), members
-    plan = Plan(rows=26, local_draws=32, one_proposal=one_proposal)
-    F = Marginal(model, *own, plan, jax.random.key(0), 3, lambda row: None)
+    problem = Problem(model, solver(model, whole(groups), rounds=0), 32, one_proposal)
+    own = HostBlocks(groups, members, 26), LocalEngine(), jax.random.key(0)
+    F = Marginal(problem, *own, 3, lambda row: None)
     thetas = np.array([[-0.5], [0.1], [0.9]])
     n, mean = np.bincount(group), np.bincount(group, y) / np.bincount(group)
     slope = lambda t: -t + np.sum((mean - t) * n / (n + 1))
@@ -113,21 +115,24 @@ def answers():
         log_local=lambda theta, z, group: dist.Normal(theta["mu"], 1).log_prob(z["b"]),
         log_lik=lambda theta, z, row: dist.Bernoulli(logits=z["b"]).log_prob(row["y"]),
     )
-    return model, solver(model, whole(groups), rounds=0), to_device(groups), np.arange(200)[None]
+    source = KeptBlocks.of(HostBlocks(groups, np.arange(200)[None], 1000))
+    return model, solver(model, whole(groups), rounds=0), source
 
 
-def logistic(plan, seed=0):
+def logistic(K, one_proposal, seed=0):
     """Their F."""
-    return Marginal(*answers(), plan, jax.random.key(seed), 3, lambda row: None)
+    model, own, source = answers()
+    problem = Problem(model, own, K, one_proposal)
+    return Marginal(problem, source, LocalEngine(), jax.random.key(seed), 3, lambda row: None)
 
 
 def test_a_search_shares_draws_where_that_saves_more_than_it_compiles(monkeypatch):
     """Rough curvature of a large problem comes from one set of draws; the answer's never does."""
-    F = logistic(Plan(rows=1000, local_draws=32, one_proposal=False))
+    F = logistic(32, one_proposal=False)
     assert not F.rough.one_proposal
     monkeypatch.setitem(SHARING_PAYS, "cpu", 100)
-    F = logistic(Plan(rows=1000, local_draws=32, one_proposal=False))
-    assert F.rough.one_proposal and not F.plan.one_proposal
+    F = logistic(32, one_proposal=False)
+    assert F.rough.one_proposal and not F.problem.one_proposal
     about = np.zeros(1), np.array([[100.0]]), 1
     own, rough = (F.curvature(*about, one_sided=True, rough=rough) for rough in (False, True))
     assert own != rough
@@ -140,12 +145,13 @@ def test_a_sweep_of_a_logistic_model_against_a_grid(one_proposal):
 
     200 groups: the noise of a slope is told by seeds, and K = 16 leaves a bias that K = 8 has more of.
     """
-    plan, thetas = Plan(1000, 16, one_proposal), np.array([[-0.2], [0.0], [0.2]])
-    fits = [logistic(plan, seed) for seed in range(8)]
+    thetas = np.array([[-0.2], [0.0], [0.2]])
+    fits = [logistic(16, one_proposal, seed) for seed in range(8)]
     slopes = np.stack([F._slopes(thetas[1], thetas, 1)[:, 0] for F in fits])
-    assert all(np.asarray(F.begin).size == np.isfinite(F.begin).sum() for F in fits)
-    data = fits[0].data
-    n, ones = np.asarray(data.count), np.add.reduceat(data.rows["y"], data.start)
+    assert all(np.isfinite(F.modes).all() and F.converged.all() for F in fits)
+    source = fits[0].source
+    n, y = source.sizes, np.asarray(source.block(0).rows["y"])[: source.sizes.sum()]
+    ones = np.add.reduceat(y, np.cumsum(n) - n)
     exact = [_exact_slope(t, ones, n) for t in thetas[:, 0]]
     error = slopes.std(0, ddof=1) / np.sqrt(len(slopes))
     bias = np.mean([F.bias(thetas[1])[0] for F in fits])
@@ -163,7 +169,8 @@ def _exact_slope(t, ones, n):
 class Ridge(Marginal):
     """A function with the shape of a marginal far from its mode: neither concave nor quadratic."""
 
-    points, first_bad_block, newton_steps = 1, 0, 0
+    points, newton_steps = 1, 0
+    first_bad_block = lambda self, theta: 0
     groups_upto = np.array([100])
 
     def __init__(self):

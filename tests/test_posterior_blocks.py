@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from ramify.data.groups import Groups
-from ramify.data.host import blocks, pack, rounded
-from ramify.data.resident import cut, to_device
+from ramify.data.host import HostBlocks, KeptBlocks, pack, ranges, rounded
+from ramify.data.resident import ResidentBlocks, cut, to_device
 from ramify.numerics.memory import chunk_size
 from ramify.numerics.sums import precise_sum
 
@@ -29,7 +29,7 @@ def test_pack_is_cut(groups, start, stop):
     members = np.full(B, -1)
     members[: stop - start] = np.arange(start, stop)
     expected = cut(to_device(groups), jnp.asarray(members), 1.0, R)
-    found = pack(groups, start, stop, R, B)
+    found = pack(groups, members, R)
     real = np.asarray(expected.row_mask)
     for name, column in expected.rows.items():
         assert found.rows[name].dtype == column.dtype
@@ -40,9 +40,22 @@ def test_pack_is_cut(groups, start, stop):
         jax.tree.map(np.testing.assert_array_equal, getattr(found, field), getattr(expected, field))
 
 
+def test_sources_give_the_same_blocks(groups):
+    """Packed on the host or cut on the device, groups in any order."""
+    members = np.array([[6, 1, 3], [0, 7, -1], [5, 4, 2]], np.int32)
+    host = HostBlocks(groups, members, 16)
+    kept = KeptBlocks.of(host)
+    device = ResidentBlocks(to_device(groups), groups.sizes, members, 16)
+    for number in range(len(host)):
+        expected = host.block(number)
+        for source in (kept, device):
+            jax.tree.map(np.testing.assert_array_equal, source.block(number), expected)
+            assert len(source) == 3 and source.rows == 16
+
+
 @pytest.mark.parametrize("coarse", [True, False])
 def test_blocks_hold_every_group_once(groups, coarse):
-    found = list(blocks(groups, groups, rows=12, places=3, coarse=coarse))
+    found = list(ranges(groups, groups, rows=12, places=3, coarse=coarse))
     assert [b.start for b in found] == [0, *(b.stop for b in found[:-1])]
     assert found[-1].stop == len(groups)
     shapes = {b.rows["x"].shape for block in found for b in block.batches}
@@ -56,7 +69,7 @@ def test_few_shapes_for_many_sizes(groups):
     for n in range(1, 40):
         table = {"g": np.zeros(n, int), "y": np.ones(n)}
         small = Groups.from_table(table, by="g", rows="y")
-        (block,) = blocks(small, coarse=True)
+        (block,) = ranges(small, coarse=True)
         shapes.add(block.batches[0].segment.shape)
     assert shapes == {(8,), (16,), (32,), (64,)}
     assert max(rounded(n, 8, False) / n for n in range(64, 5000)) < 1.13
@@ -69,7 +82,7 @@ def test_groups_without_any_rows(groups):
         rows={n: c[:0] for n, c in groups.rows.items()},
         row_order=np.zeros(0, np.int64),
     )
-    (block,) = blocks(bare)
+    (block,) = ranges(bare)
     batch = block.batches[0]
     assert not batch.row_mask.any() and batch.group_mask.all()
     assert np.isfinite(batch.rows["x"]).all() and (batch.rows["k"] == 0).all()

@@ -1,7 +1,7 @@
-"""Blocks of groups sent from the host one after the other, in few static shapes.
+"""Blocks packed from columns in host memory, or in memory-mapped files, by NumPy.
 
-For passes over data that need not fit on the device, and over small tables whose sizes vary from
-call to call: shapes are rounded up to a short ladder, so that few of them are ever compiled.
+For data that need not fit on the device, and for tables whose sizes vary from call to call: shapes
+are rounded up to a short ladder, so that few of them are ever compiled.
 """
 
 from collections.abc import Iterator
@@ -17,17 +17,68 @@ from ramify.data.groups import Groups
 from ramify.data.partition import sequential
 
 
-class Block(NamedTuple):
-    """Groups start..stop of a data set, and of those that go with it, each as a batch."""
+class HostBlocks(NamedTuple):
+    """A block source whose columns are in host memory: a block is packed when it is asked for.
+
+    Attributes:
+        groups: the data.
+        members: positions of the groups of each block, -1 in filler places.
+        rows: R, rows of a block.
+    """
+
+    groups: Groups
+    members: Int[np.ndarray, "J B"]
+    rows: int
+
+    def __len__(self) -> int:
+        """J, the number of blocks."""
+        return len(self.members)
+
+    @property
+    def sizes(self) -> Int[np.ndarray, " N"]:
+        """Rows of each group."""
+        return self.groups.sizes
+
+    def block(self, number: int) -> Batch:
+        """One block, on the device."""
+        return pack(self.groups, self.members[number], self.rows)
+
+
+class KeptBlocks(NamedTuple):
+    """A block source that has packed all its blocks and keeps them on the device."""
+
+    batches: list[Batch]
+    sizes: Int[np.ndarray, " N"]
+    members: Int[np.ndarray, "J B"]
+    rows: int
+
+    @staticmethod
+    def of(source: HostBlocks) -> "KeptBlocks":
+        """Packs every block of another source."""
+        batches = [source.block(number) for number in range(len(source.members))]
+        return KeptBlocks(batches, source.sizes, source.members, source.rows)
+
+    def __len__(self) -> int:
+        """J, the number of blocks."""
+        return len(self.members)
+
+    def block(self, number: int) -> Batch:
+        """One block, on the device."""
+        return self.batches[number]
+
+
+class Range(NamedTuple):
+    """Groups start..stop of one or more data sets, each as a batch."""
 
     start: int
     stop: int
+    members: Int[np.ndarray, " B"]
     batches: tuple[Batch, ...]
 
 
-def blocks(
+def ranges(
     *data: Groups, rows: int = 16_384, places: int = 16_384, coarse: bool = False
-) -> Iterator[Block]:
+) -> Iterator[Range]:
     """Yields all groups in their order, in blocks of about `rows` rows and at most `places` groups.
 
     Args:
@@ -44,10 +95,13 @@ def blocks(
     stops = np.cumsum((members >= 0).sum(1))
     starts = np.concatenate([[0], stops[:-1]])
     B = rounded(int((stops - starts).max()), 1, coarse)
+    members = np.pad(members, ((0, 0), (0, max(B - members.shape[1], 0))), constant_values=-1)[
+        :, :B
+    ]
     R = [rounded(int(_rows_between(g, starts, stops).max()), 8, coarse) for g in data]
-    for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
-        packed = tuple(pack(g, start, stop, r, B) for g, r in zip(data, R, strict=True))
-        yield Block(start, stop, packed)
+    sources = [HostBlocks(g, members, r) for g, r in zip(data, R, strict=True)]
+    for number, (start, stop) in enumerate(zip(starts.tolist(), stops.tolist(), strict=True)):
+        yield Range(start, stop, members[number], tuple(source.block(number) for source in sources))
 
 
 def rounded(n: int, least: int, coarse: bool) -> int:
@@ -62,23 +116,36 @@ def rounded(n: int, least: int, coarse: bool) -> int:
     return max(-(-n // step) * step, least)
 
 
-def pack(groups: Groups, start: int, stop: int, R: int, B: int) -> Batch:
-    """Groups start..stop as a batch of R rows and B places, with filler like that of `cut`."""
-    sizes = groups.sizes[start:stop]
-    first, total = int(groups.starts[start]), int(sizes.sum())
-    segment = np.repeat(np.arange(stop - start, dtype=np.int32), sizes)
-    places = lambda c: _filled(_narrow(c[start:stop]), B, c[start])
+def pack(groups: Groups, members: Int[np.ndarray, " B"], R: int) -> Batch:
+    """The groups at these positions as a batch of R rows, with filler like that of `resident.cut`.
+
+    Filler places, whose position is -1, come last.
+    """
+    real = members[members >= 0]
+    B, sizes = len(members), groups.sizes[real]
+    segment = np.repeat(np.arange(len(real), dtype=np.int32), sizes)
+    take, total = _row_numbers(groups, real), len(segment)
+    places = lambda c: _filled(narrow(c[real]), B, c[real[0]])
     fields: dict[str, Any] = {
-        "rows": {n: _rows(c, first, total, R) for n, c in groups.rows.items()},
+        "rows": {n: _rows(c[take], R) for n, c in groups.rows.items()},
         "group": {n: places(c) for n, c in groups.group.items()},
         "segment": _filled(segment, R, segment[-1] if total else 0),
         "index": places(groups.number).astype(np.int32),
         "count": _filled(sizes.astype(np.int32), B, 0),
         "row_mask": np.arange(R) < total,
-        "group_mask": np.arange(B) < stop - start,
+        "group_mask": np.arange(B) < len(real),
         "scale": np.ones((), jnp.result_type(float)),
     }
     return jax.device_put(Batch(**fields))
+
+
+def _row_numbers(groups: Groups, positions: Int[np.ndarray, " n"]) -> Any:
+    """Where the rows of these groups are: a slice if the groups are neighbours, else an index."""
+    first, sizes = groups.starts[positions], groups.sizes[positions]
+    if np.array_equal(positions, np.arange(positions[0], positions[0] + len(positions))):
+        return slice(int(first[0]), int(first[-1] + sizes[-1]))
+    shift = first - (np.cumsum(sizes) - sizes)
+    return np.arange(sizes.sum()) + np.repeat(shift, sizes)
 
 
 def _rows_between(
@@ -89,11 +156,11 @@ def _rows_between(
     return upto[stops] - upto[starts]
 
 
-def _rows(column: Shaped[np.ndarray, "n ..."], first: int, total: int, R: int) -> np.ndarray:
+def _rows(own: Shaped[np.ndarray, "n ..."], R: int) -> np.ndarray:
     """A block's rows of a column, filled up with its last, or ones (0 for integers) if empty."""
-    own = _narrow(column[first : first + total])
-    nobody = np.full(column.shape[1:], own.dtype.kind == "f", own.dtype)
-    return _filled(own, R, own[-1] if total else nobody)
+    own = narrow(own)
+    nobody = np.full(own.shape[1:], own.dtype.kind == "f", own.dtype)
+    return _filled(own, R, own[-1] if len(own) else nobody)
 
 
 def _filled(values: Shaped[np.ndarray, "n ..."], size: int, with_: Any) -> np.ndarray:
@@ -102,7 +169,20 @@ def _filled(values: Shaped[np.ndarray, "n ..."], size: int, with_: Any) -> np.nd
     return out
 
 
-def _narrow(column: Shaped[np.ndarray, "n ..."]) -> Shaped[np.ndarray, "n ..."]:
+def check_range(groups: Groups) -> None:
+    """Raises where a column has values that the precision JAX computes in can't hold."""
+    largest = float(jnp.finfo(jnp.result_type(float)).max)
+    for name, column in (groups.rows | groups.group).items():
+        if column.dtype.kind == "f" and column.size:
+            most = float(max(column.max(), -column.min()))
+            if np.isfinite(most) and most > largest:
+                raise ValueError(
+                    f'column "{name}" has values too large for float32 (up to {most:.3g}): rescale '
+                    'it, or turn on jax.config.update("jax_enable_x64", True).'
+                )
+
+
+def narrow(column: Shaped[np.ndarray, "n ..."]) -> Shaped[np.ndarray, "n ..."]:
     """Floating-point columns in the precision JAX computes in."""
     wanted = jnp.result_type(float) if column.dtype.kind == "f" else column.dtype
     return column.astype(wanted, copy=False)

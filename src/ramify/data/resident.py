@@ -14,6 +14,7 @@ from jaxtyping import Array, Int, Num, Shaped
 
 from ramify.data.batch import Batch
 from ramify.data.groups import Groups
+from ramify.data.host import check_range, narrow
 
 
 class Resident(NamedTuple):
@@ -53,9 +54,10 @@ def to_device(groups: Groups) -> Resident:
             f"the data has {groups.n_rows:,} rows; one device counts up to 2,147,483,647 of them: "
             "fit fewer rows."
         )
+    check_range(groups)
     return Resident(
-        rows={name: _put(name, _or_dummy(column)) for name, column in groups.rows.items()},
-        group={name: _put(name, column) for name, column in groups.group.items()},
+        rows={name: jnp.asarray(narrow(_or_dummy(c))) for name, c in groups.rows.items()},
+        group={name: jnp.asarray(narrow(c)) for name, c in groups.group.items()},
         start=jnp.asarray(groups.starts.astype(np.int32)),
         count=jnp.asarray(groups.sizes.astype(np.int32)),
         number=jnp.asarray(groups.number.astype(np.int32)),
@@ -73,16 +75,21 @@ def _or_dummy(column: Shaped[np.ndarray, "n_rows ..."]) -> Shaped[np.ndarray, "_
     return np.full((1, *column.shape[1:]), column.dtype.kind == "f", column.dtype)
 
 
-def _put(name: str, column: Shaped[np.ndarray, "n ..."]) -> Shaped[Array, "n ..."]:
-    dtype = jnp.result_type(float) if column.dtype.kind == "f" else column.dtype
-    with np.errstate(over="ignore"):
-        narrow = column.astype(dtype, copy=False)
-    if column.dtype.kind == "f" and narrow.dtype != column.dtype and not np.isfinite(narrow).all():
-        raise ValueError(
-            f'column "{name}" has values too large for float32 (up to {np.abs(column).max():.3g}): '
-            'rescale it, or turn on jax.config.update("jax_enable_x64", True).'
-        )
-    return jnp.asarray(narrow)
+class ResidentBlocks(NamedTuple):
+    """A block source whose columns are on the device: a block is cut out there."""
+
+    data: Resident
+    sizes: Int[np.ndarray, " N"]
+    members: Int[np.ndarray, "J B"]
+    rows: int
+
+    def __len__(self) -> int:
+        """J, the number of blocks."""
+        return len(self.members)
+
+    def block(self, number: int) -> Batch:
+        """One block, on the device."""
+        return _cut(self.data, self.members[number], 1.0, self.rows)
 
 
 def cut(
@@ -113,7 +120,10 @@ def cut(
     return filled(data, members, scale, lay_out(data, members, R))
 
 
-class Layout(NamedTuple):
+_cut = jax.jit(cut, static_argnames="R")
+
+
+class RowPlan(NamedTuple):
     """Where the rows of a block come from.
 
     Attributes:
@@ -127,7 +137,7 @@ class Layout(NamedTuple):
     total: Int[Array, ""]
 
 
-def lay_out(data: Resident, members: Int[Array, " B"], R: int) -> Layout:
+def lay_out(data: Resident, members: Int[Array, " B"], R: int) -> RowPlan:
     """Lays a block out: the part of `cut` that is sums over numbers of rows, one after the other.
 
     Apart, so that it can be mapped over many blocks ahead of their steps: an accelerator spends a
@@ -142,11 +152,11 @@ def lay_out(data: Resident, members: Int[Array, " B"], R: int) -> Layout:
     place = jnp.arange(R, dtype=jnp.int32)
     shift = (data.start[member] - (end - count))[segment]
     row = jnp.where(total > 0, jnp.minimum(place, total - 1) + shift, 0)
-    return Layout(segment, row, total)
+    return RowPlan(segment, row, total)
 
 
 def filled(
-    data: Resident, members: Int[Array, " B"], scale: Num[Array, ""] | float | int, layout: Layout
+    data: Resident, members: Int[Array, " B"], scale: Num[Array, ""] | float | int, layout: RowPlan
 ) -> Batch:
     """The block of these members, its rows taken from where the layout says."""
     real = members >= 0
@@ -200,4 +210,4 @@ def whole(groups: Groups) -> Batch:
         ```
     """
     members = jnp.asarray(everything(groups)[0])
-    return jax.jit(cut, static_argnames="R")(to_device(groups), members, 1.0, max(groups.n_rows, 1))
+    return _cut(to_device(groups), members, 1.0, max(groups.n_rows, 1))

@@ -1,7 +1,7 @@
 """Whether to trust a fit: importance weights of theta and of every group, and a verdict in words.
 
-A posterior approximation q is as good as the weights p/q of its own draws are even: see `numerics.psis` for
-k-hat, which says how even, and Yao et al., "Yes, but did it work?" (2018), for the idea.
+A posterior approximation q is as good as the weights p/q of its own draws are even: see
+`numerics.psis` for k-hat, which says how even, and Yao et al., "Yes, but did it work?" (2018), for the idea.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Float64, Int64, PRNGKeyArray, Shaped
 
 from ramify.data.batch import Batch
 from ramify.data.groups import Groups
-from ramify.data.host import blocks
+from ramify.data.host import ranges
 from ramify.diagnostics.verdict import Locals, Theta, Verdict, judge
 from ramify.families.branched import Branched
 from ramify.families.conditional import Local
@@ -142,7 +142,7 @@ def _judge_groups(posterior: Posterior, groups: Groups, key: PRNGKeyArray) -> tu
     theta, tight = draw_theta(key, family, model, THETAS), posterior.local_draws > 1
     K = int(np.clip(WORK // (4 * THETAS * (judged.n_rows + len(judged))), FEWEST, MOST))
     found = []
-    for block in blocks(judged):
+    for block in ranges(judged):
         out = _local_block(family, model, block.batches[0], theta, K, tight)
         real = slice(0, block.stop - block.start)
         weights, gap, converged = (np.asarray(x)[..., real] for x in out)

@@ -130,7 +130,7 @@ def amortized(
 def solved(model: Model, groups: Groups, *, rounds: int = 1, start: Any = None) -> Branched:
     """q(theta) prod_i q(z_i | theta) with the local conditional solved for on the group's own rows.
 
-    Nothing local is learned: see `families.solver`. Exact where p(z | theta) is Gaussian and the likelihood
+    Nothing local is learned. Exact where p(z | theta) is Gaussian and the likelihood
     quadratic in z; new groups need no refit. For likelihoods twice differentiable in a z of up to a
     few dozen dimensions.
 

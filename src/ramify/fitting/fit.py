@@ -114,7 +114,7 @@ def _missing_curvature(model: Model, groups: Groups, family: Branched) -> str | 
     some = np.random.default_rng(0).permutation(len(groups))[:256]
     sizes = groups.sizes[some]
     few = groups.subset(positions=np.sort(some[np.cumsum(sizes) <= max(8192, sizes[0])]))
-    batch = pack(few, 0, len(few), max(few.n_rows, 1), len(few))
+    batch = pack(few, np.arange(len(few)), max(few.n_rows, 1))
     return missing_curvature(model, batch, family.theta.mean)
 
 

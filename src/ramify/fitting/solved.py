@@ -10,12 +10,14 @@ import optax
 
 from ramify.data.groups import Groups
 from ramify.data.partition import block_shape, partition
-from ramify.data.resident import Resident, to_device
+from ramify.data.resident import to_device
+from ramify.data.sources import on_device
+from ramify.engine.local import LocalEngine
 from ramify.families.branched import Branched
 from ramify.families.gaussian import Gaussian
 from ramify.families.weighted_theta import Cloud
 from ramify.inference.failures import NonFiniteError, blame
-from ramify.inference.marginal import Marginal, OutOfBudget, Plan
+from ramify.inference.marginal import Marginal, OutOfBudget, Problem
 from ramify.inference.progress import Budget
 from ramify.inference.steps import Recipe, init
 from ramify.inference.theta_search import MOST_K_HAT, Learned, NotFinite, Start, learn
@@ -95,7 +97,6 @@ def _search(model: Model, groups: Groups, family: Branched, wish: Wish, budget: 
     """The best q(theta), with K doubled until its bias is small where the user did not choose K."""
     K, chosen = default_local_draws(model.z.size, groups.n_rows), (wish.local_draws or 1) > 1
     K = wish.local_draws if chosen and wish.local_draws else K
-    data = to_device(groups)
     # Proposals that are reweighted need no variational Newton: theta's bias is the same without.
     lean = replace(family.local, rounds=0, points=family.local.points[:1])
     points = _points(wish, len(groups))
@@ -106,19 +107,22 @@ def _search(model: Model, groups: Groups, family: Branched, wish: Wish, budget: 
     )
     start = Start(guess[0], np.linalg.inv(guess[1]), found=False)
     history: list[dict[str, float]] = []
+    source = None
     while True:
         R, B = block_shape(groups.sizes, wish.rows, most=_rows(K * model.z.size))
         members = partition(np.random.default_rng(wish.seed), groups.sizes, R, B)
         stages = [len(members)] if start.found else _stages(members, model.theta.size)
-        plan = Plan(R, K, one_proposal=points == 1)
-        own = model, lean, data, members, plan, jax.random.key(wish.seed), room
+        if source is None or source.members.shape != members.shape:
+            source = on_device(groups, members, R)
+        problem = Problem(model, lean, K, one_proposal=points == 1)
+        own = problem, source, LocalEngine(), jax.random.key(wish.seed), room
         marginal = Marginal(*own, lambda row, K=K: _tell(row, K, history, budget), budget)
         try:
             found = Found(
                 learn(marginal, start, stages, points, budget.spent), marginal, K, history
             )
         except NotFinite as error:
-            raise _not_finite(model, groups, family, data, members[error.block], R) from None
+            raise _not_finite(model, groups, family, members[error.block], R) from None
         if chosen or found.bias < MOST_BIAS or K >= MOST_DRAWS or budget.spent():
             return found
         start, K = Start(found.learned.mean, found.learned.precision, found=True), 2 * K
@@ -190,12 +194,12 @@ def _uneven(k: float, noise: float) -> str:
 
 
 def _not_finite(
-    model: Model, groups: Groups, family: Branched, data: Resident, members: np.ndarray, rows: int
+    model: Model, groups: Groups, family: Branched, members: np.ndarray, rows: int
 ) -> NonFiniteError:
     """The error of a fit whose first sweep is not finite, with the term and group at fault."""
     recipe = Recipe(optax.identity(), 4, 1, "total", rows)
     state = init(family, recipe.optimizer)
-    message = blame(jax.random.key(0), state, model, data, members, recipe, groups)
+    message = blame(jax.random.key(0), state, model, to_device(groups), members, recipe, groups)
     return NonFiniteError(message, state)
 
 

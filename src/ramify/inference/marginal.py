@@ -6,20 +6,22 @@ With z integrated by K importance draws a group from its solved conditional, wha
 
 a smooth function of D numbers. One sweep over the data returns it with its gradient; curvature comes
 from gradients at several points. The same noise belongs to a group in every sweep, so that F is one
-deterministic function.
+deterministic function. A sweep is a sum over blocks: `sweep_block` says what is added, an engine adds.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from ramify.data.batch import Batch
-from ramify.data.resident import Resident, cut
+from ramify.data.sources import BlockSource
+from ramify.engine.local import Engine
 from ramify.families.conditional import Local
 from ramify.families.solver import Site, Solver, recombine
 from ramify.inference.local_integral import Weigh, weigh_block
@@ -36,78 +38,69 @@ FARTHEST = 1.0
 SHARING_PAYS = {"cpu": 2**28, "accelerator": 2**35}
 
 
-class Sweep(NamedTuple):
-    """Sums over groups of one pass: values of each block and point, slopes of each point."""
-
-    values: Float[Array, "J S"]
-    slopes: Float[Array, "S D"]
-    begin: Float[Array, "N M"]
-    converged: Array
-    steps: Int[Array, ""]
-
-
-class Plan(NamedTuple):
-    """What a sweep does; hashable, compiled once.
+class Problem(NamedTuple):
+    """What is integrated, and how.
 
     `one_proposal`: all points of theta share the draws made at the centre, and a likelihood without
-    theta is then evaluated once for all of them. For points that are near beside the spread of
-    z_i, as they are where thousands of groups tell theta. Hundreds are too few where each says
-    little: the sds of theta's scales were 20% too small with the draws of one theta.
+    theta is then evaluated once for all of them. For points that are close beside the spread of
+    z_i, as they are with thousands of groups. Hundreds are too few if each says little: the sds of
+    theta's scales came out 20% too small with the draws of one theta.
     """
 
-    rows: int
+    model: Model
+    solver: Solver
     local_draws: int
     one_proposal: bool
 
 
-@eqx.filter_jit
-def sweep(
-    model: Model,
-    solver: Solver,
-    data: Resident,
-    plan: Plan,
-    key: PRNGKeyArray,
-    centre: Float[Array, " D"],
-    thetas: Float[Array, "S D"],
-    count: Int[Array, ""],
-    members: Int[Array, "J B"],
-    blocks: Int[Array, ""],
-    of: Float[Array, "2"],
-    begin: Float[Array, "N M"],
-) -> Sweep:
-    """One pass over the first `blocks` blocks at the first `count` points of theta.
+class At(NamedTuple):
+    """Where a sweep evaluates F; the same for all blocks.
 
-    Both counts are arguments, not shapes, so one compilation serves every stage of a fit. So is
-    what slopes are `of`: [1, 0] for those of F, [0, 1] for those of the bias left in it.
+    How many of the points count is an array, not a shape, so that one compilation serves every
+    stage of a fit. So is what slopes are `of`: [1, 0] for those of F, [0, 1] for those of its bias.
     """
-    D, J, S = centre.shape[0], members.shape[0], thetas.shape[0]
 
-    def block(j: Array, carry: tuple[Any, Array, Array, Array]) -> Any:
-        sums, begin, converged, steps = carry
-        batch = cut(data, members[j], jnp.ones(()), plan.rows)
-        place = jnp.where(members[j] < 0, begin.shape[0], members[j])
-        warm = begin.at[place].get(mode="fill", fill_value=jnp.nan)
-        warm = jnp.where(jnp.isnan(warm), solver.begin(model, batch, centre), warm)
-        site = jax.lax.stop_gradient(solver.solve(model, batch, centre, warm))
-        points = group_points(key, batch.index, plan.local_draws, model.z.size)
-        shared = _weigh_site(model, solver, batch, site, points) if plan.one_proposal else None
+    key: PRNGKeyArray
+    centre: Float[Array, " D"]
+    thetas: Float[Array, "S D"]
+    count: Int[Array, ""]  # pyright: ignore[reportIncompatibleMethodOverride]
+    of: Float[Array, "2"]
 
-        def at_point(s: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
-            weigh = shared or _weigh_at(thetas[s], model, solver, batch, site, points)
-            value, slope = _expand_theta(weigh, thetas[s], batch, of)
-            return sums[0].at[j, s].set(value), sums[1].at[s].add(slope)
 
-        sums = jax.lax.fori_loop(0, count, at_point, sums)
-        # A group that found no mode begins anew, so that F does not depend on what came before.
-        found = jnp.where(site.converged[:, None], site.anchor, jnp.nan)
-        begin = begin.at[place].set(found, mode="drop")
-        converged = converged.at[place].set(site.converged, mode="drop")
-        return sums, begin, converged, steps + site.steps
+class Sums(NamedTuple):
+    """What a sweep adds up: values and slopes of each point, and Newton's steps."""
 
-    zeros = jnp.zeros((J, S)), jnp.zeros((S, D))
-    carry = zeros, begin, jnp.ones(begin.shape[0], bool), jnp.zeros((), jnp.int32)
-    sums, begin, converged, steps = jax.lax.fori_loop(0, blocks, block, carry)
-    return Sweep(sums[0], sums[1], begin, converged, steps)
+    values: Float[Array, " S"]
+    slopes: Float[Array, "S D"]
+    steps: Int[Array, ""] | Float[Array, ""]
+
+
+class Modes(NamedTuple):
+    """What a sweep keeps of a block: where Newton begins next time, and which groups converged."""
+
+    begin: Float[Array, "B M"]
+    converged: Bool[Array, " B"]
+
+
+@eqx.filter_jit
+def sweep_block(problem: Problem, batch: Batch, at: At, modes: Modes) -> tuple[Sums, Modes]:
+    """F of a block's groups at the first `at.count` points, and the modes found at the centre."""
+    model, solver, K, _ = problem
+    warm = jnp.where(jnp.isnan(modes.begin), solver.begin(model, batch, at.centre), modes.begin)
+    site = jax.lax.stop_gradient(solver.solve(model, batch, at.centre, warm))
+    points = group_points(at.key, batch.index, K, model.z.size)
+    shared = _weigh_site(model, solver, batch, site, points) if problem.one_proposal else None
+
+    def at_point(s: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
+        weigh = shared or _weigh_at(at.thetas[s], model, solver, batch, site, points)
+        value, slope = _expand_theta(weigh, at.thetas[s], batch, at.of)
+        return sums[0].at[s].set(value), sums[1].at[s].set(slope)
+
+    zeros = jnp.zeros(len(at.thetas)), jnp.zeros_like(at.thetas)
+    values, slopes = jax.lax.fori_loop(0, at.count, at_point, zeros)
+    # A group that found no mode begins anew, so that F does not depend on what came before.
+    found = jnp.where(site.converged[:, None], site.anchor, jnp.nan)
+    return Sums(values, slopes, site.steps), Modes(found, site.converged | ~batch.group_mask)
 
 
 def _weigh_site(
@@ -172,29 +165,52 @@ class Marginal:
 
     def __init__(
         self,
-        model: Model,
-        solver: Solver,
-        data: Resident,
-        members: np.ndarray,
-        plan: Plan,
+        problem: Problem,
+        source: BlockSource,
+        engine: Engine,
         key: PRNGKeyArray,
         points: int,
         report: Callable[[dict[str, float]], None],
         budget: Budget | None = None,
     ):
-        """Nothing is computed before the first call; `budget` counts the sweeps."""
-        self.budget = budget
-        self.model, self.solver, self.data, self.plan, self.key = model, solver, data, plan, key
-        self.members, self.points, self.report = jnp.asarray(members), points, report
-        self.groups_upto = np.cumsum((members >= 0).sum(1))
-        self.begin = jnp.full((data.count.shape[0], model.z.size), jnp.nan)
-        self.converged = np.ones(data.count.shape[0], bool)
-        self.first_bad_block, self.newton_steps = 0, 0.0
-        work = float(np.asarray(data.count).sum()) * plan.local_draws * model.theta.size
+        """Nothing is computed before the first call; `budget` counts the sweeps.
+
+        `points` is how many points of theta one sweep takes.
+        """
+        self.problem, self.source, self.engine, self.key = problem, source, engine, key
+        self.points, self.report, self.budget = points, report, budget
+        self.model, self.members = problem.model, source.members
+        self.groups_upto = np.cumsum((self.members >= 0).sum(1))
+        self.newton_steps = 0.0
+        self._modes = [self._unknown() for _ in range(len(source))]
+        work = float(source.sizes.sum()) * problem.local_draws * self.model.theta.size
         # A likelihood with theta may move z by many of its sds, and is evaluated at each point anyway.
         where = "cpu" if jax.default_backend() == "cpu" else "accelerator"
-        pays = work > SHARING_PAYS[where] and not solver.uses_theta
-        self.rough = plan._replace(one_proposal=plan.one_proposal or pays)
+        pays = work > SHARING_PAYS[where] and not problem.solver.uses_theta
+        self.rough = problem._replace(one_proposal=problem.one_proposal or pays)
+
+    def _unknown(self) -> Modes:
+        """Modes of a block before its first sweep: Newton begins at the prior's mode."""
+        B = self.members.shape[1]
+        return Modes(jnp.full((B, self.model.z.size), jnp.nan), jnp.ones(B, bool))
+
+    @property
+    def modes(self) -> Float[np.ndarray, "N M"]:
+        """The mode of each group that the last sweep found, NaN where it found none."""
+        return self._of_groups([modes.begin for modes in self._modes], np.nan)
+
+    @property
+    def converged(self) -> Bool[np.ndarray, " N"]:
+        """Which groups' modes the last sweep found."""
+        return self._of_groups([modes.converged for modes in self._modes], True)
+
+    def _of_groups(self, blocks: list[Array], unknown: Any) -> np.ndarray:
+        """What blocks hold for their places, in the order of the groups."""
+        parts = jax.device_get(blocks)
+        found = np.full((len(self.source.sizes), *parts[0].shape[1:]), unknown, parts[0].dtype)
+        for members, part in zip(self.members, parts, strict=True):
+            found[members[members >= 0]] = part[members >= 0]
+        return found
 
     def __call__(self, centre: np.ndarray, thetas: np.ndarray, blocks: int) -> Expansion:
         """Expands F at `thetas` [S, D], with locals solved at `centre`, over the first blocks.
@@ -202,11 +218,16 @@ class Marginal:
         Not finite after a step too far, or where the model is at fault: the caller knows which.
         """
         padded, out = self._sweep(centre, thetas, blocks)
-        self.converged = np.asarray(out.converged)
-        self.first_bad_block = int(np.argmax(~np.isfinite(np.asarray(out.values)).all(1)))
-        self.newton_steps = int(out.steps) / blocks
+        self.newton_steps = float(out.steps) / blocks
         scale = self.groups_upto[-1] / self.groups_upto[blocks - 1]
         return self._with_prior(padded[: len(thetas)], out, scale)
+
+    def first_bad_block(self, theta: np.ndarray) -> int:
+        """The first block where F is not finite at theta; 0 where it is finite everywhere."""
+        for number in range(len(self.source)):
+            if not np.isfinite(self._sweep(theta, theta[None], [number])[1].values[0]):
+                return number
+        return 0
 
     def curvature(
         self,
@@ -241,19 +262,19 @@ class Marginal:
         """The gradient of F at each of any number of thetas, [n, D]."""
         scale, found = self.groups_upto[-1] / self.groups_upto[blocks - 1], []
         for some in self._chunks(thetas):
-            plan = self.rough if rough else self.plan
-            padded, out = self._sweep(centre, some, blocks, plan=plan)
+            problem = self.rough if rough else self.problem
+            padded, out = self._sweep(centre, some, blocks, problem=problem)
             prior = np.asarray(_prior_slopes(self.model, padded), np.float64)
-            found.append((prior + scale * np.asarray(out.slopes, np.float64))[: len(some)])
+            found.append((prior + scale * out.slopes)[: len(some)])
         return np.concatenate(found)
 
     def values(self, centre: np.ndarray, thetas: np.ndarray) -> np.ndarray:
         """F at each of any number of thetas [n, D], all groups included, [n]."""
         found = []
         for some in self._chunks(thetas):
-            padded, out = self._sweep(centre, some, len(self.members))
+            padded, out = self._sweep(centre, some, len(self.source))
             prior = np.asarray(log_priors(self.model, padded), np.float64)
-            found.append((np.asarray(out.values, np.float64).sum(0) + prior)[: len(some)])
+            found.append((out.values + prior)[: len(some)])
         return np.concatenate(found)
 
     def _chunks(self, thetas: np.ndarray) -> Iterator[np.ndarray]:
@@ -265,37 +286,29 @@ class Marginal:
 
     def bias(self, mean: np.ndarray) -> np.ndarray:
         """The slope, at the mean, of the bias that K draws leave in F, all groups included."""
-        out = self._sweep(mean, mean[None], len(self.members), of=(0.0, 1.0))[1]
-        return np.asarray(out.slopes[0], np.float64)
+        out = self._sweep(mean, mean[None], len(self.source), of=(0.0, 1.0))[1]
+        return np.asarray(out.slopes[0])
 
     def _sweep(
         self,
         centre: np.ndarray,
         thetas: np.ndarray,
-        blocks: int,
+        blocks: int | list[int],
         of: tuple[float, float] = (1.0, 0.0),
-        plan: Plan | None = None,
-    ) -> tuple[Array, Sweep]:
-        """A sweep at these points, repeated to fill the compiled shape; the next begins from here."""
-        if self.budget is not None:
+        problem: Problem | None = None,
+    ) -> tuple[Array, Sums]:
+        """A sweep at these points, repeated to fill the compiled shape; the next begins from here.
+
+        `blocks` says how many of the first blocks are swept, or which.
+        """
+        numbers = list(range(blocks)) if isinstance(blocks, int) else blocks
+        if self.budget is not None and isinstance(blocks, int):
             self.budget.steps += 1
         padded = jnp.asarray(np.resize(thetas, (self.points, len(centre))), self._dtype)
-        out = sweep(
-            self.model,
-            self.solver,
-            self.data,
-            plan or self.plan,
-            self.key,
-            jnp.asarray(centre, self._dtype),
-            padded,
-            jnp.asarray(len(thetas)),
-            self.members,
-            jnp.asarray(blocks),
-            jnp.asarray(of, self._dtype),
-            self.begin,
-        )
-        self.begin = out.begin
-        return padded, out
+        double = lambda x: jnp.asarray(x, self._dtype)
+        at = At(self.key, double(centre), padded, jnp.asarray(len(thetas)), double(of))
+        function = partial(sweep_block, problem or self.problem)
+        return padded, self.engine.sum(function, self.source, at, self._modes, numbers)
 
     def tell(self, value: float, precision: np.ndarray, blocks: int, points: int = 1) -> None:
         """Reports the ELBO that follows from E_q[F] and the precision of q(theta).
@@ -311,13 +324,13 @@ class Marginal:
     def _dtype(self) -> Any:
         return jnp.zeros(()).dtype
 
-    def _with_prior(self, thetas: Array, out: Sweep, scale: float) -> Expansion:
+    def _with_prior(self, thetas: Array, out: Sums, scale: float) -> Expansion:
         value, slope = log_priors(self.model, thetas), _prior_slopes(self.model, thetas)
-        groups = np.asarray(out.values, np.float64)[:, : len(thetas)].sum() / len(thetas)
+        groups = out.values[: len(thetas)].sum() / len(thetas)
         double = lambda x: np.asarray(x, np.float64)
         return Expansion(
             float(double(value).mean() + scale * groups),
-            double(slope).mean(0) + scale * double(out.slopes)[: len(thetas)].mean(0),
+            double(slope).mean(0) + scale * out.slopes[: len(thetas)].mean(0),
         )
 
 

@@ -97,7 +97,7 @@ def climb(
     mean, near, longest, fresh = start.mean, 0, LONGEST, not start.found
     here = F(mean, mean[None], blocks)
     if not here.finite:
-        raise NotFinite(F.first_bad_block)
+        raise NotFinite(F.first_bad_block(mean))
     P = start.precision if start.found else _first_precision(F, start, blocks)
     F.tell(here.value, P, blocks)
     for _ in range(most):

@@ -10,7 +10,7 @@ from jaxtyping import Array, PRNGKeyArray, Shaped
 from ramify._version import __version__
 from ramify.data.batch import Batch
 from ramify.data.groups import Groups
-from ramify.data.host import blocks
+from ramify.data.host import ranges
 from ramify.data.resident import whole
 from ramify.families.build import Family, method_of
 from ramify.models.model import Model
@@ -122,7 +122,7 @@ def _log_lik(
     check_memory(draws * n_rows * theta.theta.dtype.itemsize, None, what, cure)
     out: dict[str, np.ndarray] = {}
     for part in parts:
-        for block in blocks(part.given, part.at, rows=16_384, coarse=True):
+        for block in ranges(part.given, part.at, rows=16_384, coarse=True):
             given, at = block.batches
             found = _block_log_lik(part.family, model, given, at, theta, K)
             first = int(part.at.starts[block.start])

@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, Float64, PRNGKeyArray
 
 from ramify.data.batch import Batch
 from ramify.data.groups import Groups
-from ramify.data.host import blocks
+from ramify.data.host import ranges
 from ramify.families.branched import Branched
 from ramify.families.build import Family
 from ramify.inference.elbo import weigh
@@ -140,7 +140,7 @@ def log_predictive(
     total, influence = np.zeros(draws), 0.0
     for part in parts:
         rows = 16_384 if form != "per_row" else int(np.clip(_MATRIX // draws, 1, 16_384))
-        for block in blocks(part.given, part.at, rows=rows):
+        for block in ranges(part.given, part.at, rows=rows):
             given, at = block.batches
             if form == "joint":
                 total += _double(_test_sums(part.family, model, given, at, theta, local_draws))
@@ -173,7 +173,7 @@ def _sums(
 ) -> Float64[np.ndarray, " S"]:
     """Sum over all groups for each draw of their terms, or of their log likelihood alone."""
     total = np.zeros(draws.theta.shape[0])
-    for block in blocks(groups):
+    for block in ranges(groups):
         total += _double(_block_sums(family, model, block.batches[0], draws, what))
     return total
 
@@ -204,7 +204,7 @@ def _tight(
             'local_draws=1 or form="joint", or fit a branch(), amortized() or solved() family.'
         )
     total, variance = np.zeros(draws.theta.shape[0]), 0.0
-    for block in blocks(groups):
+    for block in ranges(groups):
         *sums, spread = _block_tight(family, model, block.batches[0], draws, local_draws)
         total += _double(sums)
         variance += float(np.asarray(spread, np.float64).mean())

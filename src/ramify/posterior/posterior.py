@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 from ramify.data.groups import Groups
-from ramify.data.host import blocks
+from ramify.data.host import ranges
 from ramify.families.build import covariance_of, method_of
 from ramify.numerics.memory import check_memory
 from ramify.numerics.precision import computing
@@ -129,7 +129,7 @@ class Posterior(Fitted):
         draw_theta, draw_block = computing(posterior_theta), computing(sample_block)
         theta = draw_theta(jax.random.key(seed), self.family, self.model, draws)
         places = max(_NUMBERS // (draws * self.model.z.size), 1)
-        for block in blocks(groups, places=min(places, 16_384)):
+        for block in ranges(groups, places=min(places, 16_384)):
             (batch,) = block.batches
             z = draw_block(self.family, self.model, batch, theta, K)
             real = slice(0, block.stop - block.start)

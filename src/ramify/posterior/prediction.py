@@ -13,7 +13,7 @@ from jaxtyping import Array, PRNGKeyArray, Shaped
 
 from ramify.data.batch import Batch, example
 from ramify.data.groups import Groups
-from ramify.data.host import blocks
+from ramify.data.host import ranges
 from ramify.data.tables import n_rows
 from ramify.families.build import Family
 from ramify.models.model import Model
@@ -150,7 +150,7 @@ def outcomes(task: Task) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     rows = int(np.clip(_NUMBERS // (task.draws * size), 1, 16_384))
     places = int(np.clip(_NUMBERS // (task.draws * task.model.z.size), 1, 16_384))
     for part in task.parts:
-        for block in blocks(part.given, part.at, rows=rows, places=places, coarse=True):
+        for block in ranges(part.given, part.at, rows=rows, places=places, coarse=True):
             given, at = block.batches
             out = _simulate(part.family, task.model, given, at, theta, task.local_draws, task.kind)
             first = int(part.at.starts[block.start])

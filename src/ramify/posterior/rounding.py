@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from ramify.data.batch import Batch
 from ramify.data.groups import Groups
-from ramify.data.host import blocks, pack
+from ramify.data.host import pack, ranges
 from ramify.families.branched import Branched
 from ramify.families.build import Family
 from ramify.models.model import Model
@@ -45,13 +45,12 @@ def rounding(family: Family, model: Model, groups: Groups, draws: Draws, value: 
         return 0.0
     few = Draws(draws.theta[:_DRAWS], draws.log_q[:_DRAWS], draws.keys[:_DRAWS])
     total = 0.0
-    for block in blocks(groups):
+    for block in ranges(groups):
         (batch,) = block.batches
         points = jax.tree.map(np.asarray, _points(family, model, batch, few))
-        R, B = batch.segment.shape[0], batch.index.shape[0]
         try:
             with jax.enable_x64(True):
-                same = pack(groups, block.start, block.stop, R, B)
+                same = pack(groups, block.members, batch.segment.shape[0])
                 double = lambda x: jnp.asarray(np.asarray(x, np.float64))
                 exact = _exact(model, same, double(few.theta), jax.tree.map(double, points))
                 total += float(np.mean(exact))

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Float64, PRNGKeyArray
 
 from ramify.data.batch import Batch
 from ramify.data.groups import Groups
-from ramify.data.host import blocks
+from ramify.data.host import ranges
 from ramify.families.branched import Branched
 from ramify.families.build import Family
 from ramify.families.conditional import Local
@@ -55,7 +55,7 @@ def theta_log_weights(
     if not isinstance(family, Branched):
         return total + _sums(family, model, groups, theta, "joint"), noise
     lean = len(groups) >= MANY
-    for block in blocks(groups):
+    for block in ranges(groups):
         high, low, apart = _marginal_block(family, model, block.batches[0], theta, K, lean)
         total += np.asarray(high, np.float64) + np.asarray(low, np.float64)
         noise += np.asarray(apart, np.float64)

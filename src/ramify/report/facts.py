@@ -12,7 +12,7 @@ from jaxtyping import Array, Float64, Int64, Shaped
 
 from ramify.data.batch import Batch, example
 from ramify.data.groups import Groups
-from ramify.data.host import blocks
+from ramify.data.host import ranges
 from ramify.families.branched import Branched
 from ramify.families.build import is_fixed
 from ramify.models.model import Model
@@ -108,7 +108,7 @@ def _centres(posterior: Posterior, groups: Groups) -> Float64[np.ndarray, "N E"]
     if not isinstance(posterior.family, Branched):
         return _flat(posterior, _locals(posterior, groups))[1].mean(0, dtype=np.float64)
     found = []
-    for block in blocks(groups):
+    for block in ranges(groups):
         values = _centre_block(posterior.family, posterior.model, block.batches[0])
         real = slice(0, block.stop - block.start)
         own = {name: np.asarray(value)[None, real] for name, value in values.items()}
