@@ -56,7 +56,10 @@ def test_the_tight_bound_closes_on_the_evidence(name, few, key, x64):
     @jax.jit
     def gaps(keys):
         bound = lambda K: jax.lax.map(  # noqa: E731
-            lambda k: weigh(k, family, model, batch, theta, K).bound, keys
+            lambda k: (
+                weigh(k, family.conditional(model, batch)(theta), model, batch, theta, K).bound
+            ),
+            keys,
         )
         return [log_evidences(theta, batch) - bound(K).mean(0) for K in (2, 64)]
 
@@ -71,7 +74,9 @@ def test_the_tight_estimate_is_the_sum_of_bounds(few, key, x64):
     key_theta, key_z = jax.random.split(key)
     key_z = jax.random.fold_in(key_z, 0)
     theta, log_q = family.theta.draw(jax.random.normal(key_theta, (1,)))
-    local = jax.jit(lambda k: weigh(k, family, model, batch, theta, 6).bound)(key_z).sum()
+    local = jax.jit(
+        lambda k: weigh(k, family.conditional(model, batch)(theta), model, batch, theta, 6).bound
+    )(key_z).sum()
     value = jax.jit(lambda k: tight(k, family, model, batch._replace(scale=jnp.array(3.0)), 6))(key)
     np.testing.assert_allclose(value, model.log_prior(theta) - log_q + 3 * local)
 
@@ -108,7 +113,8 @@ def local_gradients(name, K, few, key, draws=10_000):
         key_theta, key_z = jax.random.split(k)
         theta, _ = f.theta.draw(jax.random.normal(key_theta, (1,)))
         key_z = jax.random.fold_in(key_z, 0)
-        return weigh(key_z, f, model, batch, jax.lax.stop_gradient(theta), K).bound.sum()
+        fixed = jax.lax.stop_gradient(theta)
+        return weigh(key_z, f.conditional(model, batch)(fixed), model, batch, fixed, K).bound.sum()
 
     def both(k):
         doubly = eqx.filter_grad(lambda f: tight(k, f, model, batch, K))(family)

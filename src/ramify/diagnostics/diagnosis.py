@@ -1,7 +1,8 @@
 """Whether to trust a fit: importance weights of theta and of every group, and a verdict in words.
 
 A posterior approximation q is as good as the weights p/q of its own draws are even: see
-`numerics.psis` for k-hat, which says how even, and Yao et al., "Yes, but did it work?" (2018), for the idea.
+`numerics.psis` for k-hat, which says how even. The idea is that of Yao et al., "Yes, but did it
+work?" (2018).
 """
 
 from dataclasses import dataclass
@@ -13,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Float64, Int64, PRNGKeyArray, Shaped
 
-from ramify.data.batch import Batch
 from ramify.data.groups import Groups
 from ramify.data.host import ranges
 from ramify.diagnostics.verdict import Locals, Theta, Verdict, judge
@@ -27,10 +27,11 @@ from ramify.numerics.precision import computing
 from ramify.numerics.psis import effective_draws as effective_draws
 from ramify.numerics.psis import k_hat as k_hat
 from ramify.numerics.triangular import FREEDOM
+from ramify.posterior.conditioned import Conditioned, condition
 from ramify.posterior.draws import Draws, draw_theta
 from ramify.posterior.posterior import Posterior
 from ramify.posterior.prediction import labelled
-from ramify.posterior.theta_weights import WORK, affordable, solved_once, theta_log_weights
+from ramify.posterior.theta_weights import WORK, affordable, again_at_theta, theta_log_weights
 
 THETAS = 4  # draws of theta at which each group is judged
 FEWEST, MOST = 64, 256  # draws of z at each
@@ -143,7 +144,8 @@ def _judge_groups(posterior: Posterior, groups: Groups, key: PRNGKeyArray) -> tu
     K = int(np.clip(WORK // (4 * THETAS * (judged.n_rows + len(judged))), FEWEST, MOST))
     found = []
     for block in ranges(judged):
-        out = _local_block(family, model, block.batches[0], theta, K, tight)
+        known = condition(family, model, block.batches[0])
+        out = _local_block(known, model, theta, K, tight)
         real = slice(0, block.stop - block.start)
         weights, gap, converged = (np.asarray(x)[..., real] for x in out)
         own = np.asarray(weights, np.float64)
@@ -154,13 +156,13 @@ def _judge_groups(posterior: Posterior, groups: Groups, key: PRNGKeyArray) -> tu
 
 @eqx.filter_jit
 def _local_block(
-    family: Branched, model: Model, batch: Batch, draws: Draws, K: int, tight: bool
+    known: Conditioned, model: Model, draws: Draws, K: int, tight: bool
 ) -> tuple[Float[Array, "W B"], Float[Array, " B"], Bool[Array, " B"]]:
     """Log weights over their median at the same theta, the Gaussian's gap, and who converged.
 
     Weights are those of what draws come from: the Student t proposal of a tight fit, or the Gaussian.
     """
-    conditional, site = solved_once(family, model, batch, lean=False)
+    conditional, site, batch = again_at_theta(known, model, lean=False), known.site, known.batch
     converged = jnp.ones(len(batch.index), bool) if site is None else site.converged
     M = model.z.size
 

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ramify.data.batch import Batch
@@ -33,18 +32,20 @@ class Branched(eqx.Module):
     """q(theta) prod_i q(z_i | theta): the structure of the posterior itself (Definition 1)."""
 
     theta: Gaussian
-    local: Any  # Table | Amortizer | Solver: whoever has `conditional`
+    local: Any  # a `conditional.Supplier`: Table | Amortizer | Solver
     N: int = eqx.field(static=True)
     cloud: Cloud | None = None  # weighted draws that correct q(theta), where there are any
 
-    def theta_moments(self) -> tuple[Array, Array]:
-        """Mean and covariance of theta, unconstrained: of the cloud, where there is one."""
-        said = self.theta if self.cloud is None else self.cloud
-        return jnp.asarray(said.mean), jnp.asarray(said.covariance)
+    def prepare(self, model: Model, batch: Batch) -> Any:
+        """What the supplier works out for a block, once for all theta."""
+        return self.local.prepare(model, batch, self.theta.mean)
 
-    def conditional(self, model: Model, batch: Batch) -> Callable[[Array], Local]:
+    def conditional(
+        self, model: Model, batch: Batch, prepared: Any = None
+    ) -> Callable[[Array], Local]:
         """Theta -> q(z_i | theta) of the block's groups."""
-        return self.local.conditional(model, batch, self.theta.mean)
+        prepared = self.prepare(model, batch) if prepared is None else prepared
+        return self.local.conditional(model, batch, self.theta.mean, prepared)
 
     def draw(
         self, key: PRNGKeyArray, model: Model, batch: Batch, sign: float | Array = 1.0

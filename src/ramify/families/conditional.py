@@ -1,13 +1,14 @@
 """The Gaussian conditional q(z_i | theta) of a block, and the shape of a learned one."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ramify.data.batch import Batch
 from ramify.numerics.triangular import (
     Covariance,
     ScaleMap,
@@ -52,6 +53,25 @@ class Local(NamedTuple):
 
     def _log_det(self) -> Float[Array, " B"]:
         return log_det(self.scale, diagonal=self.scale.ndim == self.mean.ndim)
+
+
+@runtime_checkable
+class Supplier(Protocol):
+    """Supplies q(z_i | theta): what a table, a network and a solver have in common.
+
+    `prepare` does the work that does not depend on theta, once for a block. `conditional` then gives
+    the conditional for any theta. `centre` is the mean of q(theta).
+    """
+
+    def prepare(self, model: Any, batch: Batch, centre: Float[Array, " D"]) -> Any:
+        """What is worked out for a block, a tree of arrays."""
+        ...
+
+    def conditional(
+        self, model: Any, batch: Batch, centre: Float[Array, " D"], prepared: Any
+    ) -> Callable[[Float[Array, " D"]], Local]:
+        """Theta -> q(z_i | theta) of the block's groups."""
+        ...
 
 
 class Form(NamedTuple):

@@ -23,6 +23,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from ramify.data.batch import Batch
+from ramify.data.host import rounded
 from ramify.families.conditional import Local
 from ramify.families.newton import (
     Quadratic,
@@ -68,6 +69,7 @@ class Solver(eqx.Module):
         rounds: rounds of variational Newton; 0 gives Laplace's approximation.
         max_steps: Newton's budget.
         uses_theta: whether the likelihood of the fit involves theta, so that sites depend on it.
+        modes: of the groups of the fit, by number, NaN where unknown; None before a fit.
     """
 
     points: Float[Array, "Q M"]
@@ -75,14 +77,23 @@ class Solver(eqx.Module):
     rounds: int = eqx.field(static=True)
     max_steps: int = eqx.field(static=True)
     uses_theta: bool = eqx.field(static=True)
+    modes: Float[Array, "N M"] | None = None
+
+    def prepare(self, model: Model, batch: Batch, centre: Float[Array, " D"]) -> Site:
+        """Solves the block at the centre, from the modes of the fit where they are known."""
+        begin = self.begin(model, batch, centre)
+        if self.modes is not None:
+            known = self.modes.at[batch.index].get(mode="fill", fill_value=jnp.nan)
+            begin = jnp.where(jnp.isnan(known), begin, known)
+        return jax.lax.stop_gradient(self.solve(model, batch, centre, begin))
 
     def conditional(
-        self, model: Model, batch: Batch, centre: Float[Array, " D"]
+        self, model: Model, batch: Batch, centre: Array, prepared: Site
     ) -> Callable[[Float[Array, " D"]], Local]:
-        """Solves the block at the centre; the result recombines for any theta."""
-        site = jax.lax.stop_gradient(self.solve(model, batch, centre))
+        """Recombines the sites for any theta."""
+        del centre
         again = self.follows_theta(model, batch)
-        return lambda theta: recombine(model, batch, site, theta, again)
+        return lambda theta: recombine(model, batch, prepared, theta, again)
 
     def follows_theta(self, model: Model, batch: Batch) -> bool:
         """Whether these sites depend on theta: rows may bring it in that the fit did not have."""
@@ -93,11 +104,9 @@ class Solver(eqx.Module):
         model: Model,
         batch: Batch,
         centre: Float[Array, " D"],
-        begin: Float[Array, "B M"] | None = None,
+        begin: Float[Array, "B M"],
     ) -> Site:
-        """The site of every group at theta = centre, from `begin` or the prior's own mode."""
-        if begin is None:
-            begin = self.begin(model, batch, centre)
+        """The site of every group at theta = centre; Newton starts at `begin`."""
         climb = newton(model, batch, centre, begin, self.max_steps)
         scale, definite = safe_scale(climb.prior.curvature + climb.likelihood.curvature)
         none = jnp.zeros((len(self.points), *climb.z.shape))
@@ -117,9 +126,16 @@ class Solver(eqx.Module):
         begin = jnp.where((better & definite)[:, None], mode, zero) + scale @ _aside(model.z.size)
         if self.start is None:
             return begin
-        guess = self.start.conditional(model, batch, centre)(centre).mean
+        prepared = self.start.prepare(model, batch, centre)
+        guess = self.start.conditional(model, batch, centre, prepared)(centre).mean
         better = _objective(model, batch, centre, guess) > _objective(model, batch, centre, begin)
         return jnp.where(better[:, None], guess, begin)
+
+
+def padded_modes(modes: Float[np.ndarray, "N M"]) -> Float[Array, "padded M"]:
+    """The modes of a fit with room for more groups, so that programs serve data of similar size."""
+    room = rounded(len(modes), 8, coarse=True) - len(modes)
+    return jnp.asarray(np.pad(modes, ((0, room), (0, 0)), constant_values=np.nan))
 
 
 def _aside(M: int) -> np.ndarray:

@@ -20,12 +20,17 @@ class Table(eqx.Module):
     w: Float[Array, "N P"]
     form: Form = eqx.field(static=True)
 
-    def conditional(
-        self, model: Any, batch: Batch, centre: Float[Array, " D"]
-    ) -> Callable[[Float[Array, " D"]], Local]:
+    def prepare(self, model: Any, batch: Batch, centre: Array) -> Float[Array, "B P"]:
         """Looks the block's groups up by number."""
-        del model
-        return self.form.conditional(self.parameters(batch), centre)
+        del model, centre
+        return self.parameters(batch)
+
+    def conditional(
+        self, model: Any, batch: Batch, centre: Array, prepared: Float[Array, "B P"]
+    ) -> Callable[[Float[Array, " D"]], Local]:
+        """Theta -> q(z_i | theta)."""
+        del model, batch
+        return self.form.conditional(prepared, centre)
 
     def parameters(self, batch: Batch) -> Float[Array, "B P"]:
         """w_i = (b_i, W_i, scale_i) of the block's groups."""

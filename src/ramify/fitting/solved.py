@@ -15,6 +15,7 @@ from ramify.data.sources import on_device
 from ramify.engine.local import LocalEngine
 from ramify.families.branched import Branched
 from ramify.families.gaussian import Gaussian
+from ramify.families.solver import padded_modes
 from ramify.families.weighted_theta import Cloud
 from ramify.inference.failures import NonFiniteError, blame
 from ramify.inference.marginal import Marginal, OutOfBudget, Problem
@@ -67,7 +68,8 @@ def fit_solved(
     found = _search(model, groups, family, wish, budget)
     ended = budget.spent()
     learned, K = found.learned, found.local_draws
-    family = replace(family, theta=_gaussian(learned.mean, learned.precision))
+    local = replace(family.local, modes=padded_modes(found.marginal.modes))
+    family = replace(family, theta=_gaussian(learned.mean, learned.precision), local=local)
     about: dict[str, Any] = {}
     affordable = min(4000, CLOUD_WORK // (K * (groups.n_rows + len(groups))))
     # Those with K = 1 asked for the paper's bound, whose q(theta) is a Gaussian.

@@ -16,7 +16,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from ramify.data.batch import Batch
 from ramify.families.branched import Branched
 from ramify.families.build import Family
-from ramify.models.densities import group_log_lik
+from ramify.families.conditional import Local
+from ramify.models.densities import group_log_lik, log_joint
 from ramify.models.model import Model
 from ramify.numerics.points import group_points
 
@@ -111,19 +112,17 @@ class Weighted(NamedTuple):
 
 def weigh(
     key: PRNGKeyArray,
-    family: Branched,
+    local: Local,
     model: Model,
     batch: Batch,
     theta: Float[Array, " D"],
     local_draws: int,
 ) -> Weighted:
-    """K weighted draws of every group's z given theta."""
-    local = family.conditional(model, batch)(theta)
+    """K weighted draws of every group's z given theta, from its conditional `local`."""
 
     def one(noise: Float[Array, "B M"]) -> tuple[Array, Array]:
         z, log_q = local.propose(noise)
-        joint = model.log_local(theta, z, batch) + group_log_lik(model, theta, z, batch)
-        return z, joint - log_q
+        return z, log_joint(model, batch, theta, z) - log_q
 
     noise = group_points(key, batch.index, local_draws, local.mean.shape[-1])
     return Weighted(*jax.lax.map(one, noise, batch_size=8))
@@ -160,16 +159,16 @@ def tight(
     if estimator == "stl":
         log_q_theta = jax.lax.stop_gradient(family.theta).log_prob(theta, noise_theta)
     fixed = jax.lax.stop_gradient
-    weighted = fixed(weigh(key_z, family, model, batch, theta, local_draws))
-    share = jax.nn.softmax(weighted.log_weight, 0)
     moving = family.conditional(model, batch)(fixed(theta))
     still = fixed(moving)
+    weighted = fixed(weigh(key_z, still, model, batch, theta, local_draws))
+    share = jax.nn.softmax(weighted.log_weight, 0)
 
     def surrogate(k: tuple[Array, Array, Array]) -> Float[Array, " B"]:
         noise, share, z_fixed = k
         path, _ = moving.propose(noise)
         z = z_fixed + share[:, None] * (path - fixed(path))  # its gradient carries weight twice
-        joint = model.log_local(theta, z, batch) + group_log_lik(model, theta, z, batch)
+        joint = log_joint(model, batch, theta, z)
         return share * (joint - still.log_proposal(z, noise))
 
     noise = group_points(key_z, batch.index, local_draws, still.mean.shape[-1])

@@ -23,7 +23,7 @@ from ramify.families.conditional import Form
 from ramify.families.network import Amortizer
 from ramify.families.solver import MAX_DIM, solver
 from ramify.families.table import Table
-from ramify.models.densities import group_log_lik
+from ramify.models.densities import log_joint
 from ramify.models.model import Model
 from ramify.numerics.points import group_noise
 
@@ -50,7 +50,7 @@ def local_elbo(
         noise = group_noise(key_z, batch.index, (model.z.size,))
         z, log_q = conditional(theta).draw(noise)
         log_q = fixed(theta).log_prob(z, noise) if stl else log_q
-        return model.log_local(theta, z, batch) + group_log_lik(model, theta, z, batch) - log_q
+        return log_joint(model, batch, theta, z) - log_q
 
     return jnp.mean(jax.lax.map(one, jax.random.split(key, draws), batch_size=8), 0)
 

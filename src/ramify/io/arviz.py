@@ -12,9 +12,10 @@ from ramify.data.batch import Batch
 from ramify.data.groups import Groups
 from ramify.data.host import ranges
 from ramify.data.resident import whole
-from ramify.families.build import Family, method_of
+from ramify.families.build import method_of
 from ramify.models.model import Model
 from ramify.numerics.memory import check_memory
+from ramify.posterior.conditioned import Conditioned, condition
 from ramify.posterior.draws import Draws, local_sampler, map_draws, per_draw, posterior_theta
 from ramify.posterior.matching import Part
 
@@ -123,8 +124,8 @@ def _log_lik(
     out: dict[str, np.ndarray] = {}
     for part in parts:
         for block in ranges(part.given, part.at, rows=16_384, coarse=True):
-            given, at = block.batches
-            found = _block_log_lik(part.family, model, given, at, theta, K)
+            given, at = condition(part.family, model, block.batches[0]), block.batches[1]
+            found = _block_log_lik(given, model, at, theta, K)
             first = int(part.at.starts[block.start])
             count = int(part.at.sizes[block.start : block.stop].sum())
             rows = part.at.row_order[first : first + count]
@@ -136,12 +137,11 @@ def _log_lik(
 
 @eqx.filter_jit
 def _block_log_lik(
-    family: Family, model: Model, given: Batch, at: Batch, draws: Draws, local_draws: int
+    given: Conditioned, model: Model, at: Batch, draws: Draws, local_draws: int
 ) -> dict[str, Array]:
-    sample = local_sampler(family, model, given, local_draws)
+    sample = local_sampler(given, model, local_draws)
 
     def one(key: PRNGKeyArray, theta: Array) -> dict[str, Array]:
         return model.log_lik_sites(theta, at.at_rows(sample(key, theta)[0]), at)
 
-    size = per_draw(family, model, given, local_draws) + per_draw(family, model, at, 1)
-    return map_draws(one, draws, size)
+    return map_draws(one, draws, per_draw(given, model, local_draws, at))

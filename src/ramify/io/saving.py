@@ -206,6 +206,7 @@ def _describe_local(local: Any) -> dict[str, Any] | None:
     if isinstance(local, Solver):
         static = {"rounds": local.rounds, "max_steps": local.max_steps}
         static |= {"uses_theta": local.uses_theta, "points": local.points.shape}
+        static |= {"modes": None if local.modes is None else local.modes.shape}
         return {"is": "solver", **static, "start": _describe_local(local.start)}
     columns = {n: [v.shape for v in moments] for n, moments in local.columns.items()}
     return {
@@ -262,7 +263,9 @@ def _local(made_of: dict[str, Any] | None, encoder: Any) -> Any:
     if made_of["is"] == "solver":
         static = made_of["rounds"], made_of["max_steps"], made_of["uses_theta"]
         start = _local(made_of["start"], encoder)
-        return Solver(jnp.zeros(made_of["points"]), start, *static)
+        # Fits of the first release have no modes.
+        modes = None if made_of.get("modes") is None else jnp.zeros(made_of["modes"])
+        return Solver(jnp.zeros(made_of["points"]), start, *static, modes)
     form = Form(**made_of["form"])
     if made_of["is"] == "table":
         return Table(jnp.zeros((made_of["N"], sum(form.sizes))), form)

@@ -18,11 +18,12 @@ from ramify.families.conditional import Local
 from ramify.families.gaussian import Gaussian
 from ramify.families.joint import Joint
 from ramify.families.solver import Solver
-from ramify.models.densities import group_log_lik
+from ramify.models.densities import log_joint
 from ramify.models.model import Model
 from ramify.numerics.memory import chunk_size
 from ramify.numerics.points import group_noise
 from ramify.numerics.triangular import FREEDOM
+from ramify.posterior.conditioned import Conditioned
 
 Sampler = Callable[[PRNGKeyArray, Array], tuple[Array, Array]]
 
@@ -36,17 +37,6 @@ class Draws(NamedTuple):
     theta: Float[Array, "S D"]
     log_q: Float[Array, " S"]
     keys: PRNGKeyArray
-
-
-class Known(NamedTuple):
-    """A supplier whose answer for the block at hand has been worked out already."""
-
-    answer: Callable[[Array], Local]
-
-    def conditional(self, model: Model, batch: Batch, centre: Array) -> Callable[[Array], Local]:
-        """The answer."""
-        del model, batch, centre
-        return self.answer
 
 
 def posterior_theta(key: PRNGKeyArray, family: Family, model: Model, draws: int) -> Draws:
@@ -91,15 +81,16 @@ def _draw_joint(key: PRNGKeyArray, family: Joint, model: Model, draws: int) -> D
     return jax.lax.map(one, jnp.arange(draws), batch_size=chunk_size(draws, size))
 
 
-def local_sampler(family: Family, model: Model, batch: Batch, local_draws: int) -> Sampler:
-    """(key, theta) -> z of the block's groups and log q(z | theta); solved or looked up only once.
+def local_sampler(known: Conditioned, model: Model, local_draws: int) -> Sampler:
+    """(key, theta) -> z of the block's groups and log q(z | theta).
 
     With K = local_draws > 1, z is one of K draws, chosen by importance weight, so that it is closer
     to p(z | theta, y) than to q; log q has no meaning then and is zero.
     """
-    if isinstance(family, Joint):
-        return _joint_sampler(family, model, batch)
-    conditional = family.conditional(model, batch)
+    batch = known.batch
+    if isinstance(known.family, Joint):
+        return _joint_sampler(known.family, model, batch)
+    conditional = known.conditional(model)
 
     def plain(key: PRNGKeyArray, theta: Array) -> tuple[Array, Array]:
         return conditional(theta).draw(group_noise(key, batch.index, (model.z.size,)))
@@ -128,8 +119,7 @@ def _resample(
 
     def weighted(points: Float[Array, "B M"]) -> tuple[Array, Array]:
         z, log_q = local.propose(points)
-        joint = model.log_local(theta, z, batch) + group_log_lik(model, theta, z, batch)
-        return z, joint - log_q
+        return z, log_joint(model, batch, theta, z) - log_q
 
     normal, chi2, gumbel = jax.vmap(own, out_axes=1)(batch.index)
     points = normal * jnp.sqrt(FREEDOM / chi2)[..., None]
@@ -154,8 +144,16 @@ def everyone(family: Joint) -> Batch:
     return Batch({}, {}, none, index, 0 * index, none > 0, yes, jnp.ones(()))
 
 
-def per_draw(family: Family, model: Model, batch: Batch, local_draws: int) -> int:
-    """About how many numbers one draw of a block needs while it is worked on."""
+def per_draw(known: Conditioned, model: Model, local_draws: int, at: Batch | None = None) -> int:
+    """About how many numbers one draw of a block needs while it is worked on.
+
+    `at` is another block of the same groups, whose rows are looked at too.
+    """
+    size = _per_draw(known.family, model, known.batch, local_draws)
+    return size if at is None else size + _per_draw(known.family, model, at, 1)
+
+
+def _per_draw(family: Family, model: Model, batch: Batch, local_draws: int) -> int:
     R, B, M = batch.segment.shape[0], batch.index.shape[0], model.z.size
     at_once = 1 if local_draws == 1 else 8  # as weights are worked out
     size = at_once * R * (M + 4) + B * (M * M + 4 * M + local_draws * (2 * M + 4))
@@ -173,12 +171,12 @@ def map_draws(one: Callable[..., Any], draws: Draws, per_draw: int) -> Any:
 
 @eqx.filter_jit
 def sample_block(
-    family: Family, model: Model, batch: Batch, draws: Draws, local_draws: int
+    known: Conditioned, model: Model, draws: Draws, local_draws: int
 ) -> dict[str, Array]:
     """Named, constrained z of a block's groups for every draw: each [S, B, ...]."""
-    sample = local_sampler(family, model, batch, local_draws)
-    one = lambda key, theta: model.local_values(theta, sample(key, theta)[0], batch)
-    return map_draws(one, draws, per_draw(family, model, batch, local_draws))
+    sample = local_sampler(known, model, local_draws)
+    one = lambda key, theta: model.local_values(theta, sample(key, theta)[0], known.batch)
+    return map_draws(one, draws, per_draw(known, model, local_draws))
 
 
 def theta_values(model: Model, theta: Float[Array, "S D"]) -> dict[str, Any]:

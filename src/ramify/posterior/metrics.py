@@ -30,9 +30,9 @@ from ramify.inference.elbo import weigh
 from ramify.models.densities import sum_rows
 from ramify.models.model import Model, log_priors
 from ramify.numerics.sums import precise_sum
+from ramify.posterior.conditioned import Conditioned, condition
 from ramify.posterior.draws import (
     Draws,
-    Known,
     draw_theta,
     local_sampler,
     map_draws,
@@ -141,12 +141,13 @@ def log_predictive(
     for part in parts:
         rows = 16_384 if form != "per_row" else int(np.clip(_MATRIX // draws, 1, 16_384))
         for block in ranges(part.given, part.at, rows=rows):
-            given, at = block.batches
+            at = block.batches[1]
+            given = condition(part.family, model, block.batches[0])
             if form == "joint":
-                total += _double(_test_sums(part.family, model, given, at, theta, local_draws))
+                total += _double(_test_sums(given, model, at, theta, local_draws))
                 continue
             by_row = form == "per_row"
-            each, own = _test_means(part.family, model, given, at, theta, local_draws, by_row)
+            each, own = _test_means(given, model, at, theta, local_draws, by_row)
             influence = influence + np.asarray(own, np.float64)
             total += np.asarray(each, np.float64).sum()
     if form == "joint":
@@ -174,16 +175,17 @@ def _sums(
     """Sum over all groups for each draw of their terms, or of their log likelihood alone."""
     total = np.zeros(draws.theta.shape[0])
     for block in ranges(groups):
-        total += _double(_block_sums(family, model, block.batches[0], draws, what))
+        known = condition(family, model, block.batches[0])
+        total += _double(_block_sums(known, model, draws, what))
     return total
 
 
 @eqx.filter_jit
 def _block_sums(
-    family: Family, model: Model, batch: Batch, draws: Draws, what: str
+    known: Conditioned, model: Model, draws: Draws, what: str
 ) -> tuple[Float[Array, " S"], Float[Array, " S"]]:
     """Sum over a block's rows and groups of log p(y | z), and of log p(z) - log q(z) if joint."""
-    sample = local_sampler(family, model, batch, 1)
+    sample, batch = local_sampler(known, model, 1), known.batch
 
     def one(key: PRNGKeyArray, theta: Array) -> tuple[Array, Array]:
         z, log_q = sample(key, theta)
@@ -191,7 +193,7 @@ def _block_sums(
             return precise_sum(row_terms(model, theta, z, batch))
         return precise_sum(log_ratio_terms(model, theta, z, log_q, batch))
 
-    return map_draws(one, draws, per_draw(family, model, batch, 1))
+    return map_draws(one, draws, per_draw(known, model, 1))
 
 
 def _tight(
@@ -205,7 +207,8 @@ def _tight(
         )
     total, variance = np.zeros(draws.theta.shape[0]), 0.0
     for block in ranges(groups):
-        *sums, spread = _block_tight(family, model, block.batches[0], draws, local_draws)
+        known = condition(family, model, block.batches[0])
+        *sums, spread = _block_tight(known, model, draws, local_draws)
         total += _double(sums)
         variance += float(np.asarray(spread, np.float64).mean())
     return total, variance
@@ -213,14 +216,14 @@ def _tight(
 
 @eqx.filter_jit
 def _block_tight(
-    family: Branched, model: Model, batch: Batch, draws: Draws, local_draws: int
+    known: Conditioned, model: Model, draws: Draws, local_draws: int
 ) -> tuple[Float[Array, " S"], Float[Array, " S"], Float[Array, " S"]]:
-    known = Branched(family.theta, Known(family.conditional(model, batch)), family.N)
+    conditional, batch = known.conditional(model), known.batch
     mean = lambda w: jax.nn.logsumexp(w, 0) - jnp.log(w.shape[0])
     half = (local_draws + 1) // 2
 
     def one(key: PRNGKeyArray, theta: Array) -> tuple[Array, Array, Array]:
-        weighted = weigh(key, known, model, batch, theta, local_draws)
+        weighted = weigh(key, conditional(theta), model, batch, theta, local_draws)
         real = lambda x: jnp.where(batch.group_mask, x, 0)
         if local_draws < 2:
             return *precise_sum(real(weighted.bound)), jnp.zeros(())
@@ -228,41 +231,40 @@ def _block_tight(
         apart = mean(weighted.log_weight[:half]) - mean(weighted.log_weight[half:])
         return *precise_sum(real(weighted.bound)), jnp.sum(real(apart**2)) / 4
 
-    return map_draws(one, draws, per_draw(family, model, batch, max(local_draws, 2)))
+    return map_draws(one, draws, per_draw(known, model, max(local_draws, 2)))
 
 
 def _test_rows(
-    family: Family, model: Model, given: Batch, at: Batch, local_draws: int
+    given: Conditioned, model: Model, at: Batch, local_draws: int
 ) -> Callable[[PRNGKeyArray, Array], Float[Array, " R"]]:
     """(key, theta) -> log p(y_test | z, theta) of each row of `at`, with z drawn given `given`."""
-    sample = local_sampler(family, model, given, local_draws)
+    sample = local_sampler(given, model, local_draws)
 
     return lambda key, theta: row_terms(model, theta, sample(key, theta)[0], at)
 
 
 @eqx.filter_jit
 def _test_sums(
-    family: Family, model: Model, given: Batch, at: Batch, draws: Draws, local_draws: int
+    given: Conditioned, model: Model, at: Batch, draws: Draws, local_draws: int
 ) -> tuple[Float[Array, " S"], Float[Array, " S"]]:
-    rows = _test_rows(family, model, given, at, local_draws)
-    size = per_draw(family, model, given, local_draws) + per_draw(family, model, at, 1)
+    rows = _test_rows(given, model, at, local_draws)
+    size = per_draw(given, model, local_draws, at)
     return map_draws(lambda *x: precise_sum(rows(*x)), draws, size)
 
 
 @eqx.filter_jit
 def _test_means(
-    family: Family,
+    given: Conditioned,
     model: Model,
-    given: Batch,
     at: Batch,
     draws: Draws,
     local_draws: int,
     by_row: bool,
 ) -> tuple[Float[Array, " R_or_B"], Float[Array, " S"]]:
     """Log mean of each row's (or group's) likelihood, and each draw's pull on the total."""
-    rows = _test_rows(family, model, given, at, local_draws)
+    rows = _test_rows(given, model, at, local_draws)
     one = rows if by_row else lambda *x: sum_rows(rows(*x), at)
-    size = per_draw(family, model, given, local_draws) + per_draw(family, model, at, 1)
+    size = per_draw(given, model, local_draws, at)
     values = map_draws(one, draws, size)
     means = jax.nn.logsumexp(values, 0) - jnp.log(values.shape[0])
     return means, jnp.sum(jnp.exp(values - means[None]) - 1, 1)

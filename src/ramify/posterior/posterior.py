@@ -16,6 +16,7 @@ from ramify.numerics.memory import check_memory
 from ramify.numerics.precision import computing
 from ramify.posterior import metrics as _metrics
 from ramify.posterior import prediction as _predict
+from ramify.posterior.conditioned import condition
 from ramify.posterior.draws import draw_theta, posterior_theta, sample_block, theta_values
 from ramify.posterior.fitted import Fitted
 from ramify.posterior.matching import check_columns, matched
@@ -126,12 +127,13 @@ class Posterior(Fitted):
         self, draws: int, groups: Groups, seed: int, K: int
     ) -> Iterator[tuple[Shaped[np.ndarray, " B"], Named]]:
         # Each block by itself: between two of them runs the code of whoever asked.
-        draw_theta, draw_block = computing(posterior_theta), computing(sample_block)
+        draw_theta, see_block = computing(posterior_theta), computing(condition)
+        draw_block = computing(sample_block)
         theta = draw_theta(jax.random.key(seed), self.family, self.model, draws)
         places = max(_NUMBERS // (draws * self.model.z.size), 1)
         for block in ranges(groups, places=min(places, 16_384)):
-            (batch,) = block.batches
-            z = draw_block(self.family, self.model, batch, theta, K)
+            known = see_block(self.family, self.model, block.batches[0])
+            z = draw_block(known, self.model, theta, K)
             real = slice(0, block.stop - block.start)
             yield (
                 groups.labels[block.start : block.stop],

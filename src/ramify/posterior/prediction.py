@@ -17,6 +17,7 @@ from ramify.data.host import ranges
 from ramify.data.tables import n_rows
 from ramify.families.build import Family
 from ramify.models.model import Model
+from ramify.posterior.conditioned import Conditioned, condition
 from ramify.posterior.draws import Draws, local_sampler, map_draws, per_draw, posterior_theta
 from ramify.posterior.matching import Part, Source, check_columns
 
@@ -151,8 +152,8 @@ def outcomes(task: Task) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     places = int(np.clip(_NUMBERS // (task.draws * task.model.z.size), 1, 16_384))
     for part in task.parts:
         for block in ranges(part.given, part.at, rows=rows, places=places, coarse=True):
-            given, at = block.batches
-            out = _simulate(part.family, task.model, given, at, theta, task.local_draws, task.kind)
+            given, at = condition(part.family, task.model, block.batches[0]), block.batches[1]
+            out = _simulate(given, task.model, at, theta, task.local_draws, task.kind)
             first = int(part.at.starts[block.start])
             count = int(part.at.sizes[block.start : block.stop].sum())
             yield part.at.row_order[first : first + count], np.asarray(out)[:, :count]
@@ -160,16 +161,15 @@ def outcomes(task: Task) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 @eqx.filter_jit
 def _simulate(
-    family: Family,
+    given: Conditioned,
     model: Model,
-    given: Batch,
     at: Batch,
     draws: Draws,
     local_draws: int,
     kind: Kind,
 ) -> Array:
     """An outcome for each row of `at` and each draw, [S, R, ...]."""
-    sample = local_sampler(family, model, given, local_draws)
+    sample = local_sampler(given, model, local_draws)
     # Groups fold their numbers, below 2^31, into the draw's key; a block's rows come after those.
     rows = jnp.uint32(2**31) + at.index[0].astype(jnp.uint32)
 
@@ -177,8 +177,7 @@ def _simulate(
         z, _ = sample(key, theta)
         return _outcome(kind, model, jax.random.fold_in(key, rows), theta, at.at_rows(z), at)
 
-    size = per_draw(family, model, given, local_draws) + per_draw(family, model, at, 1)
-    return map_draws(one, draws, size)
+    return map_draws(one, draws, per_draw(given, model, local_draws, at))
 
 
 def summarise(

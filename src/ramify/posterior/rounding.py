@@ -23,6 +23,7 @@ from ramify.models.model import Model
 from ramify.numerics.points import group_noise
 from ramify.numerics.sums import precise_sum
 from ramify.numerics.triangular import log_density
+from ramify.posterior.conditioned import Conditioned, condition
 from ramify.posterior.draws import Draws, map_draws, per_draw
 
 _NATS = 1e5  # below this, rounding is of no interest
@@ -47,7 +48,7 @@ def rounding(family: Family, model: Model, groups: Groups, draws: Draws, value: 
     total = 0.0
     for block in ranges(groups):
         (batch,) = block.batches
-        points = jax.tree.map(np.asarray, _points(family, model, batch, few))
+        points = jax.tree.map(np.asarray, _points(condition(family, model, batch), model, few))
         try:
             with jax.enable_x64(True):
                 same = pack(groups, block.members, batch.segment.shape[0])
@@ -63,8 +64,8 @@ def rounding(family: Family, model: Model, groups: Groups, draws: Draws, value: 
 
 
 @eqx.filter_jit
-def _points(family: Branched, model: Model, batch: Batch, draws: Draws) -> Points:
-    conditional = family.conditional(model, batch)
+def _points(known: Conditioned, model: Model, draws: Draws) -> Points:
+    conditional, batch = known.conditional(model), known.batch
 
     def one(key: PRNGKeyArray, theta: Array) -> Points:
         local, noise = conditional(theta), group_noise(key, batch.index, (model.z.size,))
@@ -75,7 +76,7 @@ def _points(family: Branched, model: Model, batch: Batch, draws: Draws) -> Point
             z, noise, diagonal, *precise_sum(log_ratio_terms(model, theta, z, log_q, batch))
         )
 
-    return map_draws(one, draws, per_draw(family, model, batch, 1))
+    return map_draws(one, draws, per_draw(known, model, 1))
 
 
 @eqx.filter_jit

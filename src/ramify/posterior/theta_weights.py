@@ -1,6 +1,7 @@
 """Importance weights of theta, with every group's z integrated out: how good q(theta) is."""
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -15,7 +16,7 @@ from ramify.families.branched import Branched
 from ramify.families.build import Family
 from ramify.families.conditional import Local
 from ramify.families.newton import expand_local
-from ramify.families.solver import Site, Solver, recombine
+from ramify.families.solver import Site, recombine
 from ramify.inference.local_integral import (
     Parts,
     controlled,
@@ -27,6 +28,7 @@ from ramify.models.densities import log_joint
 from ramify.models.model import Model
 from ramify.numerics.points import group_points, quarter_sizes
 from ramify.numerics.sums import precise_sum
+from ramify.posterior.conditioned import Conditioned, condition
 from ramify.posterior.draws import Draws, map_draws, per_draw
 from ramify.posterior.metrics import _sums, _theta_terms
 
@@ -56,7 +58,8 @@ def theta_log_weights(
         return total + _sums(family, model, groups, theta, "joint"), noise
     lean = len(groups) >= MANY
     for block in ranges(groups):
-        high, low, apart = _marginal_block(family, model, block.batches[0], theta, K, lean)
+        known = condition(family, model, block.batches[0])
+        high, low, apart = _marginal_block(known, model, theta, K, lean)
         total += np.asarray(high, np.float64) + np.asarray(low, np.float64)
         noise += np.asarray(apart, np.float64)
     # A density may overflow at a draw far out: that draw counts for nothing, and not for all others.
@@ -66,17 +69,17 @@ def theta_log_weights(
 
 @eqx.filter_jit
 def _marginal_block(
-    family: Branched, model: Model, batch: Batch, theta: Draws, K: int, lean: bool
+    known: Conditioned, model: Model, theta: Draws, K: int, lean: bool
 ) -> tuple[Float[Array, " S"], Float[Array, " S"], Float[Array, " S"]]:
     """Sum over the block's groups of log p^(y_i | theta), freed of its 1/K bias, in two parts.
 
     All draws of theta share the groups' points, so that what is left of noise is a smooth function of
     theta. Half the difference between two independent halves of the points, which comes third, is a
-    sample of that function. `lean`: see `solved_once`.
+    sample of that function. `lean`: see `again_at_theta`.
     """
-    conditional, site = solved_once(family, model, batch, lean)
+    conditional, site, batch = again_at_theta(known, model, lean), known.site, known.batch
     points = group_points(theta.keys[0], batch.index, K, model.z.size)
-    again = site is not None and not lean and family.local.follows_theta(model, batch)
+    again = site is not None and not lean and known.local.follows_theta(model, batch)
 
     def one(_: PRNGKeyArray, value: Float[Array, " D"]) -> tuple[Array, Array, Array]:
         local = conditional(value)
@@ -89,7 +92,7 @@ def _marginal_block(
         total, apart = controlled(parts, definite)[0], _apart(parts, definite)
         return *precise_sum(real(total)), 0.5 * jnp.sum(real(apart))
 
-    return map_draws(one, theta, per_draw(family, model, batch, K))
+    return map_draws(one, theta, per_draw(known, model, K))
 
 
 class Drawn(NamedTuple):
@@ -134,24 +137,22 @@ def _with_control(
     return parts, definite & jnp.isfinite(volume)
 
 
-def solved_once(
-    family: Branched, model: Model, batch: Batch, lean: bool
-) -> tuple[Any, Site | None]:
-    """The block's conditional, and what it was solved to, where it was.
+def again_at_theta(
+    known: Conditioned, model: Model, lean: bool
+) -> Callable[[Float[Array, " D"]], Local]:
+    """Theta -> the block's conditional, solved again at each theta if its likelihood involves theta.
 
-    Where the likelihood involves theta, a solver's is solved again at each, as in the fit: z may be
-    many of its sds away there. `lean` leaves that out, which any proposal may, and which changes
-    little where theta is known well.
+    So it is in the fit: z may be many of its sds away there. `lean` leaves that out, which any
+    proposal may, and which changes little if theta is known well.
     """
-    local, centre = family.local, family.theta.mean
-    if not isinstance(local, Solver):
-        return family.conditional(model, batch), None
-    site = local.solve(model, batch, centre)
+    site, batch, local = known.site, known.batch, known.local
+    if site is None:
+        return known.conditional(model)
     if lean or not local.follows_theta(model, batch):
-        return (lambda theta: recombine(model, batch, site, theta, False)), site
+        return lambda theta: recombine(model, batch, site, theta, False)
 
     def solved_again(theta: Float[Array, " D"]) -> Local:
         there = local.solve(model, batch, theta, site.anchor)
         return Local(there.anchor, there.scale)
 
-    return solved_again, site
+    return solved_again

@@ -10,12 +10,13 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float64, Int64, Shaped
 
-from ramify.data.batch import Batch, example
+from ramify.data.batch import example
 from ramify.data.groups import Groups
 from ramify.data.host import ranges
 from ramify.families.branched import Branched
 from ramify.families.build import is_fixed
 from ramify.models.model import Model
+from ramify.posterior.conditioned import Conditioned, condition
 from ramify.posterior.matching import matched
 from ramify.posterior.posterior import Posterior
 
@@ -109,7 +110,8 @@ def _centres(posterior: Posterior, groups: Groups) -> Float64[np.ndarray, "N E"]
         return _flat(posterior, _locals(posterior, groups))[1].mean(0, dtype=np.float64)
     found = []
     for block in ranges(groups):
-        values = _centre_block(posterior.family, posterior.model, block.batches[0])
+        known = condition(posterior.family, posterior.model, block.batches[0])
+        values = _centre_block(known, posterior.model)
         real = slice(0, block.stop - block.start)
         own = {name: np.asarray(value)[None, real] for name, value in values.items()}
         found.append(_flat(posterior, own)[1][0])
@@ -123,9 +125,9 @@ def _locals(posterior: Posterior, groups: Groups) -> dict[str, np.ndarray]:
 
 
 @eqx.filter_jit
-def _centre_block(family: Branched, model: Model, batch: Batch) -> dict[str, Array]:
-    theta = family.theta.mean
-    return model.local_values(theta, family.conditional(model, batch)(theta).mean, batch)
+def _centre_block(known: Conditioned, model: Model) -> dict[str, Array]:
+    theta = known.family.theta.mean
+    return model.local_values(theta, known.conditional(model)(theta).mean, known.batch)
 
 
 def chosen(centre: Float64[np.ndarray, " N"]) -> Int64[np.ndarray, " G"]:

@@ -1,0 +1,65 @@
+"""A family that has seen a block: q(z_i | theta) worked out once, for every use after the fit.
+
+Solving a block, or running a network over it, is a program of its own, compiled once. Draws,
+predictions, metrics and diagnoses are small programs over what it returns.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import equinox as eqx
+from jaxtyping import Array
+
+from ramify.data.batch import Batch
+from ramify.families.branched import Branched
+from ramify.families.build import Family
+from ramify.families.conditional import Local
+from ramify.families.solver import Site, Solver
+from ramify.models.model import Model
+
+
+class Conditioned(eqx.Module):
+    """A family, a block, and what the family's supplier worked out for it.
+
+    Attributes:
+        family: the family, without the modes of the fit.
+        batch: the block.
+        prepared: a solver's sites, or the parameters of each group; None for a joint family.
+    """
+
+    family: Family
+    batch: Batch
+    prepared: Any
+
+    def conditional(self, model: Model) -> Callable[[Array], Local]:
+        """Theta -> q(z_i | theta) of the block's groups."""
+        assert isinstance(self.family, Branched)
+        return self.family.conditional(model, self.batch, self.prepared)
+
+    @property
+    def local(self) -> Any:
+        """The supplier of a branched family."""
+        assert isinstance(self.family, Branched)
+        return self.family.local
+
+    @property
+    def site(self) -> Site | None:
+        """What a solver solved the block to; None for other suppliers."""
+        return self.prepared if isinstance(self.prepared, Site) else None
+
+
+def condition(family: Family, model: Model, batch: Batch) -> Conditioned:
+    """Works out what the family knows of a block."""
+    if not isinstance(family, Branched):
+        return Conditioned(family, batch, None)
+    prepared = _prepare(family, model, batch)
+    if isinstance(family.local, Solver):
+        # Programs over a block do not depend on how many groups the fit had.
+        family = replace(family, local=replace(family.local, modes=None))
+    return Conditioned(family, batch, prepared)
+
+
+@eqx.filter_jit
+def _prepare(family: Branched, model: Model, batch: Batch) -> Any:
+    return family.prepare(model, batch)
