@@ -5,16 +5,16 @@ from importlib import import_module
 
 NAMES = {
     "cost": "step time and memory of branch and amortized against the number of groups",
-    "cpu": "hierarchical logistic regression with 10,000 groups, beside NumPyro and GPBoost",
+    "cpu": "hierarchical logistic regression with 10,000 groups, compared with NumPyro and GPBoost",
     "gpu": "the paper's largest problem: solved, and amortized with two recipes",
     "million": "`ramify fit` on 1,000,000 rows of 100,000 groups: wall time and peak memory",
-    "numpyro_cost": "step time of models said in NumPyro beside the same as three densities",
-    "predict": "a prediction for one group never seen, given its rows",
+    "numpyro_cost": "step time of NumPyro models compared with the same models as three densities",
+    "predict": "a prediction for one new group, given its rows",
 }
 
 
 def main() -> int:
-    """Hands the rest of the command line to the benchmark that its first word names."""
+    """Runs the benchmark named by the first word, with the rest of the command line."""
     words = sys.argv[1:]
     if words and words[0] in ("-h", "--help"):
         print(__doc__)

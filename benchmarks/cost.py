@@ -3,11 +3,11 @@
     python -m benchmarks cost                                  # 10^3 to 10^6 groups
     python -m benchmarks cost --max-groups 100000 --out cost.csv
 
-Every measurement has a process of its own, since a peak of memory can't be taken back. A step
-always sees about 4,096 rows. `state` is what the fit carries from step to step: the parameters, two
-moments of each for Adam, and averages. A branch family's grows with N, and so does its step, which
-moves every parameter; an amortized family's does not. `peak` is that of the whole process, data
-included (`device peak` where the device keeps count).
+Every measurement runs in its own process, because peak memory cannot be reset. A step always uses
+about 4,096 rows. `state` is the state of the fit between steps: the parameters, Adam's two moments of
+each, and averages. For a branch family the state grows with N, and so does the time of a step, which
+updates every parameter; for an amortized family neither does. `peak` is the peak memory of the whole
+process, data included (`device peak` if the device reports it).
 """
 
 import argparse

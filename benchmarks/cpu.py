@@ -1,17 +1,17 @@
-"""Hierarchical logistic regression on a CPU, beside what people use today.
+"""Hierarchical logistic regression on a CPU, compared with other tools.
 
     python -m benchmarks cpu                     # 10,000 groups, about 350,000 rows, M = 5, D = 20
     python -m benchmarks cpu --groups 1000 --tools ramify numpyro
 
-Ramify with its defaults, NumPyro's mean-field SVI (AutoNormal, every step sees all rows) and, where
-it is installed, GPBoost (independent slopes and intercepts, no posterior of their variances). Each
-has a fresh process of its own; its seconds run from the start of that process to the end of its
-summary: import, reading the data, compiling, fitting. `ramify-again` finds what `ramify` compiled in
-JAX's cache on disk, as the second `ramify fit` of a model on a command line does.
+The tools are Ramify with its defaults, NumPyro's mean-field SVI (AutoNormal, all rows in every step)
+and, if it is installed, GPBoost (independent slopes and intercepts, no posterior of their variances).
+Each runs in a new process. Its seconds run from the start of the process to the end of its summary:
+import, reading the data, compiling, fitting. `ramify-again` reuses the programs that `ramify` left in
+JAX's cache on disk, as a second `ramify fit` of the same model does.
 
-Errors are distances from the truth the data were drawn with, in posterior sds as Ramify estimates
-them: their root mean square is about 1 for an exact posterior. `L` is the Cholesky factor of the
-groups' covariance. `held out` is the log density of rows that no fit saw, per row.
+Errors are differences from the true values, in posterior sds estimated by Ramify: their root mean
+square is about 1 for an exact posterior. `L` is the Cholesky factor of the groups' covariance.
+`held out` is the log density per row of rows held out from all fits.
 """
 
 import argparse

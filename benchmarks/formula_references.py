@@ -5,7 +5,7 @@
 
 DATA is a folder with `lme4/lme4_sleepstudy.csv`, `lme4/lme4_VerbAgg.csv`, `lme4/lme4_InstEval.csv` (as
 R's lme4 has them) and `radon/radon.csv`. The design matrices, the priors and the models are written
-out here, without Ramify, so that agreement says something. `tests/test_formula_references.py` compares.
+out here without Ramify, as an independent check. `tests/test_formula_references.py` compares.
 """
 
 import argparse

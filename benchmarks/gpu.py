@@ -6,19 +6,19 @@
 One run fits the same simulated ratings with
 
 - `solved`, twice: cold (compiling included) and warm;
-- `amortized`, block covariance, by our recipe: the defaults of `rf.fit`;
-- `amortized`, block covariance, by the paper's: its map and start, plain pooling, 400 users a step,
+- `amortized`, block covariance, with our recipe: the defaults of `rf.fit`;
+- `amortized`, block covariance, with the paper's: its map and start, plain pooling, 400 users per step,
   Adam at 1e-3 with its step-size drop, total gradient.
 
-Seconds run from the call of `rf.fit` to its end: copying the data to the device is included,
-simulating them is not. Each line of JSON has one fit with its trace; the table compares them:
+Seconds run from the call of `rf.fit` to its return. They include copying the data to the device, but
+not simulating them. Each line of JSON has one fit with its trace; the table compares them:
 
 - `ELBO/rating` is the paper's bound (K = 1) at the end, on the same users for all, with few draws;
-- `to own end` is when the trace had come within 0.0005 nats per rating of where it ended;
-- `to best` is when it had come as near to the best of the fits: what it still had to rise, and what
-  it lacks at the end, are together less than that; `-` if never. Traces of steps are running means.
+- `to own end` is the time until the trace is within 0.0005 nats per rating of its final value;
+- `to best` is the time until it is within 0.0005 nats per rating of the best fit, counting the gap
+  between its own final ELBO and the best; `-` if never. Traces of steps are running means.
 
-Last comes what one sweep of `solved` over the data must cost at least, beside what it took.
+The last line compares the time of one sweep of `solved` over the data with a lower bound on it.
 """
 
 import argparse

@@ -2,8 +2,8 @@
 
     python -m benchmarks million [--rows 1000000] [--groups 100000] [--likelihood bernoulli]
 
-The table is made first (10 columns, of which the formula names four) and the command runs in a process
-of its own, whose largest resident size the operating system reports.
+The script first writes the table: 10 columns, four of them used by the formula. The command then runs in
+its own process, and the operating system reports its peak resident memory.
 """
 
 import argparse

@@ -1,12 +1,12 @@
-"""What it costs to say a model in NumPyro: step times beside the same model as three densities.
+"""The cost of writing a model in NumPyro: step times compared with the same model as three densities.
 
     python -m benchmarks numpyro_cost                     # a few minutes on two CPU cores
     python -m benchmarks numpyro_cost --rows 65536 --out numpyro_cost.csv
 
 Both models take the same steps on the same blocks, in turns, so that a busy machine slows both; the
 fastest chunk of each counts. For `solved` a step is a sweep over the groups. `ratio` is NumPyro's
-time over that of the densities: the aim is below 1.1. `make s` is what `from_numpyro` takes to look
-at the function and check it, once.
+time divided by that of the densities; the aim is below 1.1. `make s` is the time that `from_numpyro`
+takes to analyse and check the function, once.
 """
 
 import argparse

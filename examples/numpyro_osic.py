@@ -1,8 +1,8 @@
 """Lung capacity of patients over time: NumPyro's tutorial on hierarchical regression.
 
-Both models are those of "Bayesian Hierarchical Linear Regression" in the NumPyro documentation,
-word for word, but for one size: the number of smoking statuses was counted in the data, and is an
-argument now. The data are simulated in the likeness of the OSIC pulmonary fibrosis data.
+Both models are copied from "Bayesian Hierarchical Linear Regression" in the NumPyro documentation,
+with one change: the number of smoking statuses is an argument, and is not counted in the data. The
+data are simulated to resemble the OSIC pulmonary fibrosis data.
 
     python examples/numpyro_osic.py
 """

@@ -1,8 +1,8 @@
 """Admissions to Berkeley's departments: NumPyro's UCBadmit example.
 
-The generalized linear mixed model is that of the example, unchanged: it counts its departments in
-the group numbers it is given, and its latent sites have shapes in place of plates. The data are the
-twelve numbers of Bickel, Hammel and O'Connell (1975).
+The generalized linear mixed model is that of the example, unchanged. It counts the departments from
+the group numbers, and its latent sites have shapes instead of plates. The data are the twelve numbers
+of Bickel, Hammel and O'Connell (1975).
 
     python examples/numpyro_ucbadmit.py
 """
@@ -50,8 +50,9 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     groups = rf.Groups.from_table(ADMISSIONS, by="dept", rows=["male", "applications", "admit"])
     model = rf.from_numpyro(glmm, groups)
-    # Non-centred by hand: the rows hold theta, and z moves with it. A learned family follows that
-    # better than a solved one; best of all is to write the model centred (docs/translating.md).
+    # Non-centred by hand: the likelihood depends on theta, and the posterior of z changes with it. A
+    # learned family fits that better than a solved one. Better still, centre the model
+    # (docs/translating.md).
     posterior = rf.fit(model, groups, family=rf.branch(model, groups))
     print(posterior.summary())
     found = posterior.predict(ADMISSIONS, draws=args.draws)

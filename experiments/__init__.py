@@ -1,5 +1,5 @@
 """The paper, reproduced: `python -m experiments --help`, and README.md beside this file.
 
-Agrawal and Domke, "Amortized Variational Inference in Simple Hierarchical Models", NeurIPS 2021.
+Agrawal and Domke, "Amortized Variational Inference for Simple Hierarchical Models", NeurIPS 2021.
 Uses only the public names of ramify and what its users have installed.
 """

@@ -1,7 +1,7 @@
 """The documents hold what they say: their examples run, and the functions they name exist."""
 
-import importlib
 import importlib.util
+import pkgutil
 import re
 from pathlib import Path
 
@@ -37,14 +37,33 @@ def test_formulas_examples():
     run("docs/formulas.md")
 
 
-def test_math_names_functions_that_exist():
-    named = re.findall(r"`([a-z]+\.[a-z_]+)\.([A-Za-z_.]+)`", (ROOT / "docs/math.md").read_text())
-    named = [(module, path) for module, path in named if module.split(".")[0] in ROOMS]
-    assert len(named) > 50
-    for module, path in named:
-        found = importlib.import_module(f"ramify.{module}")
-        for name in path.split("."):
-            found = getattr(found, name)
+@pytest.mark.parametrize(
+    "page, least", [("docs/math.md", 50), ("docs/architecture.md", 50), ("CONTRIBUTING.md", 8)]
+)
+def test_pages_name_functions_that_exist(page, least):
+    """Every `room.module.name` of a page."""
+    found = re.findall(r"`([a-z]+(?:\.\w+){2,})`", (ROOT / page).read_text())
+    named = [name for name in found if name.split(".")[0] in ROOMS]
+    assert len(named) >= least
+    for name in named:
+        pkgutil.resolve_name(f"ramify.{name}")
+
+
+@pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md"])
+def test_pages_name_files_and_tests_that_exist(page):
+    """Every `folder/file` and `folder/`, and every `tests/file.py::name`."""
+    pattern = r"`((?:\w+/)+(?:\w+\.(?:py|md|html))?)(?:::(\w+))?`"
+    named = re.findall(pattern, (ROOT / page).read_text())
+    assert named
+    for path, name in named:
+        places = [ROOT / path, ROOT / "src/ramify" / path]
+        assert any(place.exists() for place in places), path
+        assert name in places[0].read_text() if name else True, f"{path}::{name}"
+
+
+def test_contributing_lists_every_room():
+    rooms = re.findall(r"^\| `(\w+)` \|", (ROOT / "CONTRIBUTING.md").read_text(), re.M)
+    assert set(rooms) == ROOMS and len(rooms) == len(ROOMS)
 
 
 def test_conjugate_example_knows_the_exact_evidence():
