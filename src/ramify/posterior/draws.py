@@ -18,6 +18,7 @@ from ramify.families.conditional import Local
 from ramify.families.gaussian import Gaussian
 from ramify.families.joint import Joint
 from ramify.families.solver import Solver
+from ramify.models.adapter import Adapter
 from ramify.models.densities import group_log_lik
 from ramify.models.model import Model
 from ramify.numerics.memory import chunk_size
@@ -173,19 +174,10 @@ def map_draws(one: Callable[..., Any], draws: Draws, per_draw: int) -> Any:
 
 @eqx.filter_jit
 def sample_block(
-    family: Family, model: Model, batch: Batch, draws: Draws, local_draws: int
+    family: Family, adapter: Adapter, batch: Batch, draws: Draws, local_draws: int
 ) -> dict[str, Array]:
     """Named, constrained z of a block's groups for every draw: each [S, B, ...]."""
+    model = adapter.model
     sample = local_sampler(family, model, batch, local_draws)
-    one = lambda key, theta: model.local_values(theta, sample(key, theta)[0], batch)
+    one = lambda key, theta: adapter.local_values(theta, sample(key, theta)[0], batch)
     return map_draws(one, draws, per_draw(family, model, batch, local_draws))
-
-
-def theta_values(model: Model, theta: Float[Array, "S D"]) -> dict[str, Any]:
-    """Named, constrained theta of every draw: each [S, ...]."""
-    return model.completed(_global_values(model, theta))
-
-
-@eqx.filter_jit
-def _global_values(model: Model, theta: Float[Array, "S D"]) -> dict[str, Array]:
-    return jax.vmap(model.global_values)(theta)
