@@ -174,7 +174,7 @@ def test_estimates_do_not_depend_on_order_or_blocks(fits, table, monkeypatch):
     found = fit.elbo(draws=20)
     assert found.se > 0.01
     assert float(fit.elbo(backwards, draws=20)) == pytest.approx(float(found), abs=1e-4)
-    monkeypatch.setattr(_metrics, "blocks", partial(_metrics.blocks, rows=4, places=2))
+    monkeypatch.setattr(_metrics, "ranges", partial(_metrics.ranges, rows=4, places=2))
     assert float(fit.elbo(draws=20)) == pytest.approx(float(found), abs=1e-4)
 
 

@@ -10,6 +10,7 @@ import pytest
 from ramify.data.groups import Groups
 from ramify.data.host import HostBlocks, KeptBlocks, pack, ranges, rounded
 from ramify.data.resident import ResidentBlocks, cut, to_device
+from ramify.numerics.chunks import in_chunks
 from ramify.numerics.memory import chunk_size
 from ramify.numerics.sums import precise_sum
 
@@ -99,8 +100,15 @@ def test_sums_lose_nothing():
     np.testing.assert_allclose(rows[0], values[:12].reshape(3, 4).sum(1), rtol=1e-6)
 
 
-def test_chunks_divide_the_draws():
-    assert chunk_size(1000, 2**22 // 300) == 250
-    assert chunk_size(7, 1) == 7
-    assert chunk_size(997, 2**22 // 100) == 100
+def test_chunks_are_few_powers_of_two():
+    assert {chunk_size(draws, 1) for draws in range(1, 17)} == {16}
+    assert {chunk_size(draws, 1) for draws in (17, 200, 1000, 10_000)} == {128}
+    assert chunk_size(1000, 2**22 // 50) == 32
     assert chunk_size(10, 2**40) == 1
+
+
+def test_points_in_chunks_are_all_the_points():
+    points = np.random.default_rng(0).normal(size=(7, 2)).astype(np.float32)
+    found = in_chunks(lambda x: {"sum": x.sum(1), "same": x}, points, size=3)
+    np.testing.assert_array_equal(found["same"], points)
+    np.testing.assert_allclose(found["sum"], points.sum(1), rtol=1e-6)

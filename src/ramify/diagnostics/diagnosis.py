@@ -28,7 +28,7 @@ from ramify.numerics.psis import effective_draws as effective_draws
 from ramify.numerics.psis import k_hat as k_hat
 from ramify.numerics.triangular import FREEDOM
 from ramify.posterior.conditioned import Conditioned, condition
-from ramify.posterior.draws import Draws, draw_theta
+from ramify.posterior.draws import Chunk, Draws, draw_theta, generator
 from ramify.posterior.posterior import Posterior
 from ramify.posterior.prediction import labelled
 from ramify.posterior.theta_weights import WORK, affordable, again_at_theta, theta_log_weights
@@ -140,12 +140,13 @@ def _judge_groups(posterior: Posterior, groups: Groups, key: PRNGKeyArray) -> tu
     within = np.cumsum(groups.sizes[order] + 1) <= 2 * WORK // (THETAS * FEWEST)
     within[0] = True
     judged = groups if within.all() else groups.subset(positions=np.sort(order[within]))
-    theta, tight = draw_theta(key, family, model, THETAS), posterior.local_draws > 1
+    thetas = next(draw_theta(key, family, model, THETAS).chunks(THETAS))
+    tight = posterior.local_draws > 1
     K = int(np.clip(WORK // (4 * THETAS * (judged.n_rows + len(judged))), FEWEST, MOST))
     found = []
     for block in ranges(judged):
         known = condition(family, model, block.batches[0])
-        out = _local_block(known, model, theta, K, tight)
+        out = _local_block(known, model, thetas, K, tight)
         real = slice(0, block.stop - block.start)
         weights, gap, converged = (np.asarray(x)[..., real] for x in out)
         own = np.asarray(weights, np.float64)
@@ -156,7 +157,7 @@ def _judge_groups(posterior: Posterior, groups: Groups, key: PRNGKeyArray) -> tu
 
 @eqx.filter_jit
 def _local_block(
-    known: Conditioned, model: Model, draws: Draws, K: int, tight: bool
+    known: Conditioned, model: Model, chunk: Chunk, K: int, tight: bool
 ) -> tuple[Float[Array, "W B"], Float[Array, " B"], Bool[Array, " B"]]:
     """Log weights over their median at the same theta, the Gaussian's gap, and who converged.
 
@@ -176,7 +177,7 @@ def _local_block(
         joint = jax.lax.map(lambda z: log_joint(model, batch, theta, z), z, batch_size=8)
         return _centred(joint - log_q), _gap(local, joint, z, log_q)
 
-    weights, gaps = jax.lax.map(lambda x: one(*x), (draws.keys, draws.theta))
+    weights, gaps = jax.lax.map(lambda x: one(*x), (chunk.keys(), jnp.asarray(chunk.theta)))
     gap = jnp.mean(gaps, 0)
     return weights.reshape(-1, weights.shape[-1]), gap, converged | ~batch.group_mask
 
@@ -212,13 +213,12 @@ def _proposal(
     if cloud is None:
         covariance = np.asarray(posterior.family.theta.covariance, np.float64)
         return drawn, np.sqrt(np.diagonal(covariance))
-    D, rng = len(cloud.mean), np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    D, rng = len(cloud.mean), generator(key)
     factor = np.linalg.cholesky(cloud.covariance * (FREEDOM - 2) / FREEDOM)
     points = rng.normal(size=(S, D)) / np.sqrt(rng.chisquare(FREEDOM, (S, 1)) / FREEDOM)
     log_q = -0.5 * (FREEDOM + D) * np.log1p(np.sum(points**2, 1) / FREEDOM)  # less a constant
-    new = Draws(jnp.asarray(cloud.mean + points @ factor.T), jnp.asarray(log_q), drawn.keys)
-    kind = drawn.theta.dtype
-    new = new._replace(theta=new.theta.astype(kind), log_q=new.log_q.astype(kind))
+    theta = (cloud.mean + points @ factor.T).astype(drawn.theta.dtype)
+    new = drawn._replace(theta=theta, log_q=log_q)
     return new, np.sqrt(np.diagonal(cloud.covariance))
 
 

@@ -7,10 +7,8 @@ this cloud; the ELBO remains that of q(theta).
 """
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Float64, PRNGKeyArray
+from jaxtyping import Array, Float, Float64
 
 
 class Cloud(eqx.Module):
@@ -42,19 +40,11 @@ class Cloud(eqx.Module):
         apart = np.asarray(self.points, np.float64) - self.mean
         return (self.weight[:, None] * apart).T @ apart
 
-    def draw(self, key: PRNGKeyArray, draws: int) -> Float[Array, "S D"]:
-        """Points chosen by weight; draw s is a function of (key, s) alone."""
-        share = jnp.asarray(np.cumsum(self.weight), self.points.dtype)
-        return _choose(key, self.points, share, draws)
-
-
-@eqx.filter_jit
-def _choose(
-    key: PRNGKeyArray, points: Float[Array, "T D"], share: Float[Array, " T"], draws: int
-) -> Float[Array, "S D"]:
-    one = lambda s: jax.random.uniform(jax.random.fold_in(key, s))
-    place = jnp.searchsorted(share, jax.vmap(one)(jnp.arange(draws)))
-    return points[jnp.minimum(place, len(share) - 1)]
+    def draw(self, rng: np.random.Generator, draws: int) -> Float[np.ndarray, "S D"]:
+        """Points chosen by weight; the first of them are the same for every number of draws."""
+        share = np.cumsum(self.weight)
+        place = np.searchsorted(share, rng.random(draws) * share[-1], side="right")
+        return np.asarray(self.points)[np.minimum(place, len(share) - 1)]
 
 
 def weighted_quantiles(

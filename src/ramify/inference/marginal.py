@@ -26,7 +26,7 @@ from ramify.families.conditional import Local
 from ramify.families.solver import Site, Solver, recombine
 from ramify.inference.local_integral import Weigh, weigh_block
 from ramify.inference.progress import Budget
-from ramify.models.model import Model, log_priors
+from ramify.models.model import Model
 from ramify.numerics.points import group_points
 
 # Posterior sds: a step short beside theta's skewness, and long beside the rounding of F's slope.
@@ -220,7 +220,7 @@ class Marginal:
         padded, out = self._sweep(centre, thetas, blocks)
         self.newton_steps = float(out.steps) / blocks
         scale = self.groups_upto[-1] / self.groups_upto[blocks - 1]
-        return self._with_prior(padded[: len(thetas)], out, scale)
+        return self._with_prior(padded, len(thetas), out, scale)
 
     def first_bad_block(self, theta: np.ndarray) -> int:
         """The first block where F is not finite at theta; 0 where it is finite everywhere."""
@@ -264,7 +264,7 @@ class Marginal:
         for some in self._chunks(thetas):
             problem = self.rough if rough else self.problem
             padded, out = self._sweep(centre, some, blocks, problem=problem)
-            prior = np.asarray(_prior_slopes(self.model, padded), np.float64)
+            prior = self._prior(padded)[1]
             found.append((prior + scale * out.slopes)[: len(some)])
         return np.concatenate(found)
 
@@ -273,7 +273,7 @@ class Marginal:
         found = []
         for some in self._chunks(thetas):
             padded, out = self._sweep(centre, some, len(self.source))
-            prior = np.asarray(log_priors(self.model, padded), np.float64)
+            prior = self._prior(padded)[0]
             found.append((out.values + prior)[: len(some)])
         return np.concatenate(found)
 
@@ -324,19 +324,23 @@ class Marginal:
     def _dtype(self) -> Any:
         return jnp.zeros(()).dtype
 
-    def _with_prior(self, thetas: Array, out: Sums, scale: float) -> Expansion:
-        value, slope = log_priors(self.model, thetas), _prior_slopes(self.model, thetas)
-        groups = out.values[: len(thetas)].sum() / len(thetas)
-        double = lambda x: np.asarray(x, np.float64)
-        return Expansion(
-            float(double(value).mean() + scale * groups),
-            double(slope).mean(0) + scale * out.slopes[: len(thetas)].mean(0),
-        )
+    def _with_prior(self, padded: Array, count: int, out: Sums, scale: float) -> Expansion:
+        """The mean over the first points of log p(theta) and the scaled sum over groups."""
+        value, slope = self._prior(padded)
+        mean = lambda prior, groups: (prior + scale * np.asarray(groups))[:count].mean(0)
+        return Expansion(float(mean(value, out.values)), mean(slope, out.slopes))
+
+    def _prior(self, thetas: Array) -> tuple[np.ndarray, np.ndarray]:
+        """Log p(theta) and its slope at each point, in float64."""
+        value, slope = jax.device_get(_expand_prior(self.model, thetas))
+        return value.astype(np.float64), slope.astype(np.float64)
 
 
 @eqx.filter_jit
-def _prior_slopes(model: Model, thetas: Float[Array, "S D"]) -> Float[Array, "S D"]:
-    return jax.vmap(jax.grad(model.log_prior))(thetas)
+def _expand_prior(
+    model: Model, thetas: Float[Array, "S D"]
+) -> tuple[Float[Array, " S"], Float[Array, "S D"]]:
+    return jax.vmap(jax.value_and_grad(model.log_prior))(thetas)
 
 
 def _symmetric(matrix: np.ndarray) -> np.ndarray:

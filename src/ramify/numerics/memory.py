@@ -3,20 +3,21 @@
 from pathlib import Path
 
 import jax
-import numpy as np
 
 
 def chunk_size(draws: int, per_draw: int) -> int:
-    """How many draws to take at once when each needs `per_draw` numbers of working memory.
+    """How many draws a program takes at once when each needs `per_draw` numbers of working memory.
 
-    A divisor of `draws` where there is one near enough: a remainder would be compiled as well.
+    A power of two, and one of few: every size is compiled anew.
+
+    Example:
+        >>> chunk_size(1000, 100) >= chunk_size(1000, 2**20) == 4
+        True
     """
-    budget = 2**22 if jax.default_backend() == "cpu" else 2**27
-    most = int(np.clip(budget // max(per_draw, 1), 1, draws))
-    for size in range(most, max(most // 2, 1) - 1, -1):
-        if draws % size == 0:
-            return size
-    return most
+    cpu = jax.default_backend() == "cpu"
+    room = max((2**22 if cpu else 2**27) // max(per_draw, 1), 1)
+    wanted = 16 if draws <= 16 else 128 if cpu else 1024
+    return min(wanted, 2 ** (room.bit_length() - 1))
 
 
 def check_memory(wanted: int, limit: int | float | None, what: str, cure: str) -> None:

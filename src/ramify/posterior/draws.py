@@ -1,105 +1,158 @@
-"""Draws of (theta, z) block by block: one theta for all blocks, noise that belongs to the group.
+"""Draws of (theta, z): theta on the host, z of a block a few draws at a time.
 
 Draw s of group i is a function of (key, s, i): not of the block it is in, nor of how many draws
-were asked for.
+were asked for. Numbers of draws are never shapes of a compiled program: draws come in chunks of a
+fixed size, and one program draws z for everything that is asked of a posterior.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ramify.data.batch import Batch
 from ramify.families.build import Family
 from ramify.families.conditional import Local
-from ramify.families.gaussian import Gaussian
 from ramify.families.joint import Joint
 from ramify.families.solver import Solver
+from ramify.models.adapter import Adapter
 from ramify.models.densities import log_joint
 from ramify.models.model import Model
+from ramify.numerics.chunks import put_together
 from ramify.numerics.memory import chunk_size
 from ramify.numerics.points import group_noise
 from ramify.numerics.triangular import FREEDOM
 from ramify.posterior.conditioned import Conditioned
 
-Sampler = Callable[[PRNGKeyArray, Array], tuple[Array, Array]]
-
 
 class Draws(NamedTuple):
-    """S draws of theta; `keys` make the locals that go with each.
+    """S draws of theta, on the host.
 
-    `log_q` is log q(theta), and for a joint family that of the whole draw.
+    `key` and a draw's number make the locals that go with it. `log_q` is log q(theta), and for a
+    joint family that of the whole draw.
     """
 
-    theta: Float[Array, "S D"]
-    log_q: Float[Array, " S"]
-    keys: PRNGKeyArray
+    theta: Float[np.ndarray, "S D"]
+    log_q: Float[np.ndarray, " S"]
+    key: PRNGKeyArray
+    numbers: Int[np.ndarray, " S"]
+
+    def chunks(self, size: int) -> Iterator["Chunk"]:
+        """All draws, `size` at a time; the last chunk is filled up with copies."""
+        for start in range(0, len(self.theta), size):
+            own = slice(start, start + size)
+            theta, numbers = self.theta[own], self.numbers[own]
+            filled = np.resize(theta, (size, theta.shape[1])), np.resize(numbers, size)
+            yield Chunk(self.key, filled[1], filled[0])
+
+
+class Chunk(NamedTuple):
+    """Some draws of theta, as many as a program takes; `keys` makes their locals' keys."""
+
+    key: PRNGKeyArray
+    numbers: Int[Array, " C"] | Int[np.ndarray, " C"]
+    theta: Float[Array, "C D"] | Float[np.ndarray, "C D"]
+
+    def keys(self, joint: bool = False) -> PRNGKeyArray:
+        """A key for each draw. A joint family draws theta again with it, others z alone."""
+        own = lambda number: jax.random.fold_in(self.key, number)
+        if joint:
+            return jax.vmap(own)(self.numbers)
+        return jax.vmap(lambda number: jax.random.split(own(number))[1])(self.numbers)
 
 
 def posterior_theta(key: PRNGKeyArray, family: Family, model: Model, draws: int) -> Draws:
-    """S draws of theta as the posterior has it: from the weighted cloud, where the fit has one.
+    """S draws of theta as the posterior has it: weighted draws, where the fit has them.
 
     Their density has no meaning then: metrics that need it draw from q(theta) itself.
     """
     found = draw_theta(key, family, model, draws)
     if isinstance(family, Joint) or family.cloud is None:
         return found
-    return found._replace(
-        theta=family.cloud.draw(key, draws), log_q=jnp.full_like(found.log_q, jnp.nan)
-    )
+    theta = family.cloud.draw(generator(key), draws).astype(found.theta.dtype)
+    return found._replace(theta=theta, log_q=np.full(draws, np.nan))
 
 
 def draw_theta(key: PRNGKeyArray, family: Family, model: Model, draws: int) -> Draws:
-    """S draws from q(theta)."""
+    """S draws from q(theta); the first of them are the same for every S."""
     if draws < 1:
         raise ValueError(f"draws must be at least 1; got {draws}.")
+    numbers = np.arange(draws, dtype=np.int32)
     if isinstance(family, Joint):
-        return _draw_joint(key, family, model, draws)
-    return _draw_gaussian(key, family.theta, draws)
+        return _draw_joint(key, family, model, numbers)
+    mean = np.asarray(family.theta.mean, np.float64)
+    scale = np.asarray(family.theta.scale, np.float64)
+    scale = np.diag(scale) if scale.ndim == 1 else scale
+    noise = generator(key).standard_normal((draws, len(mean)))
+    constant = 0.5 * len(mean) * np.log(2 * np.pi) + np.log(np.diag(scale)).sum()
+    theta = (mean + noise @ scale.T).astype(family.theta.mean.dtype)
+    return Draws(theta, -0.5 * np.sum(noise**2, 1) - constant, key, numbers)
+
+
+def generator(key: PRNGKeyArray) -> np.random.Generator:
+    """NumPy's randomness for a key: theta is D numbers, too few to compile anything for."""
+    return np.random.default_rng(np.asarray(jax.random.key_data(key)))
+
+
+def _draw_joint(key: PRNGKeyArray, family: Joint, model: Model, numbers: np.ndarray) -> Draws:
+    size = chunk_size(len(numbers), 4 * (family.D + family.N * family.M))
+    empty = np.zeros((len(numbers), family.D), family.theta.mean.dtype)
+    draws = Draws(empty, np.zeros(len(numbers)), key, numbers)
+    found = [_joint_chunk(chunk, family, model) for chunk in draws.chunks(size)]
+    theta, log_q = put_together(found, len(numbers))
+    return draws._replace(theta=theta, log_q=log_q.astype(np.float64))
 
 
 @eqx.filter_jit
-def _draw_gaussian(key: PRNGKeyArray, q: Gaussian, draws: int) -> Draws:
-    def one(number: Array) -> Draws:
-        key_theta, key_z = jax.random.split(jax.random.fold_in(key, number))
-        return Draws(*q.draw(jax.random.normal(key_theta, (q.dim,))), key_z)
-
-    return jax.lax.map(one, jnp.arange(draws), batch_size=chunk_size(draws, 4 * q.dim))
+def _joint_chunk(chunk: Chunk, family: Joint, model: Model) -> tuple[Array, Array]:
+    drawn = jax.vmap(lambda key: family.draw(key, model, everyone(family)))(chunk.keys(joint=True))
+    return drawn.theta, drawn.log_q_theta
 
 
-@eqx.filter_jit
-def _draw_joint(key: PRNGKeyArray, family: Joint, model: Model, draws: int) -> Draws:
-    def one(number: Array) -> Draws:
-        own = jax.random.fold_in(key, number)
-        draw = family.draw(own, model, everyone(family))
-        return Draws(draw.theta, draw.log_q_theta, own)
-
-    size = 4 * (family.D + family.N * family.M)
-    return jax.lax.map(one, jnp.arange(draws), batch_size=chunk_size(draws, size))
-
-
-def local_sampler(known: Conditioned, model: Model, local_draws: int) -> Sampler:
-    """(key, theta) -> z of the block's groups and log q(z | theta).
+def map_draws(
+    use: Callable[[Chunk, Array, Array], Any],
+    known: Conditioned,
+    model: Model,
+    draws: Draws,
+    local_draws: int,
+    at: Batch | None = None,
+) -> Any:
+    """`use(chunk, z [C, B, M], log_q [C, B])` of all draws, put together: [S, ...] each.
 
     With K = local_draws > 1, z is one of K draws, chosen by importance weight, so that it is closer
-    to p(z | theta, y) than to q; log q has no meaning then and is zero.
+    to p(z | theta, y) than to q; log q has no meaning then and is zero. `at` is another block whose
+    rows are used too.
     """
-    batch = known.batch
-    if isinstance(known.family, Joint):
-        return _joint_sampler(known.family, model, batch)
+    size = draws_at_once(known, model, len(draws.theta), local_draws, at)
+    found = []
+    for chunk in draws.chunks(size):
+        found.append(use(chunk, *draw_locals(known, model, chunk, local_draws)))
+    return put_together(found, len(draws.theta))
+
+
+@eqx.filter_jit
+def draw_locals(
+    known: Conditioned, model: Model, chunk: Chunk, local_draws: int
+) -> tuple[Float[Array, "C B M"], Float[Array, "C B"]]:
+    """Z of the block's groups for each draw of theta, and log q(z | theta)."""
+    family, batch = known.family, known.batch
+    if isinstance(family, Joint):
+        z = jax.vmap(lambda key: family.draw(key, model, everyone(family)).z)(chunk.keys(True))
+        return z[:, batch.index], jnp.zeros((len(z), len(batch.index)))
     conditional = known.conditional(model)
 
-    def plain(key: PRNGKeyArray, theta: Array) -> tuple[Array, Array]:
-        return conditional(theta).draw(group_noise(key, batch.index, (model.z.size,)))
-
-    def resampled(key: PRNGKeyArray, theta: Array) -> tuple[Array, Array]:
-        z = _resample(key, conditional(theta), model, batch, theta, local_draws)
+    def one(key: PRNGKeyArray, theta: Array) -> tuple[Array, Array]:
+        local = conditional(theta)
+        if local_draws == 1:
+            return local.draw(group_noise(key, batch.index, (model.z.size,)))
+        z = _resample(key, local, model, batch, theta, local_draws)
         return z, jnp.zeros(len(z))
 
-    return plain if local_draws == 1 else resampled
+    return jax.vmap(one)(chunk.keys(), jnp.asarray(chunk.theta))
 
 
 def _resample(
@@ -128,15 +181,6 @@ def _resample(
     return jnp.take_along_axis(z, jnp.argmax(score, 0)[None, :, None], 0)[0]
 
 
-def _joint_sampler(family: Joint, model: Model, batch: Batch) -> Sampler:
-    def sample(key: PRNGKeyArray, theta: Array) -> tuple[Array, Array]:
-        del theta  # the same key draws it again
-        z = family.draw(key, model, everyone(family)).z[batch.index]
-        return z, jnp.zeros(len(z))
-
-    return sample
-
-
 def everyone(family: Joint) -> Batch:
     """A batch of all groups without any data: what a joint family needs in order to draw."""
     index, yes = jnp.arange(family.N), jnp.ones(family.N, bool)
@@ -144,16 +188,17 @@ def everyone(family: Joint) -> Batch:
     return Batch({}, {}, none, index, 0 * index, none > 0, yes, jnp.ones(()))
 
 
-def per_draw(known: Conditioned, model: Model, local_draws: int, at: Batch | None = None) -> int:
-    """About how many numbers one draw of a block needs while it is worked on.
-
-    `at` is another block of the same groups, whose rows are looked at too.
-    """
+def draws_at_once(
+    known: Conditioned, model: Model, draws: int, local_draws: int, at: Batch | None = None
+) -> int:
+    """How many draws of a block a program takes: a power of two that memory has room for."""
     size = _per_draw(known.family, model, known.batch, local_draws)
-    return size if at is None else size + _per_draw(known.family, model, at, 1)
+    size += 0 if at is None else _per_draw(known.family, model, at, 1)
+    return chunk_size(draws, size)
 
 
 def _per_draw(family: Family, model: Model, batch: Batch, local_draws: int) -> int:
+    """About how many numbers one draw of a block needs while it is worked on."""
     R, B, M = batch.segment.shape[0], batch.index.shape[0], model.z.size
     at_once = 1 if local_draws == 1 else 8  # as weights are worked out
     size = at_once * R * (M + 4) + B * (M * M + 4 * M + local_draws * (2 * M + 4))
@@ -163,27 +208,16 @@ def _per_draw(family: Family, model: Model, batch: Batch, local_draws: int) -> i
     return size + (R * M * (M + 2) if again else 0)
 
 
-def map_draws(one: Callable[..., Any], draws: Draws, per_draw: int) -> Any:
-    """`one(key, theta)` of each draw, as many at once as memory allows."""
-    size = chunk_size(draws.theta.shape[0], per_draw)
-    return jax.lax.map(lambda x: one(*x), (draws.keys, draws.theta), batch_size=size)
-
-
-@eqx.filter_jit
 def sample_block(
-    known: Conditioned, model: Model, draws: Draws, local_draws: int
-) -> dict[str, Array]:
+    known: Conditioned, adapter: Adapter, draws: Draws, local_draws: int
+) -> dict[str, np.ndarray]:
     """Named, constrained z of a block's groups for every draw: each [S, B, ...]."""
-    sample = local_sampler(known, model, local_draws)
-    one = lambda key, theta: model.local_values(theta, sample(key, theta)[0], known.batch)
-    return map_draws(one, draws, per_draw(known, model, local_draws))
-
-
-def theta_values(model: Model, theta: Float[Array, "S D"]) -> dict[str, Any]:
-    """Named, constrained theta of every draw: each [S, ...]."""
-    return model.completed(_global_values(model, theta))
+    use = lambda chunk, z, _: _local_values(adapter, chunk.theta, z, known.batch)
+    return map_draws(use, known, adapter.model, draws, local_draws)
 
 
 @eqx.filter_jit
-def _global_values(model: Model, theta: Float[Array, "S D"]) -> dict[str, Array]:
-    return jax.vmap(model.global_values)(theta)
+def _local_values(
+    adapter: Adapter, theta: Array, z: Float[Array, "C B M"], batch: Batch
+) -> dict[str, Array]:
+    return jax.vmap(lambda theta, z: adapter.local_values(theta, z, batch))(theta, z)

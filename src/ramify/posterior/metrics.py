@@ -12,7 +12,7 @@ All blocks see the same draws of theta. What is kept of a block is one number pe
 two float32 parts, which the host adds up in float64.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Literal, get_args
 
 import equinox as eqx
@@ -29,14 +29,15 @@ from ramify.families.build import Family
 from ramify.inference.elbo import weigh
 from ramify.models.densities import sum_rows
 from ramify.models.model import Model, log_priors
+from ramify.numerics.chunks import put_together
 from ramify.numerics.sums import precise_sum
 from ramify.posterior.conditioned import Conditioned, condition
 from ramify.posterior.draws import (
+    Chunk,
     Draws,
     draw_theta,
-    local_sampler,
+    draws_at_once,
     map_draws,
-    per_draw,
     posterior_theta,
 )
 from ramify.posterior.matching import Part
@@ -119,7 +120,7 @@ def log_evidence(
         return _rounded(_log_mean_exp(total), 0.0, family, model, groups, theta)
     # All draws of theta share the groups' noise: log p^(y | theta) is then one smooth function, and
     # the noise shifts it as a whole where independent noise would drown the weights of theta.
-    shared = theta._replace(keys=jnp.broadcast_to(theta.keys[:1], theta.keys.shape))
+    shared = theta._replace(numbers=np.zeros_like(theta.numbers))
     local, variance = _tight(family, model, groups, shared, local_draws)
     found = _log_mean_exp(_theta_terms(model, theta) + local)
     return _rounded(found, variance, family, model, groups, theta)
@@ -137,22 +138,21 @@ def log_predictive(
     """Log mean of p(y_test | z, theta), in a form that `Posterior.log_predictive` describes."""
     _check_form("log_predictive", form, PredictiveForm)
     theta = posterior_theta(key, family, model, draws)
-    total, influence = np.zeros(draws), 0.0
+    total, influence = np.zeros(draws), np.zeros(draws)
+    rows = 16_384 if form != "per_row" else int(np.clip(_MATRIX // draws, 1, 16_384))
     for part in parts:
-        rows = 16_384 if form != "per_row" else int(np.clip(_MATRIX // draws, 1, 16_384))
         for block in ranges(part.given, part.at, rows=rows):
-            at = block.batches[1]
-            given = condition(part.family, model, block.batches[0])
+            given, at = condition(part.family, model, block.batches[0]), block.batches[1]
             if form == "joint":
-                total += _double(_test_sums(given, model, at, theta, local_draws))
+                use = lambda chunk, z, _: _test_sums(model, chunk, z, at)  # noqa: B023
+                total += _double(map_draws(use, given, model, theta, local_draws, at))
                 continue
-            by_row = form == "per_row"
-            each, own = _test_means(given, model, at, theta, local_draws, by_row)
-            influence = influence + np.asarray(own, np.float64)
-            total += np.asarray(each, np.float64).sum()
+            use = lambda chunk, z, _: _test_values(model, chunk, z, at, form == "per_row")  # noqa: B023
+            found = _log_means(map_draws(use, given, model, theta, local_draws, at))
+            total, influence = total + found[0], influence + found[1]
     if form == "joint":
         return _log_mean_exp(total)
-    return Estimate(total[0], _standard_error(np.broadcast_to(influence, draws)), draws=draws)
+    return Estimate(total[0], _standard_error(influence), draws=draws)
 
 
 def _rounded(
@@ -173,27 +173,26 @@ def _sums(
     family: Family, model: Model, groups: Groups, draws: Draws, what: str
 ) -> Float64[np.ndarray, " S"]:
     """Sum over all groups for each draw of their terms, or of their log likelihood alone."""
-    total = np.zeros(draws.theta.shape[0])
+    total = np.zeros(len(draws.theta))
     for block in ranges(groups):
         known = condition(family, model, block.batches[0])
-        total += _double(_block_sums(known, model, draws, what))
+        use = lambda chunk, z, log_q: _block_sums(model, chunk, z, log_q, known.batch, what)  # noqa: B023
+        total += _double(map_draws(use, known, model, draws, 1))
     return total
 
 
 @eqx.filter_jit
 def _block_sums(
-    known: Conditioned, model: Model, draws: Draws, what: str
-) -> tuple[Float[Array, " S"], Float[Array, " S"]]:
+    model: Model, chunk: Chunk, z: Array, log_q: Array, batch: Batch, what: str
+) -> tuple[Float[Array, " C"], Float[Array, " C"]]:
     """Sum over a block's rows and groups of log p(y | z), and of log p(z) - log q(z) if joint."""
-    sample, batch = local_sampler(known, model, 1), known.batch
 
-    def one(key: PRNGKeyArray, theta: Array) -> tuple[Array, Array]:
-        z, log_q = sample(key, theta)
+    def one(theta: Array, z: Array, log_q: Array) -> tuple[Array, Array]:
         if what == "likelihood":
             return precise_sum(row_terms(model, theta, z, batch))
         return precise_sum(log_ratio_terms(model, theta, z, log_q, batch))
 
-    return map_draws(one, draws, per_draw(known, model, 1))
+    return jax.vmap(one)(jnp.asarray(chunk.theta), z, log_q)
 
 
 def _tight(
@@ -205,10 +204,12 @@ def _tight(
             "local draws need q(z_i | theta) of each group, and joint() has none: use "
             'local_draws=1 or form="joint", or fit a branch(), amortized() or solved() family.'
         )
-    total, variance = np.zeros(draws.theta.shape[0]), 0.0
+    total, variance, S = np.zeros(len(draws.theta)), 0.0, len(draws.theta)
     for block in ranges(groups):
         known = condition(family, model, block.batches[0])
-        *sums, spread = _block_tight(known, model, draws, local_draws)
+        size = draws_at_once(known, model, S, max(local_draws, 2))
+        found = [_block_tight(known, model, chunk, local_draws) for chunk in draws.chunks(size)]
+        *sums, spread = put_together(found, S)
         total += _double(sums)
         variance += float(np.asarray(spread, np.float64).mean())
     return total, variance
@@ -216,8 +217,8 @@ def _tight(
 
 @eqx.filter_jit
 def _block_tight(
-    known: Conditioned, model: Model, draws: Draws, local_draws: int
-) -> tuple[Float[Array, " S"], Float[Array, " S"], Float[Array, " S"]]:
+    known: Conditioned, model: Model, chunk: Chunk, local_draws: int
+) -> tuple[Float[Array, " C"], Float[Array, " C"], Float[Array, " C"]]:
     conditional, batch = known.conditional(model), known.batch
     mean = lambda w: jax.nn.logsumexp(w, 0) - jnp.log(w.shape[0])
     half = (local_draws + 1) // 2
@@ -231,43 +232,39 @@ def _block_tight(
         apart = mean(weighted.log_weight[:half]) - mean(weighted.log_weight[half:])
         return *precise_sum(real(weighted.bound)), jnp.sum(real(apart**2)) / 4
 
-    return map_draws(one, draws, per_draw(known, model, max(local_draws, 2)))
-
-
-def _test_rows(
-    given: Conditioned, model: Model, at: Batch, local_draws: int
-) -> Callable[[PRNGKeyArray, Array], Float[Array, " R"]]:
-    """(key, theta) -> log p(y_test | z, theta) of each row of `at`, with z drawn given `given`."""
-    sample = local_sampler(given, model, local_draws)
-
-    return lambda key, theta: row_terms(model, theta, sample(key, theta)[0], at)
+    return jax.vmap(one)(chunk.keys(), jnp.asarray(chunk.theta))
 
 
 @eqx.filter_jit
-def _test_sums(
-    given: Conditioned, model: Model, at: Batch, draws: Draws, local_draws: int
-) -> tuple[Float[Array, " S"], Float[Array, " S"]]:
-    rows = _test_rows(given, model, at, local_draws)
-    size = per_draw(given, model, local_draws, at)
-    return map_draws(lambda *x: precise_sum(rows(*x)), draws, size)
+def _test_sums(model: Model, chunk: Chunk, z: Array, at: Batch) -> tuple[Array, Array]:
+    """Sum over the rows of `at` of log p(y_test | z, theta), for each draw."""
+    one = lambda theta, z: precise_sum(row_terms(model, theta, z, at))
+    return jax.vmap(one)(jnp.asarray(chunk.theta), z)
 
 
 @eqx.filter_jit
-def _test_means(
-    given: Conditioned,
-    model: Model,
-    at: Batch,
-    draws: Draws,
-    local_draws: int,
-    by_row: bool,
-) -> tuple[Float[Array, " R_or_B"], Float[Array, " S"]]:
-    """Log mean of each row's (or group's) likelihood, and each draw's pull on the total."""
-    rows = _test_rows(given, model, at, local_draws)
-    one = rows if by_row else lambda *x: sum_rows(rows(*x), at)
-    size = per_draw(given, model, local_draws, at)
-    values = map_draws(one, draws, size)
-    means = jax.nn.logsumexp(values, 0) - jnp.log(values.shape[0])
-    return means, jnp.sum(jnp.exp(values - means[None]) - 1, 1)
+def _test_values(
+    model: Model, chunk: Chunk, z: Array, at: Batch, by_row: bool
+) -> Float[Array, "C R_or_B"]:
+    """Log p(y_test | z, theta) of each row of `at`, or of each group's rows, for each draw."""
+
+    def one(theta: Array, z: Array) -> Array:
+        rows = row_terms(model, theta, z, at)
+        return rows if by_row else sum_rows(rows, at)
+
+    return jax.vmap(one)(jnp.asarray(chunk.theta), z)
+
+
+def _log_means(
+    values: Float[np.ndarray, "S n"],
+) -> tuple[float, Float64[np.ndarray, " S"]]:
+    """Sum over columns of their log means over draws, and each draw's pull on that sum."""
+    top = values.max(0)
+    weight = np.exp(values - np.where(np.isfinite(top), top, 0.0), dtype=np.float64)
+    mean = weight.mean(0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        pull = np.where(mean > 0, weight / mean, 1.0) - 1
+        return float(np.sum(np.log(mean) + top)), pull.sum(1)
 
 
 def _double(parts: Any) -> Float64[np.ndarray, " S"]:

@@ -24,7 +24,7 @@ from ramify.numerics.points import group_noise
 from ramify.numerics.sums import precise_sum
 from ramify.numerics.triangular import log_density
 from ramify.posterior.conditioned import Conditioned, condition
-from ramify.posterior.draws import Draws, map_draws, per_draw
+from ramify.posterior.draws import Chunk, Draws
 
 _NATS = 1e5  # below this, rounding is of no interest
 _DRAWS = 2
@@ -44,7 +44,7 @@ def rounding(family: Family, model: Model, groups: Groups, draws: Draws, value: 
     """What to add to a float32 sum of log p(y, z) - log q(z) over all groups, near `value` nats."""
     if abs(value) < _NATS or not isinstance(family, Branched) or draws.theta.dtype == jnp.float64:
         return 0.0
-    few = Draws(draws.theta[:_DRAWS], draws.log_q[:_DRAWS], draws.keys[:_DRAWS])
+    few = next(draws.chunks(_DRAWS))
     total = 0.0
     for block in ranges(groups):
         (batch,) = block.batches
@@ -64,7 +64,7 @@ def rounding(family: Family, model: Model, groups: Groups, draws: Draws, value: 
 
 
 @eqx.filter_jit
-def _points(known: Conditioned, model: Model, draws: Draws) -> Points:
+def _points(known: Conditioned, model: Model, chunk: Chunk) -> Points:
     conditional, batch = known.conditional(model), known.batch
 
     def one(key: PRNGKeyArray, theta: Array) -> Points:
@@ -76,7 +76,7 @@ def _points(known: Conditioned, model: Model, draws: Draws) -> Points:
             z, noise, diagonal, *precise_sum(log_ratio_terms(model, theta, z, log_q, batch))
         )
 
-    return map_draws(one, draws, per_draw(known, model, 1))
+    return jax.vmap(one)(chunk.keys(), jnp.asarray(chunk.theta))
 
 
 @eqx.filter_jit

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Float64, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Float64
 
 from ramify.data.batch import Batch
 from ramify.data.groups import Groups
@@ -26,10 +26,11 @@ from ramify.inference.local_integral import (
 )
 from ramify.models.densities import log_joint
 from ramify.models.model import Model
+from ramify.numerics.chunks import put_together
 from ramify.numerics.points import group_points, quarter_sizes
 from ramify.numerics.sums import precise_sum
 from ramify.posterior.conditioned import Conditioned, condition
-from ramify.posterior.draws import Draws, map_draws, per_draw
+from ramify.posterior.draws import Chunk, Draws, draws_at_once
 from ramify.posterior.metrics import _sums, _theta_terms
 
 WORK = 2**27  # evaluations of a row's likelihood, about: some seconds on two cores
@@ -59,7 +60,9 @@ def theta_log_weights(
     lean = len(groups) >= MANY
     for block in ranges(groups):
         known = condition(family, model, block.batches[0])
-        high, low, apart = _marginal_block(known, model, theta, K, lean)
+        size = draws_at_once(known, model, len(total), K)
+        found = [_marginal_block(known, model, chunk, K, lean) for chunk in theta.chunks(size)]
+        high, low, apart = put_together(found, len(total))
         total += np.asarray(high, np.float64) + np.asarray(low, np.float64)
         noise += np.asarray(apart, np.float64)
     # A density may overflow at a draw far out: that draw counts for nothing, and not for all others.
@@ -69,7 +72,7 @@ def theta_log_weights(
 
 @eqx.filter_jit
 def _marginal_block(
-    known: Conditioned, model: Model, theta: Draws, K: int, lean: bool
+    known: Conditioned, model: Model, chunk: Chunk, K: int, lean: bool
 ) -> tuple[Float[Array, " S"], Float[Array, " S"], Float[Array, " S"]]:
     """Sum over the block's groups of log p^(y_i | theta), freed of its 1/K bias, in two parts.
 
@@ -78,10 +81,10 @@ def _marginal_block(
     sample of that function. `lean`: see `again_at_theta`.
     """
     conditional, site, batch = again_at_theta(known, model, lean), known.site, known.batch
-    points = group_points(theta.keys[0], batch.index, K, model.z.size)
+    points = group_points(jax.random.fold_in(chunk.key, 0), batch.index, K, model.z.size)
     again = site is not None and not lean and known.local.follows_theta(model, batch)
 
-    def one(_: PRNGKeyArray, value: Float[Array, " D"]) -> tuple[Array, Array, Array]:
+    def one(value: Float[Array, " D"]) -> tuple[Array, Array, Array]:
         local = conditional(value)
         z, log_q = jax.vmap(local.propose)(points)
         weigh = lambda z: log_joint(model, batch, value, z)
@@ -92,7 +95,7 @@ def _marginal_block(
         total, apart = controlled(parts, definite)[0], _apart(parts, definite)
         return *precise_sum(real(total)), 0.5 * jnp.sum(real(apart))
 
-    return map_draws(one, theta, per_draw(known, model, K))
+    return jax.vmap(one)(jnp.asarray(chunk.theta))
 
 
 class Drawn(NamedTuple):

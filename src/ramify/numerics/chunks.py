@@ -1,0 +1,34 @@
+"""Functions of many points in chunks of one size, so that the number of points is never a shape."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Shaped
+
+CHUNK = 1024
+
+
+def in_chunks(
+    function: Callable[[Any], Any], points: Shaped[np.ndarray, "S ..."], size: int = CHUNK
+) -> Any:
+    """`function` of all points, `size` at a time; its results put together on the host.
+
+    The last chunk is filled up with copies, whose results are dropped.
+
+    Example:
+        >>> in_chunks(lambda x: 2 * x, np.arange(3.0), size=2).tolist()
+        [0.0, 2.0, 4.0]
+    """
+    found = []
+    for start in range(0, len(points), size):
+        own = points[start : start + size]
+        found.append(function(jnp.asarray(np.resize(own, (size, *own.shape[1:])))))
+    return put_together(found, len(points))
+
+
+def put_together(chunks: list[Any], count: int) -> Any:
+    """Results of chunks as one array each, on the host, without the copies that fill the last."""
+    return jax.tree.map(lambda *parts: np.concatenate(parts)[:count], *jax.device_get(chunks))
