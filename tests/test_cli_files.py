@@ -6,7 +6,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from cli_case import FORMULA, line, ramify, shops
-from ramify.cli.files import formula_columns, read_table, write_table
+from ramify.cli.files import read_table, write_table
+from ramify.frontends.formula.text import formula_columns
 
 
 @pytest.mark.parametrize(

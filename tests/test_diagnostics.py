@@ -141,7 +141,7 @@ def test_reliability_stays_with_its_parameter():
     theta = jnp.asarray(rng.normal(size=(400, 3)))
     log_weight = np.where(rng.random(400) < 0.01, np.nan, np.asarray(theta[:, 1], float))
     plain = Summary(["tau", "mu[0]", "mu[1]"], {"mean": np.zeros(3), "sd": np.ones(3)})
-    found = with_reliability(plain, model, theta, log_weight)
+    found = with_reliability(plain, model.adapter, theta, log_weight)
     weight = np.where(np.isfinite(log_weight), np.exp(log_weight), 0)
     draws = np.asarray(theta, float) * 1.0
     draws[:, 0] = np.exp(draws[:, 0])

@@ -165,7 +165,7 @@ def test_one_level_of_a_response():
     model, groups = from_formula(own, table(), likelihood="bernoulli")
     np.testing.assert_array_equal(groups.rows["y"], (table()["kind"] == "b")[groups.row_order])
     few = {name: column[[0, 2]] for name, column in table().items()}
-    assert model.read(few, "given", outcomes=True).rows["y"].tolist() == [0, 0]
+    assert model.adapter.read(few, "given", outcomes=True).rows["y"].tolist() == [0, 0]
     says = "kind.z. is the same, 0, in every row.*Is the level misspelt"
     fails(ValueError, says, "kind[z] ~ x + (1 | user)", likelihood="bernoulli")
 

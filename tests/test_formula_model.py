@@ -14,7 +14,7 @@ from ramify.data.batch import example
 from ramify.data.resident import whole
 from ramify.families.solver import solver
 from ramify.frontends.formula.build import from_formula
-from ramify.frontends.formula.model import SD
+from ramify.frontends.formula.formula import SD
 from ramify.frontends.formula.priors import from_plain, in_words, to_plain
 from ramify.models.structure import uses_theta
 
@@ -114,17 +114,17 @@ def test_row_densities_are_those_of_the_users_scale(likelihood, link, table):
     assert model.formula.layout.shared == ((0, 1),) and model.formula.layout.grouped == (3,)
     batch = whole(groups)
     theta, z = random_values(model)
-    values = jax.tree.map(np.asarray, model.global_values(theta))
-    effects = np.asarray(model.local_values(theta, z, batch)["effects"])
+    values = jax.tree.map(np.asarray, model.adapter.named_theta(theta))
+    effects = np.asarray(model.adapter.local_values(theta, z, batch)["effects"])
     eta = predictor(small, values, effects)
     expected = density(small, values, eta)[groups.row_order]
     found = np.asarray(model.log_lik(theta, z[batch.segment], batch))[: groups.n_rows]
     np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-8)
 
-    at = model.read(small, "at", outcomes=False)
+    at = model.adapter.read(small, "at", outcomes=False)
     places = whole(at)._replace(group=batch.group)
     for rows in (batch, places):  # as data of the fit, and as places to predict
-        link_scale = model.expected("link", theta, z[rows.segment], rows)[: groups.n_rows]
+        link_scale = model.adapter.expected("link", theta, z[rows.segment], rows)[: groups.n_rows]
         np.testing.assert_allclose(link_scale, eta[groups.row_order], rtol=1e-9)
 
 
@@ -141,11 +141,11 @@ def test_new_outcomes_follow_the_density(likelihood, link, table, key):
     one = lambda key: model.simulate(key, theta, batch.at_rows(z), batch)
     drawn = np.asarray(jax.jit(jax.vmap(one))(jax.random.split(key, 4000)), float)
     if likelihood == "ordered":
-        levels = model.expected("probability", theta, batch.at_rows(z), batch)
+        levels = model.adapter.expected("probability", theta, batch.at_rows(z), batch)
         drawn = np.stack([drawn == level for level in np.unique(small["rating"])], -1) * 1.0
         expected = np.asarray(levels)
     else:
-        expected = np.asarray(model.expected("mean", theta, batch.at_rows(z), batch))
+        expected = np.asarray(model.adapter.expected("mean", theta, batch.at_rows(z), batch))
     if likelihood == "student_t":
         drawn, expected = (drawn < expected) * 1.0, np.full_like(expected, 0.5)
     error = np.sqrt(drawn.var(0) / len(drawn)) + 1e-3
@@ -158,11 +158,11 @@ def test_columns_constant_in_the_fit_may_vary_in_rows_to_condition_on(likelihood
     model, groups = from_formula(formula, table, likelihood=likelihood)
     assert model.formula.layout.grouped
     other = {**table, "age": table["age"] + np.tile([0, 1, 3, 0, -2], N)}
-    given = model.read(other, "given", outcomes=True)
+    given = model.adapter.read(other, "given", outcomes=True)
     batch = whole(given)
     theta, z = random_values(model)
-    values = jax.tree.map(np.asarray, model.global_values(theta))
-    effects = np.asarray(model.local_values(theta, z, batch)["effects"])
+    values = jax.tree.map(np.asarray, model.adapter.named_theta(theta))
+    effects = np.asarray(model.adapter.local_values(theta, z, batch)["effects"])
     link = DENSITIES[likelihood, model.formula.link][1]
     expected = link(other, values, predictor(other, values, effects))[given.row_order]
     found = np.asarray(model.log_lik(theta, z[batch.segment], batch))[: given.n_rows]
@@ -172,7 +172,7 @@ def test_columns_constant_in_the_fit_may_vary_in_rows_to_condition_on(likelihood
 def test_sites_follow_theta_where_new_rows_bring_it_in(table):
     model, groups = from_formula("yes ~ age + (1 | g)", table, likelihood="bernoulli")
     own = solver(model, example(groups))
-    given = model.read({**table, "age": table["x"]}, "given", outcomes=True)
+    given = model.adapter.read({**table, "age": table["x"]}, "given", outcomes=True)
     assert not own.follows_theta(model, example(groups))
     assert own.follows_theta(model, example(given))
 
@@ -191,8 +191,8 @@ def test_group_densities_are_multivariate_normal(bar, table):
     model, groups = from_formula(f"y ~ x + age + (1 + x {bar} g)", table)
     batch = whole(groups)
     theta, z = random_values(model)
-    values = jax.tree.map(np.asarray, model.global_values(theta))
-    effects = np.asarray(model.local_values(theta, z, batch)["effects"])
+    values = jax.tree.map(np.asarray, model.adapter.named_theta(theta))
+    effects = np.asarray(model.adapter.local_values(theta, z, batch)["effects"])
     correlation = values.get("cor", np.eye(2))
     assert ("cor" in values) == (bar == "|")
     covariance = correlation * np.outer(values["sd"], values["sd"])
@@ -215,7 +215,7 @@ def test_priors_are_those_of_the_users_scale(table):
     assert repr(model.priors["kind[c]"]) == repr(model.priors["kind[b]"])
 
     def expected(theta):
-        values = jax.tree.map(np.asarray, model.global_values(theta))
+        values = jax.tree.map(np.asarray, model.adapter.named_theta(theta))
         _, log_det = model.theta.constrain(theta)
         means = {"x": table["x"].mean()} | {
             f"kind[{k}]": (table["kind"] == k).mean() for k in ("b", "c")
@@ -261,8 +261,8 @@ def test_without_one_of_the_intercepts(formula, table):
     model, groups = from_formula(formula, table)
     batch = whole(groups)
     theta, z = random_values(model)
-    values = jax.tree.map(np.asarray, model.global_values(theta))
-    effects = np.asarray(model.local_values(theta, z, batch)["effects"])[:, 0][table["g"]]
+    values = jax.tree.map(np.asarray, model.adapter.named_theta(theta))
+    effects = np.asarray(model.adapter.local_values(theta, z, batch)["effects"])[:, 0][table["g"]]
     column = 1.0 if "(1" in formula else table["x"]
     mean = values.get("Intercept", 0.0) + values.get("x", 0.0) * table["x"] + effects * column
     expected = stats.norm(mean, values["sigma"]).logpdf(table["y"])[groups.row_order]

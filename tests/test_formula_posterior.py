@@ -100,7 +100,7 @@ def test_times_that_label_groups_keep_their_zone(kind, zone):
     table = kind(table.assign(shop=day[pd.factorize(table.shop)[0]]))
     model, groups = rf.from_formula("x ~ w + (1 | shop)", table)
     draws = {"effects": np.zeros((2, 4, 1)), "Intercept": np.zeros(2), "sd": np.ones((2, 1))}
-    found = model.group_effects([(groups.labels, draws)], groups.sizes, False, (0.5,))
+    found = model.adapter.group_effects([(groups.labels, draws)], groups.sizes, False, (0.5,))
     arrow = [pa.table(t).column("shop") for t in (found, table)]
     assert arrow[0].type == arrow[1].type
     assert arrow[0].to_pylist() == sorted(set(arrow[1].to_pylist()))
@@ -380,4 +380,4 @@ def test_probabilities_are_for_ordered_levels_only(posterior, at):
     with pytest.raises(ValueError, match="is for likelihood='ordered'; for 'poisson' use kind="):
         posterior.predict(at, kind="probability")
     with pytest.raises(ValueError, match="kind to be one of .*; got 'probabilities'"):
-        categories_of(posterior.model, "probabilities")
+        categories_of(posterior.adapter, "probabilities")

@@ -12,7 +12,7 @@ from exact_fits import exact_fit
 from ramify.diagnostics.diagnosis import Diagnosis
 from ramify.families.build import solved
 from ramify.posterior.posterior import Posterior
-from ramify.report import write_report
+from ramify.report.page import write_report
 
 pytest.importorskip("plotly")
 pytest.importorskip("formulae")

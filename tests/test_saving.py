@@ -14,8 +14,8 @@ from exact_fits import exact_fit, read, regression
 from ramify.data.groups import Groups
 from ramify.families.build import amortized, branch, joint, solved
 from ramify.families.network import Layers
+from ramify.fitting.loading import load
 from ramify.io import saving as _saving
-from ramify.io.saving import load
 from ramify.models.model import Model
 from ramify.models.parameters import constrained, positive, real
 from ramify.posterior.posterior import Posterior

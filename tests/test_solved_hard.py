@@ -24,7 +24,7 @@ def test_groups_that_say_little(N, rows, seed):
     draws = rf.fit(model, groups).sample_theta(4000)
     axes = np.meshgrid(np.linspace(-2, 2, 81), np.linspace(-9, 3, 161), indexing="ij")
     grid = jnp.asarray(np.stack(axes, -1).reshape(-1, 2), jnp.float32)
-    values = jax.vmap(model.global_values)(grid)
+    values = model.adapter.global_values(grid)
     own = {name: np.asarray(values[name], float).ravel() for name in ("Intercept", "sd")}
     x, weight = np.polynomial.hermite_e.hermegauss(60)
     eta = own["Intercept"][:, None] + own["sd"][:, None] * x

@@ -9,11 +9,11 @@ from ramify.families.build import joint as joint
 from ramify.families.build import solved as solved
 from ramify.families.joint import joint_to_branch as joint_to_branch
 from ramify.fitting.fit import fit as fit
+from ramify.fitting.loading import load as load
 from ramify.frontends.formula.build import from_formula as from_formula
-from ramify.frontends.numpyro.model import from_numpyro as from_numpyro
+from ramify.frontends.numpyro.build import from_numpyro as from_numpyro
 from ramify.inference.failures import NonFiniteError as NonFiniteError
 from ramify.inference.schedules import paper_schedule as paper_schedule
-from ramify.io.saving import load as load
 from ramify.models.model import Model as Model
 from ramify.models.parameters import cholesky as cholesky
 from ramify.models.parameters import constrained as constrained
@@ -25,4 +25,4 @@ from ramify.models.parameters import real as real
 from ramify.models.parameters import simplex as simplex
 from ramify.models.parameters import unit as unit
 from ramify.posterior.posterior import Posterior as Posterior
-from ramify.report import write_report as write_report
+from ramify.report.page import write_report as write_report

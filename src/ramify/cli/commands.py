@@ -11,10 +11,10 @@ from ramify.cli.errors import OneLineErrors
 from ramify.cli.files import (
     check_readable,
     check_writable,
-    formula_columns,
     read_table,
     write_table,
 )
+from ramify.frontends.formula.text import formula_columns
 from ramify.io.folder import place_for
 
 app = typer.Typer(
@@ -116,16 +116,16 @@ def fit(
 
     Prints a summary and writes the fit to a folder that the other commands read.
     """
-    from ramify.cli import show as _show
+    from ramify.cli import show
 
     _check_free(out, overwrite)
     table = _with_rows(data, read_table(data, formula_columns(formula)))
-    _show.note(f"Read {table.num_rows:,} rows and {table.num_columns} columns of {data}.")
+    show.note(f"Read {table.num_rows:,} rows and {table.num_columns} columns of {data}.")
     use_device(device)
     import ramify as rf
 
     model, groups = rf.from_formula(formula, table, likelihood=likelihood, link=link)
-    _show.sizes(groups)
+    show.sizes(groups)
     family = None if method is None else getattr(rf, method)(model, groups)
     posterior = rf.fit(
         model,
@@ -137,8 +137,8 @@ def fit(
         seed=seed,
     )
     posterior.save(out)
-    _show.posterior(posterior)
-    _show.note(f"The fit is in {out}. A page about it: ramify report {out}")
+    show.posterior(posterior)
+    show.note(f"The fit is in {out}. A page about it: ramify report {out}")
 
 
 @app.command(
@@ -181,7 +181,7 @@ def predict(
     their order with columns mean, sd and quantiles appended; with
     --kind probability, those of each level of the outcome.
     """
-    from ramify.cli import show as _show
+    from ramify.cli import show
 
     if out is not None:
         check_writable(out)
@@ -198,10 +198,10 @@ def predict(
         table, rows, draws, seed, kind=kind, quantiles=_quantiles(interval)
     )
     if out is None:
-        _show.csv(predicted)
+        show.csv(predicted)
         return
     write_table(predicted, out)
-    _show.note(f"Predicted {table.num_rows:,} rows{_known(posterior, table)}: {out}")
+    show.note(f"Predicted {table.num_rows:,} rows{_known(posterior, table)}: {out}")
 
 
 @app.command(
@@ -226,31 +226,31 @@ def summary(
     device: Device = None,
 ) -> None:
     """Show the population effects, the groups' sds and correlations, and how the fit went."""
-    from ramify.cli import show as _show
+    from ramify.cli import show
 
     for path in (out, groups):
         if path is not None:
             check_writable(path)
     posterior = _load(fit, device)
     table = posterior.summary(quantiles=_quantiles(interval), check=check)
-    _show.posterior(posterior, table)
+    show.posterior(posterior, table)
     if out is not None:
-        write_table(_show.summary_table(table), out)
+        write_table(show.summary_table(table), out)
     if groups is not None:
         effects = posterior.group_effects(quantiles=_quantiles(interval))
-        write_table(_show.as_arrow(effects), groups)
-        _show.note(f"Effects of {len(posterior.labels):,} groups: {groups}")
+        write_table(show.as_arrow(effects), groups)
+        show.note(f"Effects of {len(posterior.labels):,} groups: {groups}")
 
 
 @app.command(epilog=_examples("ramify diagnose fit/", "ramify diagnose fit/ ratings.parquet"))
 def diagnose(fit: Fit, data: Data = None, seed: Seed = 0, device: Device = None) -> None:
     """Say whether the answer can be trusted, why, and which groups are worst."""
-    from ramify.cli import show as _show
+    from ramify.cli import show
 
     posterior = _load(fit, device)
     import ramify as rf
 
-    _show.diagnosis(rf.diagnose(posterior, _groups(posterior, data), seed=seed))
+    show.diagnosis(rf.diagnose(posterior, _groups(posterior, data), seed=seed))
 
 
 @app.command(
@@ -268,7 +268,7 @@ def report(
     device: Device = None,
 ) -> None:
     """Write one HTML page about a fit, which opens offline."""
-    from ramify.cli import show as _show
+    from ramify.cli import show
 
     out = fit / "report.html" if out is None else out
     if out.suffix.lower() not in (".html", ".htm"):
@@ -278,9 +278,9 @@ def report(
 
     out.parent.mkdir(parents=True, exist_ok=True)
     rf.write_report(posterior, _groups(posterior, data), out)
-    _show.note(f"The report is in {out}")
+    show.note(f"The report is in {out}")
     if open:
-        _show.in_browser(out)
+        show.in_browser(out)
 
 
 @app.command(epilog=_examples("ramify demo --open", "ramify demo --out flights/"))
@@ -301,9 +301,9 @@ def demo(
 
     demo.run(out, seed)
     if open:
-        from ramify.cli import show as _show
+        from ramify.cli import show
 
-        _show.in_browser(out / "report.html")
+        show.in_browser(out / "report.html")
 
 
 def use_device(device: str | None) -> None:
@@ -338,9 +338,8 @@ def _groups(posterior: Any, data: Path | None) -> Any:
     """The data to judge a fit with: those of a file, or the fit's own."""
     if data is None:
         return posterior.groups
-    columns = formula_columns(posterior.model.formula.text)
-    table = read_table(data, columns, _kinds(posterior))
-    return posterior.model.groups(_with_rows(data, table))
+    table = read_table(data, list(posterior.adapter.columns()), _kinds(posterior))
+    return posterior.adapter.read(_with_rows(data, table), "table", outcomes=True)
 
 
 def _with_rows(path: Path, table: Any) -> Any:
@@ -362,9 +361,9 @@ def _known(posterior: Any, table: Any) -> str:
 
 def _kinds(posterior: Any) -> dict[str, str]:
     """What the columns of a fit hold, labels included: "number" or "category"."""
-    spec, labels = posterior.model.formula, posterior.labels.dtype.kind
-    of_labels = {"U": "category", "i": "number", "u": "number"}
-    return spec.kinds | ({spec.by: of_labels[labels]} if labels in of_labels else {})
+    label = {"U": "category", "i": "number", "u": "number"}.get(posterior.labels.dtype.kind)
+    kinds = posterior.adapter.columns() | {posterior.by: label}
+    return {name: kind for name, kind in kinds.items() if kind is not None}
 
 
 def _quantiles(interval: float) -> tuple[float, float, float]:

@@ -1,7 +1,6 @@
 """Tables in and out of files: CSV and Parquet by suffix, folders of Parquet, only the columns needed."""
 
 import os
-import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import partial
@@ -12,33 +11,6 @@ from ramify.cli.csv import check_as_csv, read_csv
 from ramify.data.parquet import open_parquet, read_columns
 
 SUFFIXES = (".csv", ".parquet", ".pq")
-
-# A formula in pieces: quoted names, strings, levels as in y[yes] and numbers such as 1e3 whole, then
-# what may name a column.
-_PIECES = re.compile(
-    r"""`(?P<quoted>[^`]*)` | '[^']*' | "[^"]*" | \[[^\]]*\] | \d[\w.]*
-    | (?P<name>[^\W\d][\w.]*) (?P<then>\s*(\(|=(?!=)))?""",
-    re.VERBOSE,
-)
-_CONSTANTS = {"True", "False", "None"}
-
-
-def formula_columns(formula: str) -> list[str]:
-    """The names in a formula that can only be columns, in order of appearance.
-
-    Functions, their keyword arguments, quoted strings and levels in brackets are none; `` `a name` ``
-    may be quoted.
-
-    Example:
-        >>> formula_columns("y | trials(n) ~ 1 + bs(age, df=4) + C(kind, 'a') + (1 + x | shop)")
-        ['y', 'n', 'age', 'kind', 'x', 'shop']
-    """
-    names: dict[str, None] = {}
-    for piece in _PIECES.finditer(formula):
-        name = piece["quoted"] if piece["quoted"] is not None else piece["name"]
-        if name and not piece["then"] and name not in _CONSTANTS:
-            names[name] = None
-    return list(names)
 
 
 def read_table(

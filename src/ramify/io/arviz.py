@@ -1,58 +1,59 @@
 """Results as ArviZ keeps them; the only file that imports it."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
-import equinox as eqx
-import jax
 import numpy as np
-from jaxtyping import Array, PRNGKeyArray, Shaped
+from jaxtyping import Shaped
 
 from ramify._version import __version__
-from ramify.data.batch import Batch
-from ramify.data.groups import Groups
-from ramify.data.host import ranges
-from ramify.data.resident import whole
-from ramify.families.build import method_of
-from ramify.models.model import Model
-from ramify.numerics.memory import check_memory
-from ramify.posterior.conditioned import Conditioned, condition
-from ramify.posterior.draws import Draws, local_sampler, map_draws, per_draw, posterior_theta
-from ramify.posterior.matching import Part
-
-if TYPE_CHECKING:
-    from ramify.posterior.posterior import Posterior
-
 
 Columns = dict[str, Shaped[np.ndarray, "..."]]
 
+DRAWN = ("posterior", "posterior_predictive", "log_likelihood")  # groups with draws first
 
-def data_tree(
-    posterior: "Posterior", sample: Columns, data: Groups | None, parts: list[Part], seed: int
-) -> Any:
+
+class Axes(NamedTuple):
+    """What the axes of groups and of rows are called, and what they count.
+
+    Attributes:
+        by: name of the label column.
+        labels: labels of the groups, [N].
+        rows: positions of the rows in the table they came from; None where there are none.
+        local: names of the variables that have a value for each group.
+    """
+
+    by: str
+    labels: Shaped[np.ndarray, " N"]
+    rows: Shaped[np.ndarray, " n_rows"] | None
+    local: set[str]
+
+
+def data_tree(tree: dict[str, Columns], axes: Axes, method: str) -> Any:
     """A DataTree with one chain; groups and rows have dimensions with their labels and positions.
 
     Args:
-        posterior: the fit.
-        sample: draws of theta [S, ...] and z [S, N, ...], by name.
-        data: what they were conditioned on; None where only the labels of the fit are known.
-        parts: the same in parts, for what there is of each draw and row; empty to leave that out.
-        seed: that of the draws.
+        tree: for each group of the tree its variables: those of `DRAWN` are [S, ...] each.
+        axes: names and coordinates.
+        method: the method of the fit.
     """
     from_dict = _imported()
-    chained = lambda values: {n: v[None] for n, v in values.items()}  # noqa: E731
-    tree, names = {"posterior": chained(sample)}, _Dims(posterior, sample, data)
-    if data is not None and data.n_rows:
-        if parts:
-            draws = len(next(iter(sample.values())))
-            tree["posterior_predictive"] = chained(_predicted(posterior, data, draws, seed))
-            tree["log_likelihood"] = chained(_log_lik(posterior, parts, data.n_rows, draws, seed))
-        tree["observed_data"], tree["constant_data"] = _columns(posterior, data)
     tree = {group: values for group, values in tree.items() if values}
-    found = from_dict(tree, coords=names.coords, dims=names.of(tree))
+    taken = {"chain", "draw", *(name for values in tree.values() for name in values)}
+    by = axes.by if axes.by not in taken else f"{axes.by}_group"
+    row = "row" if "row" not in taken else "row_position"
+    dims: dict[str, list[str]] = {}
+    for group, values in tree.items():
+        for name, value in values.items():
+            first = [by] if name in axes.local else [] if group == "posterior" else [row]
+            more = np.ndim(value) - (group in DRAWN) - len(first)
+            dims[name] = [*first, *(f"{name}_dim_{i}" for i in range(more))]
+    chained = lambda group, values: {n: v[None] if group in DRAWN else v for n, v in values.items()}
+    coords: dict[str, Any] = {by: axes.labels}
+    coords |= {} if axes.rows is None else {row: axes.rows}
+    chains = {group: chained(group, values) for group, values in tree.items()}
+    found = from_dict(chains, coords=coords, dims=dims)
     found["posterior"].attrs.update(
-        inference_library="ramify",
-        inference_library_version=__version__,
-        method=method_of(posterior.family),
+        inference_library="ramify", inference_library_version=__version__, method=method
     )
     return found
 
@@ -65,83 +66,3 @@ def _imported() -> Any:
             'to_arviz needs arviz-base: install it with pip install "ramify[arviz]".'
         ) from error
     return from_dict
-
-
-class _Dims:
-    """The names of dimensions and their coordinates."""
-
-    def __init__(self, posterior: "Posterior", draws: Columns, data: Groups | None):
-        labels = posterior.labels if data is None else data.labels
-        columns = {} if data is None else {**data.rows, **data.group}
-        taken = {"chain", "draw", *draws, *columns}
-        free = lambda name, other: name if name not in taken else other
-        self.group = free(posterior.by, f"{posterior.by}_group")
-        self.row = free("row", "row_position")
-        self.coords: dict[str, Any] = {self.group: labels}
-        if data is not None:
-            self.coords[self.row] = data.row_order
-        self._local = {*draws} - {*posterior.sample_theta(1)} | {*(data.group if data else ())}
-
-    def of(self, tree: dict[str, Columns]) -> dict[str, list[str]]:
-        """The dimensions of every variable, chain and draw apart."""
-        found: dict[str, list[str]] = {}
-        for group, values in tree.items():
-            drawn = group.startswith("posterior") or group == "log_likelihood"
-            for name, value in values.items():
-                first = [self.group] if name in self._local else []
-                if group != "posterior" and not first:
-                    first = [self.row]
-                more = np.ndim(value) - 2 * drawn - len(first)
-                found[name] = [*first, *(f"{name}_dim_{i}" for i in range(more))]
-        return found
-
-
-def _columns(posterior: "Posterior", data: Groups) -> tuple[Columns, Columns]:
-    """Observed outcomes by site; the other columns, and the number of each row's group."""
-    observed = jax.tree.map(np.asarray, posterior.model.observed(whole(data)))
-    number = np.repeat(np.arange(len(data)), data.sizes)
-    rest = {n: c for n, c in data.rows.items() if n not in observed}
-    return observed, rest | data.group | {f"{posterior.by}_index": number}
-
-
-def _predicted(posterior: "Posterior", data: Groups, draws: int, seed: int) -> Columns:
-    """Draws of the outcome at the rows of the data, if the model makes one."""
-    model = posterior.model
-    if not model.can_simulate or model.outcome is None:
-        return {}
-    return {model.outcome: posterior.predict(data, data, draws, seed, summary=False)}
-
-
-def _log_lik(
-    posterior: "Posterior", parts: list[Part], n_rows: int, draws: int, seed: int
-) -> Columns:
-    """The log likelihood of each row under each draw, by outcome."""
-    model, K = posterior.model, posterior._local_draws(None)
-    theta = posterior_theta(jax.random.key(seed), posterior.family, model, draws)
-    cure = "Pass rows=False to leave what there is for each row out"
-    what = f"{draws:,} draws of {n_rows:,} rows"
-    check_memory(draws * n_rows * theta.theta.dtype.itemsize, None, what, cure)
-    out: dict[str, np.ndarray] = {}
-    for part in parts:
-        for block in ranges(part.given, part.at, rows=16_384, coarse=True):
-            given, at = condition(part.family, model, block.batches[0]), block.batches[1]
-            found = _block_log_lik(given, model, at, theta, K)
-            first = int(part.at.starts[block.start])
-            count = int(part.at.sizes[block.start : block.stop].sum())
-            rows = part.at.row_order[first : first + count]
-            for name, values in found.items():
-                column = out.setdefault(name, np.empty((draws, n_rows), values.dtype))
-                column[:, rows] = np.asarray(values)[:, :count]
-    return out
-
-
-@eqx.filter_jit
-def _block_log_lik(
-    given: Conditioned, model: Model, at: Batch, draws: Draws, local_draws: int
-) -> dict[str, Array]:
-    sample = local_sampler(given, model, local_draws)
-
-    def one(key: PRNGKeyArray, theta: Array) -> dict[str, Array]:
-        return model.log_lik_sites(theta, at.at_rows(sample(key, theta)[0]), at)
-
-    return map_draws(one, draws, per_draw(given, model, local_draws, at))

@@ -5,9 +5,9 @@ their path in it and checked for shape; the model itself is the user's to bring.
 """
 
 import json
-import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -16,7 +16,6 @@ import numpy as np
 from jaxtyping import Shaped
 
 from ramify._version import __version__
-from ramify.data.groups import Groups
 from ramify.families.branched import Branched
 from ramify.families.build import Family, covariance_of, method_of
 from ramify.families.conditional import Form
@@ -26,54 +25,57 @@ from ramify.families.network import Amortizer, Layers, Pooled, Single
 from ramify.families.solver import Solver
 from ramify.families.table import Table
 from ramify.families.weighted_theta import Cloud
-from ramify.io.folder import (
-    ARRAYS,
-    FIT,
-    FORMAT,
-    FORMAT_VERSION,
-    LABELS,
-    ROWS,
-    read_json,
-    write_folder,
-)
-from ramify.models.model import Model
+from ramify.io.folder import ARRAYS, FIT, FORMAT, FORMAT_VERSION, LABELS, write_folder
 from ramify.models.parameters import Space
 from ramify.numerics.triangular import free_size
-from ramify.posterior.matching import Source, source_of
-from ramify.posterior.posterior import Posterior
+
+Columns = dict[str, tuple[tuple[int, ...], str]]  # name -> shape of an element, dtype
 
 
-def save(posterior: Posterior, source: Source, path: Path) -> None:
-    """Writes a fit to a folder: all of it or nothing.
+class FitRecord(NamedTuple):
+    """What is saved of a fit.
+
+    Attributes:
+        family: the fitted family.
+        theta: the globals as `describe_space` has them.
+        z: the locals, likewise.
+        local_draws: K.
+        history: the trace, arrays by name.
+        notes: how the fit went; plain values and NumPy's.
+        by: name of the label column.
+        labels: of the groups of the fit.
+        rows: the row columns of the data.
+        group: the group columns of the data.
+        n_rows: how many rows the data had, where that is known.
+    """
+
+    family: Family
+    theta: list[Any]
+    z: list[Any]
+    local_draws: int
+    history: dict[str, np.ndarray]
+    notes: dict[str, Any]
+    by: str
+    labels: Shaped[np.ndarray, " N"]
+    rows: Columns
+    group: Columns
+    n_rows: int | None
+
+
+def save(record: FitRecord, path: Path, more: Callable[[Path], None]) -> None:
+    """Writes a fit to a folder, and what `more` writes to it: all of it or nothing.
 
     An earlier fit in the folder is replaced, its report.html removed and other files are kept; a
     folder with something else in it is refused.
     """
-    write_folder(path, lambda folder: _write(posterior, source, folder))
+    write_folder(path, lambda folder: _write(record, folder, more))
 
 
-def load(
-    path: str | os.PathLike[str], model: Model | None = None, encoder: Any = None
-) -> Posterior:
-    """Reads a fit that `Posterior.save` wrote.
+def read_record(folder: Path, fit: dict[str, Any], encoder: Any) -> FitRecord:
+    """What `save` wrote to a folder, of which `fit` is fit.json.
 
-    A fit of a formula is complete: `load(path)`. Of others the data are not part: pass `groups=` or
-    `given=` to the methods that need them.
-
-    Args:
-        path: the folder.
-        model: the model of the fit: with the same parameters, in the same order; not for one from
-            a formula, which is read from the folder.
-        encoder: a module like the one given to `amortized`, if one was; its weights are read from
-            the file.
-
-    Example:
-        posterior.save("fit/"); posterior = load("fit/", model)
+    `encoder` is a module like the one given to `amortized`, if one was.
     """
-    folder = Path(path)
-    fit = read_json(folder)
-    model = _formula_model(folder) if model is None else model
-    _check_model(fit, model, folder)
     arrays = _read_arrays(folder)
     family = _filled(_shapes(fit["family"], encoder, folder), arrays, folder)
     history = {
@@ -83,81 +85,79 @@ def load(
     }
     columns = lambda c: {n: (tuple(shape), kind) for n, (shape, kind) in c.items()}
     labels = _read_labels(folder, fit["labels_dtype"])
-    source = Source(fit["by"], labels, columns(fit["rows"]), columns(fit["group"]))
-    groups = _formula_rows(folder, source, model)
-    _check_data(fit, source, groups, folder)
-    return Posterior(
-        model,
-        family,
-        groups,
+    N = fit.get("N", len(labels))  # fits of earlier versions do not say how many there were
+    if len(labels) != N:
+        raise ValueError(
+            f"{folder / LABELS} has {len(labels):,} labels; the fit has {N:,} groups. The "
+            "folder's files do not belong together."
+        )
+    return FitRecord(
+        family=family,
+        theta=fit["theta"],
+        z=fit["z"],
         local_draws=fit["local_draws"],
         history=history,
         notes=fit["notes"],
-        source=source,
+        by=fit["by"],
+        labels=labels,
+        rows=columns(fit["rows"]),
+        group=columns(fit["group"]),
+        n_rows=fit.get("n_rows"),
     )
 
 
-def _check_data(fit: dict[str, Any], source: Source, groups: Groups | None, folder: Path) -> None:
-    """Raises where labels or rows are not those of the fit."""
-    # Fits of earlier versions do not say how many there were.
-    N, n_rows = fit.get("N", len(source.labels)), fit.get("n_rows")
-    if len(source.labels) != N:
+def check_spaces(fit: dict[str, Any], theta: Space, z: Space, folder: Path) -> None:
+    """Raises where the parameters of a model are not those of the fit in a folder."""
+    for kind, space in (("theta", theta), ("z", z)):
+        saved, now = fit[kind], json.loads(json.dumps(describe_space(space)))
+        if saved == now:
+            continue
+        words = lambda spaces: ", ".join(f"{n} {s} {c}" for n, s, c, _ in spaces)
         raise ValueError(
-            f"{folder / LABELS} has {len(source.labels):,} labels; the fit has {N:,} groups. The "
-            "folder's files do not belong together."
-        )
-    if groups is None:
-        return
-    found = source_of(groups)
-    shapes = lambda s: {(n, shape) for c in (s.rows, s.group) for n, (shape, _) in c.items()}
-    if shapes(found) != shapes(source) or n_rows not in (None, groups.n_rows):
-        raise ValueError(
-            f"{folder / ROWS} does not have the rows or columns of the fit. The folder's files do not "
-            "belong together."
+            f"the fit in {folder} is of another model: its {kind} is {words(saved)}; this "
+            f"model's is {words(now)}"
+            + (" with other bounds." if words(saved) == words(now) else ".")
         )
 
 
-def _formula_model(folder: Path) -> Model:
-    from ramify.frontends.formula.saving import load
-
-    return load(folder)
-
-
-def _formula_rows(folder: Path, source: Source, model: Model) -> Any:
-    """The data of a fit from a formula; other fits have none."""
-    if not (folder / ROWS).is_file():
-        return None
-    from ramify.frontends.formula.saving import load_rows
-
-    return load_rows(folder, source.by, source.labels, model)
+def describe_space(space: Space) -> list[Any]:
+    """Name, shape, support and its bounds of each parameter, in order."""
+    return [
+        [name, list(p.shape), type(p.constraint).__name__.strip("_").lower(), _bounds(p.constraint)]
+        for name, p in space.parameters.items()
+    ]
 
 
-def _write(posterior: Posterior, source: Source, folder: Path) -> None:
+def _bounds(constraint: Any) -> list[Any]:
+    return [np.asarray(leaf).tolist() for leaf in jax.tree.leaves(constraint)]
+
+
+def _write(record: FitRecord, folder: Path, more: Callable[[Path], None]) -> None:
     from safetensors.numpy import save_file
 
-    arrays = _arrays(posterior.family)
-    arrays |= {f"history/{n}": np.asarray(v) for n, v in posterior.history.items()}
+    arrays = _arrays(record.family)
+    arrays |= {f"history/{n}": np.asarray(v) for n, v in record.history.items()}
     save_file({n: np.ascontiguousarray(v) for n, v in arrays.items()}, folder / ARRAYS)
     fit = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "ramify_version": __version__,
-        "method": method_of(posterior.family),
-        "covariance": covariance_of(posterior.family),
-        "theta": _describe_space(posterior.model.theta),
-        "z": _describe_space(posterior.model.z),
-        "family": _describe(posterior.family),
-        "local_draws": posterior.local_draws,
-        "N": len(source.labels),
-        "n_rows": None if posterior.groups is None else posterior.groups.n_rows,
-        "by": source.by,
-        "labels_dtype": source.labels.dtype.str,
-        "rows": source.rows,
-        "group": source.group,
-        "notes": posterior.notes,
+        "method": method_of(record.family),
+        "covariance": covariance_of(record.family),
+        "theta": record.theta,
+        "z": record.z,
+        "family": _describe(record.family),
+        "local_draws": record.local_draws,
+        "N": len(record.labels),
+        "n_rows": record.n_rows,
+        "by": record.by,
+        "labels_dtype": record.labels.dtype.str,
+        "rows": record.rows,
+        "group": record.group,
+        "notes": record.notes,
     }
-    _write_labels(source.labels, folder)
-    posterior.model.save(folder, posterior.groups)
+    _write_labels(record.labels, folder)
+    more(folder)
     (folder / FIT).write_text(json.dumps(fit, indent=1, default=_plain))
 
 
@@ -172,18 +172,6 @@ def _arrays(tree: Any) -> dict[str, np.ndarray]:
     """The arrays of a module by their path in it."""
     leaves = jax.tree_util.tree_leaves_with_path(eqx.filter(tree, eqx.is_array))
     return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
-
-
-def _describe_space(space: Space) -> list[list[Any]]:
-    """Name, shape, support and its bounds of each parameter, in order."""
-    return [
-        [name, list(p.shape), type(p.constraint).__name__.strip("_").lower(), _bounds(p.constraint)]
-        for name, p in space.parameters.items()
-    ]
-
-
-def _bounds(constraint: Any) -> list[Any]:
-    return [np.asarray(leaf).tolist() for leaf in jax.tree.leaves(constraint)]
 
 
 def _describe(family: Family) -> dict[str, Any]:
@@ -306,20 +294,6 @@ def _filled(skeleton: Family, arrays: dict[str, np.ndarray], folder: Path) -> Fa
         return jnp.asarray(arrays[name])
 
     return eqx.combine(jax.tree_util.tree_map_with_path(fill, holes), rest)
-
-
-def _check_model(fit: dict[str, Any], model: Model, folder: Path) -> None:
-    """Raises where the model's parameters are not those of the fit."""
-    for kind, space in (("theta", model.theta), ("z", model.z)):
-        saved, now = fit[kind], json.loads(json.dumps(_describe_space(space)))
-        if saved == now:
-            continue
-        words = lambda spaces: ", ".join(f"{n} {s} {c}" for n, s, c, _ in spaces)
-        raise ValueError(
-            f"the fit in {folder} is of another model: its {kind} is {words(saved)}; this "
-            f"model's is {words(now)}"
-            + (" with other bounds." if words(saved) == words(now) else ".")
-        )
 
 
 def _read_arrays(folder: Path) -> dict[str, np.ndarray]:

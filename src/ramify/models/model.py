@@ -6,17 +6,15 @@ z [B, M]. `Model` is where the two meet, and the only place that adds Jacobians.
 """
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 from numpyro.distributions import constraints
 
 from ramify.data.batch import Batch
+from ramify.models.adapter import Adapter
 from ramify.models.checks import check_outcome, check_scalar
 from ramify.models.parameters import Named, Parameter, Space
 
@@ -51,9 +49,6 @@ class Model:
         Model(theta: mu [], tau [] positive; z: b [])
     """
 
-    outcome: str | None = "y"  # what results call the outcome of a row
-    origin: float = 0.0  # added to outcomes on the host, in float64: they are that far from 0
-
     def __init__(
         self,
         theta: Mapping[str, Parameter],
@@ -78,78 +73,10 @@ class Model:
         """Whether the model can make new outcomes."""
         return self._simulate is not None
 
-    def global_values(self, theta: Float[Array, " D"]) -> Named:
-        """Named constrained values of theta; a front end may add what follows from them."""
-        return self.theta.values(theta)
-
-    def completed(self, values: Named) -> dict[str, Any]:
-        """Draws of `global_values`, [S, ...] each, off the device; a front end may finish them."""
-        return values
-
-    def local_values(
-        self, theta: Float[Array, " D"], z: Float[Array, "B M"], batch: Batch
-    ) -> Named:
-        """Named constrained z of each place, [B, ...]; a front end may add what follows from it."""
-        del theta, batch
-        return jax.vmap(self.z.values)(z)
-
-    def read(self, table: Any, what: str, *, outcomes: bool) -> Any:
-        """A user's table as this model's groups; None where its columns are the model's own.
-
-        `what` is the table's name in messages; `outcomes` says whether rows are to be conditioned
-        on, or are places to predict.
-        """
-        del table, what, outcomes
-        return None
-
-    def beside(self, at: Any, group: Mapping[str, np.ndarray]) -> Any:
-        """Groups of interest, for z conditioned on rows with these group columns; by default as is."""
-        del group
-        return at
-
-    def unknown_columns(self, count: int) -> dict[str, np.ndarray]:
-        """Group columns, [count, ...], of groups of which nothing is known; by default none."""
-        del count
-        return {}
-
-    def summarised(self, values: dict[str, Any]) -> dict[str, Any] | None:
-        """Draws of the globals, [S, ...] each, as the rows of a summary: None for every entry."""
-        del values
-        return None
-
-    def expected(
-        self, kind: str, theta: Float[Array, " D"], z_rows: Float[Array, "R M"], batch: Batch
-    ) -> Float[Array, "R *categories"]:
-        """Each row's mean outcome ("mean"), linear predictor ("link") or probabilities."""
-        del theta, z_rows, batch
-        raise ValueError(
-            f'kind="{kind}" is for models made from formulas; this one can make new outcomes only: '
-            'kind="response".'
-        )
-
-    def categories(self, kind: str) -> list[str]:
-        """Names of what `expected` of that kind has a number for each of; none where it is one."""
-        del kind
-        return []
-
-    def group_effects(self, sampled: Any, sizes: Any, totals: bool, quantiles: Any) -> Any:
-        """A table of what varies by group; `sampled` yields (labels, draws by name) in blocks."""
-        del sampled, sizes, totals, quantiles
-        raise ValueError("group_effects is for models made from formulas; use posterior.sample.")
-
-    def save(self, folder: Path, groups: Any) -> None:
-        """Writes to a saved fit what is needed to do without the model; by default nothing."""
-        del folder, groups
-
-    def observed(self, batch: Batch) -> Named:
-        """The outcomes of the rows by name, [R, ...], as far as the model knows which they are."""
-        return {n: column for n, column in batch.rows.items() if n == self.outcome}
-
-    def log_lik_sites(
-        self, theta: Float[Array, " D"], z_rows: Float[Array, "R M"], batch: Batch
-    ) -> Named:
-        """`log_lik`, apart for each outcome that the rows have."""
-        return {self.outcome or "y": self.log_lik(theta, z_rows, batch)}
+    @property
+    def adapter(self) -> Adapter:
+        """What reads tables and names results for this model: the one thing a front end overrides."""
+        return Adapter(self)
 
     def log_prior(self, theta: Float[Array, " D"]) -> Float[Array, ""]:
         """Log p(theta) of the unconstrained theta, Jacobian included."""

@@ -6,7 +6,7 @@ z [B, M]. This file is where the two meet, and the only place that adds Jacobian
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -129,8 +129,14 @@ class Space:
 
     def coordinates(self) -> list[str]:
         """A name for each entry of the flat vector: `mu[0]`, `tau`, ..."""
-        names = []
-        for name, shape in self._shapes.items():
-            places = np.ndindex(*shape)
-            names += [f"{name}[{','.join(map(str, p))}]" if p else name for p in places]
-        return names
+        return [entry for name, shape in self._shapes.items() for entry in entry_names(name, shape)]
+
+
+def entry_names(name: str, shape: Sequence[int]) -> list[str]:
+    """A name for each entry of an array.
+
+    Example:
+        >>> entry_names("mu", [2]), entry_names("tau", [])
+        (['mu[0]', 'mu[1]'], ['tau'])
+    """
+    return [f"{name}[{','.join(map(str, p))}]" if p else name for p in np.ndindex(*shape)]

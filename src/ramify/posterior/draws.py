@@ -18,6 +18,7 @@ from ramify.families.conditional import Local
 from ramify.families.gaussian import Gaussian
 from ramify.families.joint import Joint
 from ramify.families.solver import Solver
+from ramify.models.adapter import Adapter
 from ramify.models.densities import log_joint
 from ramify.models.model import Model
 from ramify.numerics.memory import chunk_size
@@ -171,19 +172,10 @@ def map_draws(one: Callable[..., Any], draws: Draws, per_draw: int) -> Any:
 
 @eqx.filter_jit
 def sample_block(
-    known: Conditioned, model: Model, draws: Draws, local_draws: int
+    known: Conditioned, adapter: Adapter, draws: Draws, local_draws: int
 ) -> dict[str, Array]:
     """Named, constrained z of a block's groups for every draw: each [S, B, ...]."""
+    model = adapter.model
     sample = local_sampler(known, model, local_draws)
-    one = lambda key, theta: model.local_values(theta, sample(key, theta)[0], known.batch)
+    one = lambda key, theta: adapter.local_values(theta, sample(key, theta)[0], known.batch)
     return map_draws(one, draws, per_draw(known, model, local_draws))
-
-
-def theta_values(model: Model, theta: Float[Array, "S D"]) -> dict[str, Any]:
-    """Named, constrained theta of every draw: each [S, ...]."""
-    return model.completed(_global_values(model, theta))
-
-
-@eqx.filter_jit
-def _global_values(model: Model, theta: Float[Array, "S D"]) -> dict[str, Array]:
-    return jax.vmap(model.global_values)(theta)

@@ -8,9 +8,10 @@ from jaxtyping import Shaped
 
 from ramify.data.groups import Groups
 from ramify.families.build import Family, is_fixed, method_of
+from ramify.io.saving import FitRecord, describe_space
 from ramify.models.model import Model
 from ramify.numerics.memory import check_memory
-from ramify.posterior import prediction as _predict
+from ramify.posterior import prediction
 from ramify.posterior.matching import (
     Part,
     Source,
@@ -48,6 +49,7 @@ class Fitted:
             raise ValueError("Posterior needs the groups of the fit, or what was saved of them.")
         check_together(model, family, len(source.labels))
         self.model, self.family, self.groups, self._source = model, family, groups, source
+        self.adapter = model.adapter
         self.local_draws = local_draws
         self._outcomes: dict[Any, Any] = {}  # what simulate makes of each kind of table
         self.history = dict(history or {})
@@ -100,20 +102,36 @@ class Fitted:
     def _default(self, groups: Any) -> Groups:
         """The groups asked for (a table, where the model reads tables), or the fit's."""
         if groups is not None and not isinstance(groups, Groups):
-            groups = _predict.read(self._source, self.model, groups, "groups", outcomes=True)
+            groups = prediction.read(self._source, self.adapter, groups, "groups", outcomes=True)
         if groups is None and self.groups is None:
             raise ValueError("This fit was loaded from a file, which holds no data: pass groups=.")
         return groups if groups is not None else self.groups  # pyright: ignore[reportReturnType]
 
     def _given(self, given: Any) -> Groups | None:
-        if not _predict.has_rows(given, self.by, "given"):
+        if not prediction.has_rows(given, self.by, "given"):
             return None
-        groups = _predict.read(self._source, self.model, given, "given", outcomes=True)
+        groups = prediction.read(self._source, self.adapter, given, "given", outcomes=True)
         check_columns(self._source.rows, groups.rows, "row column of given")
         return groups
 
     def _parts(self, at: Groups, given: Groups | None, K: int) -> list[Part]:
-        return parts(self._source, self.model, self.family, self.groups, at, given, K)
+        return parts(self._source, self.adapter, self.family, self.groups, at, given, K)
+
+    def _record(self) -> FitRecord:
+        """What to save of the fit."""
+        return FitRecord(
+            family=self.family,
+            theta=describe_space(self.model.theta),
+            z=describe_space(self.model.z),
+            local_draws=self.local_draws,
+            history=self.history,
+            notes=self.notes,
+            by=self.by,
+            labels=self.labels,
+            rows=self._source.rows,
+            group=self._source.group,
+            n_rows=None if self.groups is None else self.groups.n_rows,
+        )
 
     def _check_bytes(self, draws: int, N: int, max_bytes: int | float | None) -> None:
         sizes = lambda space: sum(int(np.prod(p.shape)) for p in space.parameters.values())

@@ -13,6 +13,7 @@ from ramify.families.branched import Branched
 from ramify.families.build import Family, is_fixed, method_of
 from ramify.families.network import Amortizer
 from ramify.families.solver import MAX_DIM, solver
+from ramify.models.adapter import Adapter
 from ramify.models.model import Model
 
 Columns = dict[str, tuple[tuple[int, ...], str]]  # name -> shape of an element, dtype
@@ -118,7 +119,7 @@ def unloaded(source: Source) -> Groups:
 
 def parts(
     source: Source,
-    model: Model,
+    adapter: Adapter,
     family: Family,
     fitted: Groups | None,
     at: Groups,
@@ -136,7 +137,7 @@ def parts(
         if local_draws == 1:
             known = {} if fitted is None else fitted.group
             known = {n: c[at.number] for n, c in known.items()}
-            at = _with_group_columns(source, model.beside(at, known), known)
+            at = _with_group_columns(source, adapter.beside(at, known), known)
             return [Part(without_rows(source, at, columns=False), at, family)]
     in_given = _positions(given, at)
     in_fit = np.where((in_given < 0) & (at.number < len(source.labels)), at.number, -1)
@@ -146,9 +147,9 @@ def parts(
             "in a saved fit: pass them as given=."
         )
     found = [
-        _part(source, model, family, given, in_given, at),
-        _part(source, model, family, fitted, in_fit, at),
-        _population(source, model, family, (in_given < 0) & (in_fit < 0), at),
+        _part(source, adapter, family, given, in_given, at),
+        _part(source, adapter, family, fitted, in_fit, at),
+        _population(source, adapter, family, (in_given < 0) & (in_fit < 0), at),
     ]
     return [part for part in found if part is not None]
 
@@ -163,7 +164,7 @@ def _positions(groups: Groups | None, at: Groups) -> Int[np.ndarray, " N"]:
 
 def _part(
     source: Source,
-    model: Model,
+    adapter: Adapter,
     family: Family,
     groups: Groups | None,
     positions: Int[np.ndarray, " N"],
@@ -175,12 +176,12 @@ def _part(
         return None
     at = _some(at, mine)
     given = replace(groups.subset(positions=positions[mine]), number=at.number)
-    at = _with_group_columns(source, model.beside(at, given.group), given.group)
+    at = _with_group_columns(source, adapter.beside(at, given.group), given.group)
     return Part(replace(given, group=at.group), at, family)
 
 
 def _population(
-    source: Source, model: Model, family: Family, mine: np.ndarray, at: Groups
+    source: Source, adapter: Adapter, family: Family, mine: np.ndarray, at: Groups
 ) -> Part | None:
     """The groups of `at` about which nothing is known.
 
@@ -189,8 +190,8 @@ def _population(
     """
     if not mine.any():
         return None
-    at = _some(at, mine)
-    at = _with_group_columns(source, at, model.unknown_columns(len(at)))
+    at, model = _some(at, mine), adapter.model
+    at = _with_group_columns(source, adapter.beside(at, None), {})
     given = without_rows(source, at)
     if isinstance(family, Branched) and isinstance(family.local, Amortizer):
         if model.z.size <= MAX_DIM:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -12,21 +12,19 @@ from jaxtyping import Shaped
 from ramify.data.groups import Groups
 from ramify.data.host import ranges
 from ramify.families.build import covariance_of, method_of
-from ramify.numerics.memory import check_memory
+from ramify.inference.refinement import Gaps, refine
+from ramify.io.arviz import Axes, data_tree
+from ramify.io.saving import save
 from ramify.numerics.precision import computing
-from ramify.posterior import metrics as _metrics
-from ramify.posterior import prediction as _predict
+from ramify.posterior import metrics, prediction
 from ramify.posterior.conditioned import condition
-from ramify.posterior.draws import draw_theta, posterior_theta, sample_block, theta_values
+from ramify.posterior.draws import draw_theta, posterior_theta, sample_block
 from ramify.posterior.fitted import Fitted
 from ramify.posterior.matching import check_columns, matched
 from ramify.posterior.metrics import Estimate, EvidenceForm, PredictiveForm
+from ramify.posterior.row_values import data_columns, row_log_lik
 from ramify.posterior.summary import Summary, summarise_theta, with_reliability, words
 from ramify.posterior.theta_weights import affordable, theta_log_weights
-
-if TYPE_CHECKING:
-    from ramify.inference.refinement import Gaps
-
 
 _NUMBERS = 2**26  # most numbers of z sampled at once: 256 MB
 
@@ -64,7 +62,7 @@ class Posterior(Fitted):
     def sample_theta(self, draws: int = 1000, seed: int = 0) -> Named:
         """Draws of the globals alone, {"mu": [S, ...]}; the same as `sample` gives."""
         theta = posterior_theta(jax.random.key(seed), self.family, self.model, draws).theta
-        return jax.tree.map(np.asarray, theta_values(self.model, theta))
+        return jax.tree.map(np.asarray, self.adapter.global_values(theta))
 
     @computing
     def sample(
@@ -133,7 +131,7 @@ class Posterior(Fitted):
         places = max(_NUMBERS // (draws * self.model.z.size), 1)
         for block in ranges(groups, places=min(places, 16_384)):
             known = see_block(self.family, self.model, block.batches[0])
-            z = draw_block(known, self.model, theta, K)
+            z = draw_block(known, self.adapter, theta, K)
             real = slice(0, block.stop - block.start)
             yield (
                 groups.labels[block.start : block.stop],
@@ -148,7 +146,7 @@ class Posterior(Fitted):
         draws: int = 1000,
         seed: int = 0,
         *,
-        kind: _predict.Kind = "response",
+        kind: prediction.Kind = "response",
         summary: bool = True,
         quantiles: Sequence[float] = (0.05, 0.5, 0.95),
         local_draws: int | None = None,
@@ -180,26 +178,22 @@ class Posterior(Fitted):
             `at.rows`. With `summary=False` an array in that order, [S, rows, ...]; of probabilities
             [S, rows, levels].
         """
-        categories = _predict.categories_of(self.model, kind)
-        names = _predict.summary_names(quantiles, categories)
+        categories = prediction.categories_of(self.adapter, kind)
+        names = prediction.summary_names(quantiles, categories)
         if summary:
-            _predict.check_no_clash(at, names)
-        if not _predict.has_rows(at, self.by, "at"):
-            return _predict.nothing(at, names if summary else None, draws, len(categories))
-        where = _predict.read(self._source, self.model, at, "at")
+            prediction.check_no_clash(at, names)
+        if not prediction.has_rows(at, self.by, "at"):
+            return prediction.nothing(at, names if summary else None, draws, len(categories))
+        where = prediction.read(self._source, self.adapter, at, "at")
         given = None if given is None else self._given(given)
         K = self._local_draws(local_draws)
         found = self._parts(where, given, K)
-        outcome = _predict.outcome_of(self.model, self._source, found[0], kind, self._outcomes)
-        n = where.n_rows
-        how = kind, draws, K, seed, categories
-        task = _predict.Task(self.model, self.family, found, n, outcome, *how)
+        outcome = prediction.outcome_of(self.adapter, self._source, found[0], kind, self._outcomes)
+        how = where.n_rows, outcome, kind, draws, K, seed, categories
+        task = prediction.Task(self.adapter, self.family, found, *how)
         if summary:
-            return _predict.appended(at, _predict.summaries(task, quantiles))
-        size = _predict.draws_dtype(task).itemsize
-        wanted = draws * n * int(np.prod(outcome.shape)) * size
-        check_memory(wanted, None, f"{draws:,} draws of {n:,} rows", "Predict fewer rows")
-        return _predict.draws(task)
+            return prediction.appended(at, prediction.summaries(task, quantiles))
+        return prediction.draws(task)
 
     @computing
     def summary(
@@ -218,14 +212,14 @@ class Posterior(Fitted):
         weighs its draws of theta and has them anyway; `check=True` weighs some draws for any other
         fit, which takes seconds (`diagnose` says what to make of it).
         """
-        table = summarise_theta(self.family, self.model, quantiles, draws, seed)
+        table = summarise_theta(self.family, self.adapter, quantiles, draws, seed)
         if not check or "ess" in table.columns:
             return table
         groups = self._for_metrics(None)
         S, K = affordable(self.model, groups, None)
         theta = draw_theta(jax.random.fold_in(jax.random.key(seed), 1), self.family, self.model, S)
         log_weight, _ = theta_log_weights(self.family, self.model, groups, theta, K)
-        return with_reliability(table, self.model, theta.theta, log_weight)
+        return with_reliability(table, self.adapter, theta.theta, log_weight)
 
     @computing
     def group_effects(
@@ -255,7 +249,7 @@ class Posterior(Fitted):
         """
         data = self._default(groups)
         sampled = self.sample_blocks(draws, data, seed)
-        return self.model.group_effects(sampled, data.sizes, totals, quantiles)
+        return self.adapter.group_effects(sampled, data.sizes, totals, quantiles)
 
     @computing
     def elbo(
@@ -279,7 +273,7 @@ class Posterior(Fitted):
         """
         groups = self._for_metrics(groups)
         key = jax.random.key(seed)
-        return _metrics.elbo(self.family, self.model, groups, draws, local_draws, key)
+        return metrics.elbo(self.family, self.model, groups, draws, local_draws, key)
 
     @computing
     def log_evidence(
@@ -304,7 +298,7 @@ class Posterior(Fitted):
         """
         groups = self._for_metrics(groups)
         key = jax.random.key(seed)
-        return _metrics.log_evidence(self.family, self.model, groups, draws, form, local_draws, key)
+        return metrics.log_evidence(self.family, self.model, groups, draws, form, local_draws, key)
 
     @computing
     def log_predictive(
@@ -333,12 +327,12 @@ class Posterior(Fitted):
             local_draws: as in `sample`.
         """
         train = None if train is None else self._given(train)
-        rows = _predict.read(self._source, self.model, test, "test", outcomes=True)
+        rows = prediction.read(self._source, self.adapter, test, "test", outcomes=True)
         check_columns(self._source.rows, rows.rows, "row column of test")
         K = self._local_draws(local_draws)
         found = self._parts(rows, train, K)
         key = jax.random.key(seed)
-        return _metrics.log_predictive(self.family, self.model, found, draws, form, K, key)
+        return metrics.log_predictive(self.family, self.model, found, draws, form, K, key)
 
     @computing
     def to_arviz(
@@ -363,14 +357,27 @@ class Posterior(Fitted):
             constant_data. Dimensions are the label column, with the groups' labels, and "row", with
             the rows' positions in the table they came from.
         """
-        from ramify.io.arviz import data_tree
-
         data = self.groups if groups is None else groups
-        found = []
-        if rows and data is not None and data.n_rows:
-            where = _predict.read(self._source, self.model, data, "groups")
-            found = self._parts(where, data, self._local_draws(None))
-        return data_tree(self, self.sample(draws, groups, seed), data, found, seed)
+        tree: dict[str, Named] = {"posterior": self.sample(draws, groups, seed)}
+        if data is not None and data.n_rows:
+            tree |= self._of_rows(data, draws, seed) if rows else {}
+            tree["observed_data"], tree["constant_data"] = data_columns(self.adapter, data)
+        local = {*tree["posterior"]} - {*self.sample_theta(draws, seed)}
+        axes = Axes(self.by, self.labels, None, local)
+        if data is not None:
+            axes = Axes(self.by, data.labels, data.row_order, local | {*data.group})
+        return data_tree(tree, axes, method_of(self.family))
+
+    def _of_rows(self, data: Groups, draws: int, seed: int) -> dict[str, Named]:
+        """What ArviZ keeps for each draw and row: new outcomes, where there are any, and densities."""
+        name, predicted = self.adapter.outcome, {}
+        if self.model.can_simulate and name is not None:
+            predicted = {name: self.predict(data, data, draws, seed, summary=False)}
+        K, n = self._local_draws(None), data.n_rows
+        found = self._parts(prediction.read(self._source, self.adapter, data, "groups"), data, K)
+        theta = posterior_theta(jax.random.key(seed), self.family, self.model, draws)
+        log_lik = row_log_lik(self.adapter, found, n, theta, K)
+        return {"posterior_predictive": predicted, "log_likelihood": log_lik}
 
     @computing
     def refine(self, groups: Groups | None = None) -> "tuple[Posterior, Gaps]":
@@ -380,8 +387,6 @@ class Posterior(Fitted):
         in nats the amortization gap that this closed and the structure gap to the solved
         conditional (None where z is too large to solve for).
         """
-        from ramify.inference.refinement import refine
-
         groups = matched(self._source, self.family, self._default(groups))
         family, gaps = refine(self.model, self.family, groups)
         own = groups.renumbered(groups.labels)
@@ -390,6 +395,4 @@ class Posterior(Fitted):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the fit, without its data, to a folder: see `load`."""
-        from ramify.io.saving import save
-
-        save(self, self._source, Path(path))
+        save(self._record(), Path(path), lambda folder: self.adapter.save(folder, self.groups))

@@ -1,5 +1,6 @@
 """Predicted outcomes at given rows, and the tables they go back into."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,7 +17,8 @@ from ramify.data.groups import Groups
 from ramify.data.host import ranges
 from ramify.data.tables import n_rows
 from ramify.families.build import Family
-from ramify.models.model import Model
+from ramify.models.adapter import Adapter
+from ramify.numerics.memory import check_memory
 from ramify.posterior.conditioned import Conditioned, condition
 from ramify.posterior.draws import Draws, local_sampler, map_draws, per_draw, posterior_theta
 from ramify.posterior.matching import Part, Source, check_columns
@@ -26,7 +28,9 @@ Kind = Literal["response", "mean", "link", "probability"]
 _NUMBERS = 2**25  # most outcomes held at once while a summary is made: 128 MB
 
 
-def read(source: Source, model: Model, table: Any, what: str, *, outcomes: bool = False) -> Groups:
+def read(
+    source: Source, adapter: Adapter, table: Any, what: str, *, outcomes: bool = False
+) -> Groups:
     """A table as groups, with those of the fit's columns that it has.
 
     `row_order` says where in the table a row is; for Groups, where it is stored. `outcomes`: whether
@@ -34,7 +38,7 @@ def read(source: Source, model: Model, table: Any, what: str, *, outcomes: bool 
     """
     if isinstance(table, Groups):
         groups = replace(table, row_order=np.arange(table.n_rows))
-    elif (groups := model.read(table, what, outcomes=outcomes)) is None:
+    elif (groups := adapter.read(table, what, outcomes=outcomes)) is None:
         names = column_names(table)
         present = lambda columns: [name for name in columns if name in names]
         groups = Groups.from_table(
@@ -56,39 +60,41 @@ def nothing(table: Any, names: Sequence[str] | None, draws: int, categories: int
     return appended(table, {name: np.zeros(0, np.float32) for name in names})
 
 
-def categories_of(model: Model, kind: str) -> list[str]:
+def categories_of(adapter: Adapter, kind: str) -> list[str]:
     """Names of what a prediction has a number for each of; none where it is of the outcome."""
     if kind not in get_args(Kind):
         known = ", ".join(f'"{name}"' for name in get_args(Kind))
         raise ValueError(f"predict expected kind to be one of {known}; got {kind!r}.")
-    return model.categories(kind)
+    return adapter.categories(kind)
 
 
-def outcome_of(model: Model, source: Source, part: Part, kind: Kind, seen: dict[Any, Any]) -> Any:
+def outcome_of(
+    adapter: Adapter, source: Source, part: Part, kind: Kind, seen: dict[Any, Any]
+) -> Any:
     """Shape and type of one outcome, traced once for each kind of table and then kept in `seen`."""
     columns = part.at.rows | part.at.group
     known = kind, *((name, c.shape[1:], c.dtype.str) for name, c in columns.items())
     if known not in seen:
-        seen[known] = _traced(model, source, part, kind)
+        seen[known] = _traced(adapter, source, part, kind)
     return seen[known]
 
 
 def _outcome(
-    kind: Kind, model: Model, key: PRNGKeyArray, theta: Array, z_rows: Array, batch: Batch
+    kind: Kind, adapter: Adapter, key: PRNGKeyArray, theta: Array, z_rows: Array, batch: Batch
 ) -> Array:
-    """A new outcome of each row, or what `Model.expected` has of that kind, [R, ...]."""
+    """A new outcome of each row, or what `Adapter.expected` has of that kind, [R, ...]."""
     if kind == "response":
-        return model.simulate(key, theta, z_rows, batch)
-    return model.expected(kind, theta, z_rows, batch)
+        return adapter.model.simulate(key, theta, z_rows, batch)
+    return adapter.expected(kind, theta, z_rows, batch)
 
 
-def _traced(model: Model, source: Source, part: Part, kind: Kind) -> Any:
+def _traced(adapter: Adapter, source: Source, part: Part, kind: Kind) -> Any:
     """Shape and type of one outcome; raises if `simulate` asks for a column that is not there."""
-    batch, key = example(part.at), jax.random.key(0)
+    model, batch, key = adapter.model, example(part.at), jax.random.key(0)
     theta = jax.ShapeDtypeStruct((model.theta.size,), part.family.theta.mean.dtype)
     z = jax.ShapeDtypeStruct((2, model.z.size), theta.dtype)
     try:
-        out = jax.eval_shape(partial(_outcome, kind, model), key, theta, z, batch)
+        out = jax.eval_shape(partial(_outcome, kind, adapter), key, theta, z, batch)
     except KeyError as error:
         name = error.args[0]
         known = name in source.rows or name in source.group
@@ -102,7 +108,7 @@ def _traced(model: Model, source: Source, part: Part, kind: Kind) -> Any:
 class Task(NamedTuple):
     """A prediction: what to draw, for which groups, with rows numbered as the result is to be."""
 
-    model: Model
+    adapter: Adapter
     family: Family
     parts: list[Part]
     n_rows: int
@@ -117,7 +123,7 @@ class Task(NamedTuple):
 def summaries(task: Task, quantiles: Sequence[float]) -> dict[str, np.ndarray]:
     """Mean, sd and quantiles of every row's outcome, each [rows, ...], or [rows] of each category."""
     names = summary_names(quantiles)
-    shape, origin = (task.n_rows, *task.outcome.shape), task.model.origin
+    shape, origin = (task.n_rows, *task.outcome.shape), task.adapter.origin
     kind = np.float64 if origin else np.float32
     out = {name: np.empty(shape, np.float32 if name == "sd" else kind) for name in names}
     for rows, values in outcomes(task):
@@ -130,30 +136,30 @@ def summaries(task: Task, quantiles: Sequence[float]) -> dict[str, np.ndarray]:
 
 
 def draws(task: Task) -> Shaped[np.ndarray, "S rows ..."]:
-    """The outcomes themselves."""
-    out = np.empty((task.draws, task.n_rows, *task.outcome.shape), draws_dtype(task))
+    """The outcomes themselves: float64 where they are too far from zero for float32."""
+    shape = (task.draws, task.n_rows, *task.outcome.shape)
+    kind = np.dtype(np.float64 if task.adapter.origin else task.outcome.dtype)
+    what = f"{task.draws:,} draws of {task.n_rows:,} rows"
+    check_memory(math.prod(shape) * kind.itemsize, None, what, "Predict fewer rows")
+    out = np.empty(shape, kind)
     for rows, values in outcomes(task):
         out[:, rows] = values
-    if task.model.origin:
-        out += task.model.origin
+    if task.adapter.origin:
+        out += task.adapter.origin
     return out
-
-
-def draws_dtype(task: Task) -> np.dtype[Any]:
-    """Of the draws: that of the outcome, or float64 where it is too far from zero for float32."""
-    return np.dtype(np.float64 if task.model.origin else task.outcome.dtype)
 
 
 def outcomes(task: Task) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields (numbers of rows, their outcomes [S, rows, ...]) block by block."""
-    theta = posterior_theta(jax.random.key(task.seed), task.family, task.model, task.draws)
+    model = task.adapter.model
+    theta = posterior_theta(jax.random.key(task.seed), task.family, model, task.draws)
     size = max(int(np.prod(task.outcome.shape)), 1)
     rows = int(np.clip(_NUMBERS // (task.draws * size), 1, 16_384))
-    places = int(np.clip(_NUMBERS // (task.draws * task.model.z.size), 1, 16_384))
+    places = int(np.clip(_NUMBERS // (task.draws * model.z.size), 1, 16_384))
     for part in task.parts:
         for block in ranges(part.given, part.at, rows=rows, places=places, coarse=True):
-            given, at = condition(part.family, task.model, block.batches[0]), block.batches[1]
-            out = _simulate(given, task.model, at, theta, task.local_draws, task.kind)
+            given, at = condition(part.family, model, block.batches[0]), block.batches[1]
+            out = _simulate(given, task.adapter, at, theta, task.local_draws, task.kind)
             first = int(part.at.starts[block.start])
             count = int(part.at.sizes[block.start : block.stop].sum())
             yield part.at.row_order[first : first + count], np.asarray(out)[:, :count]
@@ -162,20 +168,21 @@ def outcomes(task: Task) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 @eqx.filter_jit
 def _simulate(
     given: Conditioned,
-    model: Model,
+    adapter: Adapter,
     at: Batch,
     draws: Draws,
     local_draws: int,
     kind: Kind,
 ) -> Array:
     """An outcome for each row of `at` and each draw, [S, R, ...]."""
+    model = adapter.model
     sample = local_sampler(given, model, local_draws)
     # Groups fold their numbers, below 2^31, into the draw's key; a block's rows come after those.
     rows = jnp.uint32(2**31) + at.index[0].astype(jnp.uint32)
 
     def one(key: PRNGKeyArray, theta: Array) -> Array:
         z, _ = sample(key, theta)
-        return _outcome(kind, model, jax.random.fold_in(key, rows), theta, at.at_rows(z), at)
+        return _outcome(kind, adapter, jax.random.fold_in(key, rows), theta, at.at_rows(z), at)
 
     return map_draws(one, draws, per_draw(given, model, local_draws, at))
 

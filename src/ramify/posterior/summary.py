@@ -12,9 +12,10 @@ from numpyro.distributions import constraints
 
 from ramify.families.build import Family
 from ramify.families.weighted_theta import weighted_quantiles
-from ramify.models.model import Model
+from ramify.models.adapter import Adapter
+from ramify.models.parameters import entry_names
 from ramify.numerics.psis import k_hat
-from ramify.posterior.draws import draw_theta, theta_values
+from ramify.posterior.draws import draw_theta
 from ramify.posterior.prediction import quantile_names
 
 _DIGITS = {"ess": 0, "k_hat": 2}  # of columns that are not in the parameter's units
@@ -73,13 +74,13 @@ class Summary:
 
 
 def summarise_theta(
-    family: Family, model: Model, quantiles: Sequence[float], draws: int, seed: int
+    family: Family, adapter: Adapter, quantiles: Sequence[float], draws: int, seed: int
 ) -> Summary:
     """Real parameters exactly, from q(theta) itself; the others from draws.
 
     Where the fit has weighted draws of theta, everything comes from all of them.
     """
-    cloud = getattr(family, "cloud", None)
+    model, cloud = adapter.model, getattr(family, "cloud", None)
     if cloud is not None:
         theta, weight = cloud.points, cloud.weight
     else:
@@ -87,8 +88,8 @@ def summarise_theta(
         theta, weight = draw_theta(jax.random.key(seed), family, model, draws).theta, None
     mean = np.asarray(family.theta.mean, np.float64)
     sd = np.sqrt(np.diagonal(np.asarray(family.theta.covariance, np.float64)))
-    values, start = theta_values(model, theta), 0
-    named = model.summarised(values)
+    values, start = adapter.global_values(theta), 0
+    named = adapter.summary_rows(values)
     if named is not None:
         return _of_draws(named, quantiles, weight)
     names: list[str] = []
@@ -97,8 +98,7 @@ def summarise_theta(
         size = int(np.prod(parameter.unconstrained_shape))
         own = slice(start, start + size)
         start += size
-        places = np.ndindex(*parameter.shape)
-        names += [f"{name}[{','.join(map(str, p))}]" if p else name for p in places]
+        names += entry_names(name, parameter.shape)
         if parameter.constraint is constraints.real and weight is None:
             rows.append(_exact(mean[own], sd[own], quantiles))
         else:
@@ -106,27 +106,28 @@ def summarise_theta(
     columns = ["mean", "sd", *quantile_names(quantiles)]
     table = dict(zip(columns, np.concatenate(rows, 1), strict=True))
     return Summary(
-        names, table | ({} if weight is None else reliability(_flat(model, values), weight))
+        names, table | ({} if weight is None else reliability(_flat(adapter, values), weight))
     )
 
 
 def with_reliability(
     summary: Summary,
-    model: Model,
+    adapter: Adapter,
     theta: Float[Array, "S D"],
     log_weight: Float64[np.ndarray, " S"],
 ) -> Summary:
     """The summary with columns `ess` and `k_hat`, from draws of q(theta) weighed by the posterior."""
-    draws = _flat(model, theta_values(model, theta))
+    draws = _flat(adapter, adapter.global_values(theta))
     log_weight = np.where(np.isfinite(log_weight), log_weight, -np.inf)
     weight = np.exp(log_weight - np.logaddexp.reduce(log_weight))
     return Summary(summary.names, summary.columns | reliability(draws, weight))
 
 
-def _flat(model: Model, values: dict[str, Any]) -> Float64[np.ndarray, "S n"]:
+def _flat(adapter: Adapter, values: dict[str, Any]) -> Float64[np.ndarray, "S n"]:
     """Draws of the globals [S, ...] side by side, as the rows of a summary."""
     # The values were compiled, which sorts them by name.
-    named = model.summarised(values) or {name: values[name] for name in model.theta.parameters}
+    own = adapter.model.theta.parameters
+    named = adapter.summary_rows(values) or {name: values[name] for name in own}
     columns = [np.asarray(v, np.float64).reshape(len(v), -1) for v in named.values()]
     return np.concatenate(columns, 1)
 

@@ -15,7 +15,7 @@ from ramify.data.groups import Groups
 from ramify.data.host import ranges
 from ramify.families.branched import Branched
 from ramify.families.build import is_fixed
-from ramify.models.model import Model
+from ramify.models.adapter import Adapter
 from ramify.posterior.conditioned import Conditioned, condition
 from ramify.posterior.matching import matched
 from ramify.posterior.posterior import Posterior
@@ -95,7 +95,7 @@ def effects_of(posterior: Posterior, groups: Groups, draws: int, seed: int) -> E
     work = some.n_rows * (min(posterior.local_draws, 16) + SOLVING)
     draws = int(np.clip(WORK // max(work, 1), min(50, draws), draws))
     names, parts = [], []
-    theta = set(posterior.sample_theta(1, seed))
+    theta = set(posterior.sample_theta(draws, seed))
     for _, block in posterior.sample_blocks(draws, some, seed):
         names, values = _flat(posterior, {n: v for n, v in block.items() if n not in theta})
         parts.append((values.mean(0), *np.quantile(values, [0.05, 0.95], axis=0)))
@@ -111,7 +111,7 @@ def _centres(posterior: Posterior, groups: Groups) -> Float64[np.ndarray, "N E"]
     found = []
     for block in ranges(groups):
         known = condition(posterior.family, posterior.model, block.batches[0])
-        values = _centre_block(known, posterior.model)
+        values = _centre_block(known, posterior.adapter)
         real = slice(0, block.stop - block.start)
         own = {name: np.asarray(value)[None, real] for name, value in values.items()}
         found.append(_flat(posterior, own)[1][0])
@@ -120,14 +120,15 @@ def _centres(posterior: Posterior, groups: Groups) -> Float64[np.ndarray, "N E"]
 
 def _locals(posterior: Posterior, groups: Groups) -> dict[str, np.ndarray]:
     """A hundred draws of every group's z, for the few groups that a joint family can have."""
-    sampled = posterior.sample(100, groups)
-    return {n: v for n, v in sampled.items() if n not in posterior.sample_theta(1)}
+    sampled, theta = posterior.sample(100, groups), posterior.sample_theta(100)
+    return {n: v for n, v in sampled.items() if n not in theta}
 
 
 @eqx.filter_jit
-def _centre_block(known: Conditioned, model: Model) -> dict[str, Array]:
+def _centre_block(known: Conditioned, adapter: Adapter) -> dict[str, Array]:
     theta = known.family.theta.mean
-    return model.local_values(theta, known.conditional(model)(theta).mean, known.batch)
+    centre = known.conditional(adapter.model)(theta).mean
+    return adapter.local_values(theta, centre, known.batch)
 
 
 def chosen(centre: Float64[np.ndarray, " N"]) -> Int64[np.ndarray, " G"]:
@@ -152,18 +153,10 @@ def some_groups(groups: Groups, rows: int, seed: int) -> Groups:
 
 
 def _flat(posterior: Posterior, z: dict[str, np.ndarray]) -> tuple[list[str], np.ndarray]:
-    """Names and draws [S, B, E] of the first entries of z; a formula names its effects itself."""
-    formula = getattr(posterior.model, "formula", None)
-    if formula is not None:
-        return list(formula.layout.group)[:SHOWN], z["effects"][:, :, :SHOWN]
-    names, columns = [], []
-    for name, value in z.items():
-        for place in np.ndindex(*value.shape[2:]):
-            names.append(f"{name}[{','.join(map(str, place))}]" if place else name)
-            columns.append(value[(slice(None), slice(None), *place)])
-            if len(names) == SHOWN:
-                return names, np.stack(columns, 2)
-    return names, np.stack(columns, 2)
+    """Names and draws [S, B, E] of the first entries of z."""
+    names = [e for n, v in z.items() for e in posterior.adapter.entry_names(n, v.shape[2:])]
+    columns = [value.reshape(*value.shape[:2], -1)[:, :, :SHOWN] for value in z.values()]
+    return names[:SHOWN], np.concatenate(columns, 2)[:, :, :SHOWN]
 
 
 def outcome_of(posterior: Posterior, groups: Groups) -> Float64[np.ndarray, " n_rows"] | None:
@@ -172,21 +165,12 @@ def outcome_of(posterior: Posterior, groups: Groups) -> Float64[np.ndarray, " n_
     None where the model can't simulate, where an outcome is not one number, or where it can't be told
     which column it is: the one that the likelihood asks for and `simulate` does not.
     """
-    model = posterior.model
-    if not model.can_simulate or not groups.n_rows:
+    if not posterior.model.can_simulate or not groups.n_rows:
         return None
-    formula = getattr(model, "formula", None)
-    if formula is not None:
-        return _their_scale(groups.rows["y"] + model.origin, formula.levels)
-    name = model.outcome if model.outcome in groups.rows else _told(posterior, groups)
-    if name is None or groups.rows[name].ndim != 1:
-        return None
-    return groups.rows[name].astype(np.float64)
-
-
-def _their_scale(y: np.ndarray, levels: list[Any] | None) -> Float64[np.ndarray, " n"]:
-    numbers = levels is not None and all(isinstance(x, int | float) for x in levels)
-    return np.asarray(levels, np.float64)[y.astype(int)] if numbers else y.astype(np.float64)
+    found = posterior.adapter.outcomes(groups)
+    if found is None:
+        found = groups.rows.get(_told(posterior, groups) or "")
+    return None if found is None or found.ndim != 1 else found.astype(np.float64)
 
 
 def _told(posterior: Posterior, groups: Groups) -> str | None:
@@ -220,7 +204,7 @@ def shrinkage_of(
     chosen = chosen[np.cumsum(groups.sizes[chosen]) <= max(SHRUNK_ROWS, groups.sizes[chosen[0]])]
     some = groups.subset(positions=np.sort(chosen))
     given = None if is_fixed(posterior.family) else some
-    kind = "mean" if getattr(posterior.model, "formula", None) is not None else "response"
+    kind = "mean" if posterior.adapter.describe().means else "response"
     table = posterior.predict(some, given, draws, seed, kind=kind, quantiles=())
     predicted = np.asarray(table["mean"], np.float64)
     owner = np.repeat(np.arange(len(some)), some.sizes)
@@ -241,7 +225,7 @@ def calibration_of(
         own, held_out = own[np.isin(some.row_order, at.row_order)], True
     binary = bool(np.isin(observed, (0, 1)).all())
     # Bins of predicted probability pick out what is extreme by chance: little of that may be left.
-    exact = binary and getattr(posterior.model, "formula", None) is not None
+    exact = binary and posterior.adapter.describe().means
     kind, draws = ("mean", draws) if exact else ("response", 4 * draws if binary else draws)
     drawn = np.asarray(
         posterior.predict(at, given, draws, seed, kind=kind, summary=False), np.float64

@@ -17,9 +17,7 @@ from ramify.data.groups import Groups
 from ramify.diagnostics.diagnosis import Diagnosis, diagnose
 from ramify.numerics.precision import computing
 from ramify.posterior.posterior import Posterior
-from ramify.report import facts as _facts
-from ramify.report import figures as _figures
-from ramify.report import texts as _texts
+from ramify.report import facts, figures, texts
 
 NEEDED = 'A report needs jinja2 and plotly: pip install "ramify[report]".'
 
@@ -53,21 +51,21 @@ def write_report(
         The path.
     """
     template, plotly = _template(), _plotly()
-    groups = _facts.check(posterior, groups)
+    groups = facts.check(posterior, groups)
     diagnosis = diagnose(posterior, groups, seed=seed) if diagnosis is None else diagnosis
     path = Path(path)
-    figures, words = _contents(posterior, groups, draws, seed)
-    worst = _texts.worst_of(diagnosis)
+    drawn, words = _contents(posterior, groups, draws, seed)
+    worst = texts.worst_of(diagnosis)
     script = _file("page.js")
     page = template.render(
-        title=_texts.title_of(posterior),
-        lead=_texts.lead_of(posterior, groups),
-        verdict=_texts.verdict_of(diagnosis),
+        title=texts.title_of(posterior),
+        lead=texts.lead_of(posterior, groups),
+        verdict=texts.verdict_of(diagnosis),
         worst=worst,
-        again=_texts.again_of(posterior, path),
-        contents=_texts.contents_of(figures, "groups" in words, worst is not None),
-        figures=figures,
-        figures_json=_as_it_is(_json(figures)),
+        again=texts.again_of(posterior, path),
+        contents=texts.contents_of(drawn, "groups" in words, worst is not None),
+        figures=drawn,
+        figures_json=_as_it_is(_json(drawn)),
         plotly=base64.b64encode(gzip.compress(plotly.encode(), mtime=0)).decode(),
         policy=_policy(script, plotly),
         css=_as_it_is(_file("page.css")),
@@ -84,93 +82,89 @@ def write_report(
 
 def _contents(
     posterior: Posterior, groups: Groups, draws: int, seed: int
-) -> tuple[dict[str, _figures.Figure], dict[str, Any]]:
+) -> tuple[dict[str, figures.Figure], dict[str, Any]]:
     """The figures by name, and the words that go with them."""
     always = {
-        "sizes": _figures.sizes(groups.sizes, groups.by),
-        "trace": _figures.trace(posterior.history),
+        "sizes": figures.sizes(groups.sizes, groups.by),
+        "trace": figures.trace(posterior.history),
     }
-    figures = {name: figure for name, figure in always.items() if figure is not None}
+    drawn = {name: figure for name, figure in always.items() if figure is not None}
     words: dict[str, Any] = {
-        "fitted": _texts.fitted_of(posterior),
-        "priors": _texts.priors_of(posterior),
-        "tiles": _texts.tiles_of(groups),
-        "sizes_said": _texts.sizes_said(groups),
-        "trace_said": _texts.trace_said(posterior.history),
-        "population": _population(posterior, figures),
+        "fitted": texts.fitted_of(posterior),
+        "priors": posterior.adapter.describe().priors,
+        "tiles": texts.tiles_of(groups),
+        "sizes_said": texts.sizes_said(groups),
+        "trace_said": texts.trace_said(posterior.history),
+        "population": _population(posterior, drawn),
     }
-    effects = _facts.effects_of(posterior, groups, draws, seed)
-    words["groups"] = _groups(posterior, effects, len(groups), figures)
-    words |= _predictions(posterior, groups, draws, seed, figures)
-    return figures, words
+    effects = facts.effects_of(posterior, groups, draws, seed)
+    words["groups"] = _groups(posterior, effects, len(groups), drawn)
+    words |= _predictions(posterior, groups, draws, seed, drawn)
+    return drawn, words
 
 
-def _population(posterior: Posterior, figures: dict[str, _figures.Figure]) -> dict[str, Any]:
+def _population(posterior: Posterior, drawn: dict[str, figures.Figure]) -> dict[str, Any]:
     """Parts of the summary, each with its table; adds their figures."""
     summary = posterior.summary(quantiles=(0.05, 0.25, 0.5, 0.75, 0.95))
     parts = []
-    for i, part in enumerate(_texts.population_of(posterior, summary)):
-        shown = part["shown"][: _texts.PICTURED]
+    for i, part in enumerate(texts.population_of(posterior, summary)):
+        shown = part["shown"][: texts.PICTURED]
         own = {name: column[shown] for name, column in summary.columns.items()}
         names = [summary.names[j] for j in shown]
         name = f"forest-{i}"
-        figures[name] = _figures.forest(names, own, part["zero"])
+        drawn[name] = figures.forest(names, own, part["zero"])
         caption = "Mean (circle), 50% (thick) and 90% intervals (thin)."
         left_out = len(part["rows"]) - len(shown)
         if left_out and len(part["shown"]) < len(part["rows"]):
             caption += " The intercept, on another scale, is in the table only."
         elif left_out:
             caption += f" The first {len(shown)} of {len(part['rows']):,}."
-        table = _texts.table_of(summary, part["rows"])
+        table = texts.table_of(summary, part["rows"])
         parts.append({"title": part["title"], "figure": name, "caption": caption, "table": table})
-    formula = getattr(posterior.model, "formula", None)
-    return {"title": "Population" if formula is not None else "Global parameters", "parts": parts}
+    title = "Population" if posterior.adapter.describe().deviations else "Global parameters"
+    return {"title": title, "parts": parts}
 
 
 def _groups(
-    posterior: Posterior, effects: _facts.Effects, N: int, figures: dict[str, _figures.Figure]
+    posterior: Posterior, effects: facts.Effects, N: int, drawn: dict[str, figures.Figure]
 ) -> dict[str, Any]:
     """The words about groups; adds a caterpillar for each effect, and histograms for many groups."""
-    deviations = getattr(posterior.model, "formula", None) is not None
-    shown = min(_facts.FEW, len(effects.labels))
+    deviations = posterior.adapter.describe().deviations
+    shown = min(facts.FEW, len(effects.labels))
     for e, name in enumerate(effects.names):
         title = f"{name}: deviation from the population" if deviations else name
         centre = 0.0 if deviations else float(np.mean(effects.centre[:, e]))
-        figures[f"caterpillar-{e}"] = _figures.caterpillar(effects, e, title, centre)
+        drawn[f"caterpillar-{e}"] = figures.caterpillar(effects, e, title, centre)
         if shown < len(effects.labels):
-            figures[f"spread-{e}"] = _figures.spread(effects, e, name)
-    said, spread_said = _texts.groups_said(shown, len(effects.labels), N)
+            drawn[f"spread-{e}"] = figures.spread(effects, e, name)
+    said, spread_said = texts.groups_said(shown, len(effects.labels), N)
     line = "the population" if deviations else "the groups' average"
     said += f" The dotted line is {line}."
     return {"effects": effects.names, "said": said, "spread_said": spread_said}
 
 
 def _predictions(
-    posterior: Posterior, groups: Groups, draws: int, seed: int, figures: dict[str, _figures.Figure]
+    posterior: Posterior, groups: Groups, draws: int, seed: int, drawn: dict[str, figures.Figure]
 ) -> dict[str, Any]:
     """The words about shrinkage and calibration; adds their figures where there can be any."""
-    observed = _facts.outcome_of(posterior, groups)
+    observed = facts.outcome_of(posterior, groups)
     if observed is None:
         missing = (
             "Not shown: it takes a model that can simulate outcomes of one number a row (simulate=), "
             "and data with those outcomes."
         )
         return {"no_predictions": missing}
-    formula = getattr(posterior.model, "formula", None)
-    outcome = formula.parts.response if formula is not None else "the outcome"
-    shrunk = _facts.shrinkage_of(posterior, groups, observed, draws, seed)
-    figures["shrinkage"] = _figures.shrinkage(shrunk, outcome)
-    found = _facts.calibration_of(posterior, groups, observed, draws, seed)
-    figures["calibration"] = (
-        _figures.reliability(found) if found.binary else _figures.pit(found, seed)
-    )
+    shrunk = facts.shrinkage_of(posterior, groups, observed, draws, seed)
+    drawn["shrinkage"] = figures.shrinkage(shrunk, posterior.adapter.describe().response)
+    found = facts.calibration_of(posterior, groups, observed, draws, seed)
+    drawn["calibration"] = figures.reliability(found) if found.binary else figures.pit(found, seed)
     return {
         "shrinkage_said": _shrinkage_said(shrunk, len(groups)),
         "calibration": _calibration_said(found),
     }
 
 
-def _shrinkage_said(found: _facts.Shrinkage, N: int) -> str:
+def _shrinkage_said(found: facts.Shrinkage, N: int) -> str:
     pulled = "The fewer rows a group has, the more it is drawn toward the population"
     pulled = "Groups are drawn toward the population" if found.alike else pulled
     which = (
@@ -184,7 +178,7 @@ def _shrinkage_said(found: _facts.Shrinkage, N: int) -> str:
     )
 
 
-def _calibration_said(found: _facts.Calibration) -> dict[str, str]:
+def _calibration_said(found: facts.Calibration) -> dict[str, str]:
     how = (
         "Half of each group's rows were predicted from its other half; only the population's parameters "
         "have seen them all."
@@ -214,9 +208,9 @@ def _policy(*scripts: str) -> str:
     )
 
 
-def _json(figures: dict[str, _figures.Figure]) -> str:
+def _json(drawn: dict[str, figures.Figure]) -> str:
     """The figures for a script element, which no label can end: JSON may write < in other ways."""
-    return json.dumps(figures, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    return json.dumps(drawn, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def _as_it_is(content: str) -> Any:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpyro.distributions import constraints
 
 from ramify.data.groups import Groups
 from ramify.diagnostics.diagnosis import Diagnosis
@@ -27,17 +26,16 @@ _VERDICTS = {
 
 def title_of(posterior: Posterior) -> str:
     """The formula, or what there is in place of one."""
-    formula = getattr(posterior.model, "formula", None)
-    return formula.text if formula is not None else f"Hierarchical model by {posterior.by}"
+    return posterior.adapter.describe().title or f"Hierarchical model by {posterior.by}"
 
 
 def lead_of(posterior: Posterior, groups: Groups) -> str:
     """One line below the title."""
-    formula, notes = getattr(posterior.model, "formula", None), posterior.notes
-    words = [f"{formula.likelihood} with {formula.link} link"] if formula is not None else []
-    words.append(f"{groups.n_rows:,} rows in {len(groups):,} groups by {posterior.by}")
+    notes = posterior.notes
+    data = f"{groups.n_rows:,} rows in {len(groups):,} groups by {posterior.by}"
     took = f" in {seconds(notes['seconds'])}" if "seconds" in notes else ""
-    return " · ".join([*words, f"fitted by {method_of(posterior.family)}{took}"])
+    fitted = f"fitted by {method_of(posterior.family)}{took}"
+    return " · ".join([*posterior.adapter.describe().lead, data, fitted])
 
 
 def verdict_of(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -48,18 +46,8 @@ def verdict_of(diagnosis: Diagnosis) -> dict[str, Any]:
 
 def fitted_of(posterior: Posterior) -> list[tuple[str, str]]:
     """What was fitted and how, as names and values."""
-    model, notes, formula = (
-        posterior.model,
-        posterior.notes,
-        getattr(posterior.model, "formula", None),
-    )
-    if formula is not None:
-        found = [
-            ("Formula", formula.text),
-            ("Likelihood", f"{formula.likelihood}, {formula.link} link"),
-        ]
-    else:
-        found = [("Model", repr(model))]
+    model, notes = posterior.model, posterior.notes
+    found = [*posterior.adapter.describe().facts]
     covariance = covariance_of(posterior.family)
     method = method_of(posterior.family) + (f", {covariance} covariance" if covariance else "")
     why = notes.get("why", "as asked")
@@ -75,14 +63,6 @@ def fitted_of(posterior: Posterior) -> list[tuple[str, str]]:
         done = "not converged" if notes.get("converged") is False else "ended"
         found.append(("Fit", f"{done} after {', '.join(spent)}"))
     return found
-
-
-def priors_of(posterior: Posterior) -> list[tuple[str, str]]:
-    """Name and prior of every parameter, of a model from a formula."""
-    priors = getattr(posterior.model, "priors", None)
-    lines = [] if priors is None else repr(priors).splitlines()
-    pairs = [line.rsplit("  ", 1) for line in lines]
-    return [(pair[0].strip(), pair[-1].strip()) for pair in pairs if len(pair) == 2]
 
 
 def tiles_of(groups: Groups) -> list[tuple[str, str]]:
@@ -110,44 +90,12 @@ def trace_said(history: dict[str, np.ndarray]) -> str:
 
 
 def population_of(posterior: Posterior, summary: Summary) -> list[dict[str, Any]]:
-    """The summary in parts that share a scale: titles, names, and what zero means to them."""
-    names = np.array(summary.names, dtype=object)
-    if getattr(posterior.model, "formula", None) is not None:
-        return _formula_parts(names, posterior, summary)
-    kinds = posterior.model.theta.parameters
-    constraint = lambda name: kinds[name.split("[")[0]].constraint
-    free = [constraint(n) is constraints.real for n in names]
-    above = [constraint(n) is constraints.positive for n in names]
-    parts = [
-        ("Real parameters", np.array(free), "line"),
-        ("Positive parameters", np.array(above), "from"),
-        ("Other parameters", ~np.array(free) & ~np.array(above), "line"),
-    ]
-    return [
-        {"title": title, "rows": np.flatnonzero(own), "shown": np.flatnonzero(own), "zero": zero}
-        for title, own, zero in parts
-        if own.any()
-    ]
-
-
-def _formula_parts(
-    names: np.ndarray, posterior: Posterior, summary: Summary
-) -> list[dict[str, Any]]:
-    layout = posterior.model.formula.layout  # pyright: ignore[reportAttributeAccessIssue]
-    effects = np.array([n == "Intercept" or n in layout.common for n in names])
-    sds = np.array([n.startswith("sd(") for n in names]) & ~effects
-    cors = np.array([n.startswith("cor(") for n in names]) & ~effects
-    found = []
-    for title, own, zero in (
-        ("Population effects", effects, "line"),
-        (f"Standard deviations between groups ({posterior.by})", sds, "from"),
-        ("Correlations of group effects", cors, "unit"),
-        ("Parameters of the likelihood", ~effects & ~sds & ~cors, "line"),
-    ):
-        rows = np.flatnonzero(own)
-        shown = _comparable(rows, names, summary) if title == "Population effects" else rows
-        if len(rows):
-            found.append({"title": title, "rows": rows, "shown": shown, "zero": zero})
+    """The summary in parts that share a scale: titles, rows, rows shown, and what zero means."""
+    names, found = np.array(summary.names, dtype=object), []
+    for section in posterior.adapter.sections(summary.names, posterior.by):
+        rows = np.array(section.rows)
+        shown = _comparable(rows, names, summary)
+        found.append({"title": section.title, "rows": rows, "shown": shown, "zero": section.zero})
     return found
 
 
@@ -261,7 +209,7 @@ def again_of(posterior: Posterior, path: Path) -> dict[str, str]:
     saved = [folder for folder in (here, here / "fit") if (folder / "fit.json").is_file()]
     folder = f"{saved[0].name if saved else 'fit'}/"
     lines = ["import ramify as rf", ""]
-    if getattr(posterior.model, "formula", None) is not None:
+    if posterior.adapter.describe().complete:
         lines += [
             f'posterior = rf.load("{folder}")',
             "posterior.predict(table)  # rows of known or new groups",

@@ -7,7 +7,6 @@ import numpy as np
 from jaxtyping import Float
 
 from ramify.data.groups import Groups
-from ramify.frontends.formula import priors as priors_of
 from ramify.frontends.formula.checks import (
     check_categories,
     check_columns,
@@ -16,16 +15,13 @@ from ramify.frontends.formula.checks import (
     warn_of_separation,
 )
 from ramify.frontends.formula.design import Coding, code
+from ramify.frontends.formula.formula import Formula
 from ramify.frontends.formula.frame import kind_of_table, read_frame, zone_of
-from ramify.frontends.formula.layout import Layout, lay_out
+from ramify.frontends.formula.layout import EffectLayout, lay_out
 from ramify.frontends.formula.likelihoods import LIKELIHOODS, Likelihood, start
-from ramify.frontends.formula.model import (
-    Formula,
-    FormulaModel,
-    no_predictors,
-    predictors,
-    with_labels,
-)
+from ramify.frontends.formula.model import FormulaModel
+from ramify.frontends.formula.priors import Priors, defaults, replaced
+from ramify.frontends.formula.reading import no_predictors, predictors, with_labels
 from ramify.frontends.formula.response import Response, read_response, response_columns
 from ramify.frontends.formula.text import FormulaText, parse
 
@@ -89,7 +85,7 @@ def from_formula(
 
 def _evaluated(
     parts: FormulaText, table: Any, family: Likelihood, link: str, response: Response
-) -> tuple[Coding, Coding, Layout]:
+) -> tuple[Coding, Coding, EffectLayout]:
     """Codes both sides of the grouping term on the rows of the table, and lays their columns out."""
     frame = read_frame(table, predictors(parts), "table")
     check_categories(frame)
@@ -112,17 +108,17 @@ def _priors(
     parts: FormulaText,
     link: str,
     common: Coding,
-    layout: Layout,
+    layout: EffectLayout,
     family: Likelihood,
     y: Float[np.ndarray, " n"],
     given: Mapping[str, Any],
-) -> priors_of.Priors:
+) -> Priors:
     """The defaults for these data, and what the user puts in their place."""
     family_names, correlated = list(family.parameters), not parts.independent
     sd_y = float(np.std(y)) or 1.0
-    own = priors_of.defaults(layout, parts.by, link, family_names, sd_y, correlated)
+    own = defaults(layout, parts.by, link, family_names, sd_y, correlated)
     owners = dict(zip(common.names, common.owners, strict=True))
-    return priors_of.replaced(own, given, layout, parts.by, owners)
+    return replaced(own, given, layout, parts.by, owners)
 
 
 def _check_installed() -> None:

@@ -24,7 +24,7 @@ FAR = 100.0  # in units of the response: of what is further from zero float32 ke
 
 
 @dataclass(frozen=True)
-class Layout:
+class EffectLayout:
     """Names, places and units.
 
     Attributes:
@@ -132,7 +132,7 @@ def lay_out(
     start: tuple[float, float],
     offset_centre: float,
     cutpoints: bool,
-) -> Layout:
+) -> EffectLayout:
     """The layout for these columns; `groups` has X, its rows sorted by group."""
     intercept = "Intercept" in names[0]
     free = intercept and not cutpoints  # else no parameter takes up what is taken off
@@ -153,7 +153,7 @@ def lay_out(
         group_unit[w] = unit[k]
     left = [k for k in range(len(common)) if k not in {k for k, _ in pairs}]
     flat = _constant_within(groups, common, left) if "Intercept" in names[1] else set()
-    return Layout(
+    return EffectLayout(
         common=tuple(labels),
         group=tuple(names[1]),
         intercept=free,
@@ -177,7 +177,7 @@ def _constant_within(groups: Groups, common: list[int], left: list[int]) -> set[
     return {k for k in left if (column(k) == column(k)[groups.starts][owner]).all()}
 
 
-def columns(layout: Layout, X: np.ndarray, W: np.ndarray, kind: Any) -> dict[str, np.ndarray]:
+def columns(layout: EffectLayout, X: np.ndarray, W: np.ndarray, kind: Any) -> dict[str, np.ndarray]:
     """Standardised columns of rows: X_all [n, P] and W [n, M]."""
     scaled = (X - np.asarray(layout.centre)) / np.asarray(layout.unit)
     return {"X_all": scaled.astype(kind), "W": (W / np.asarray(layout.group_unit)).astype(kind)}

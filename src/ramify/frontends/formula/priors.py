@@ -26,7 +26,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints, truncated
 
-from ramify.frontends.formula.layout import Layout
+from ramify.frontends.formula.layout import EffectLayout
 
 POSITIVE = ("sd", "sigma", "nu", "shape")
 _SMALL = 1e-30  # as near to a bound, or its inverse as far out, as float32 goes with room to spare
@@ -86,7 +86,7 @@ def sd_name(effect: str, by: str) -> str:
 
 
 def defaults(
-    layout: Layout, by: str, link: str, family: list[str], sd_y: float, correlated: bool
+    layout: EffectLayout, by: str, link: str, family: list[str], sd_y: float, correlated: bool
 ) -> Priors:
     """The default prior of every parameter, by the name that results have for it."""
     spread = 2.5 * layout.scale
@@ -110,7 +110,11 @@ def defaults(
 
 
 def replaced(
-    priors: Priors, given: Mapping[str, Any], layout: Layout, by: str, owners: Mapping[str, str]
+    priors: Priors,
+    given: Mapping[str, Any],
+    layout: EffectLayout,
+    by: str,
+    owners: Mapping[str, str],
 ) -> Priors:
     """The priors with those given by the user in place of the defaults.
 
@@ -136,7 +140,7 @@ def replaced(
     return new
 
 
-def _checked(name: str, target: str, prior: Any, layout: Layout) -> Any:
+def _checked(name: str, target: str, prior: Any, layout: EffectLayout) -> Any:
     if not isinstance(prior, dist.Distribution):
         raise TypeError(
             f"priors[{name!r}] is a {type(prior).__name__}; expected a NumPyro distribution such as "

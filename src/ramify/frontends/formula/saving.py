@@ -6,6 +6,7 @@ Nothing in them can execute code: a formula calls functions of a fixed list only
 
 import json
 from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -13,48 +14,42 @@ import numpy as np
 
 from ramify._version import __version__
 from ramify.data.groups import Groups
-from ramify.frontends.formula import priors as priors_of
-from ramify.frontends.formula.design import from_plain, to_plain
-from ramify.frontends.formula.layout import Layout
-from ramify.frontends.formula.model import Formula, FormulaModel
-from ramify.frontends.formula.priors import Priors
+from ramify.frontends.formula import design, priors
+from ramify.frontends.formula.formula import Formula
+from ramify.frontends.formula.layout import EffectLayout
 from ramify.frontends.formula.text import FormulaText, parse
 from ramify.io.folder import CONFIG, ROWS
-from ramify.models.model import Model
 
 FORMAT_VERSION = 1
 
 
-def save(model: FormulaModel, groups: Groups | None, folder: Path) -> None:
-    """Writes the formula with all it remembers, and the columns of the fit."""
-    from importlib.metadata import version
-
-    spec = model.formula
+def save(formula: Formula, given: priors.Priors, groups: Groups | None, folder: Path) -> None:
+    """Writes a formula with all it remembers and its priors, and the columns of the fit."""
     config = {
-        "formula": spec.text,
-        "likelihood": spec.likelihood,
-        "link": spec.link,
-        "group": spec.by,
-        "trials": spec.parts.trials,
-        "weights": spec.parts.weights,
-        "levels": spec.levels,
-        "table": spec.table,
-        "zone": spec.zone,
-        "priors": {name: priors_of.to_plain(prior) for name, prior in model.priors.items()},
-        "priors_in_words": {name: priors_of.in_words(p) for name, p in model.priors.items()},
-        "layout": asdict(spec.layout),
-        "common": to_plain(spec.common),
-        "varying": to_plain(spec.group),
+        "formula": formula.text,
+        "likelihood": formula.likelihood,
+        "link": formula.link,
+        "group": formula.by,
+        "trials": formula.parts.trials,
+        "weights": formula.parts.weights,
+        "levels": formula.levels,
+        "table": formula.table,
+        "zone": formula.zone,
+        "priors": {name: priors.to_plain(prior) for name, prior in given.items()},
+        "priors_in_words": {name: priors.in_words(p) for name, p in given.items()},
+        "layout": asdict(formula.layout),
+        "common": design.to_plain(formula.common),
+        "varying": design.to_plain(formula.group),
         "format_version": FORMAT_VERSION,
         "versions": {"ramify": __version__, "formulae": version("formulae")},
     }
     (folder / CONFIG).write_text(json.dumps(config, indent=1, allow_nan=False))
     if groups is not None:
-        _save_rows(model, groups, folder)
+        _save_rows(formula.origin, groups, folder)
 
 
-def load(folder: Path) -> FormulaModel:
-    """The model of a saved formula fit."""
+def load(folder: Path) -> tuple[Formula, priors.Priors]:
+    """The formula of a saved fit, and its priors."""
     path = folder / CONFIG
     if not path.is_file():
         raise ValueError(
@@ -64,32 +59,32 @@ def load(folder: Path) -> FormulaModel:
         config = json.loads(path.read_text())
         parts: FormulaText = parse(config["formula"])
         parts = parts._replace(trials=config["trials"], weights=config["weights"])
-        layout = Layout(**{name: _tuples(v) for name, v in config["layout"].items()})
-        codings = from_plain(config["common"]), from_plain(config["varying"])
+        layout = EffectLayout(**{name: _tuples(v) for name, v in config["layout"].items()})
+        codings = design.from_plain(config["common"]), design.from_plain(config["varying"])
         own = parts, config["likelihood"], config["link"], *codings
-        spec = Formula(*own, layout, config["levels"], config["table"], config.get("zone"))
-        priors = {name: priors_of.from_plain(plain) for name, plain in config["priors"].items()}
+        formula = Formula(*own, layout, config["levels"], config["table"], config.get("zone"))
+        found = {name: priors.from_plain(plain) for name, plain in config["priors"].items()}
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged or not of a formula: {error}.") from error
-    return FormulaModel(spec, Priors(priors))
+    return formula, priors.Priors(found)
 
 
 def _tuples(value: Any) -> Any:
     return tuple(_tuples(x) for x in value) if isinstance(value, list) else value
 
 
-def _save_rows(model: FormulaModel, groups: Groups, folder: Path) -> None:
+def _save_rows(origin: float, groups: Groups, folder: Path) -> None:
     from safetensors.numpy import save_file
 
     arrays = {"sizes": groups.sizes, "number": groups.number, "row_order": groups.row_order}
     arrays |= {f"rows/{name}": column for name, column in groups.rows.items()}
     arrays |= {f"group/{name}": column for name, column in groups.group.items()}
-    arrays["origin"] = np.array([model.origin])
+    arrays["origin"] = np.array([origin])
     save_file({n: np.ascontiguousarray(a) for n, a in arrays.items()}, folder / ROWS)
 
 
-def load_rows(folder: Path, by: str, labels: np.ndarray, model: Model) -> Groups | None:
-    """The data of the fit, if they were saved with it."""
+def load_rows(folder: Path, by: str, labels: np.ndarray, origin: float) -> Groups | None:
+    """The data of the fit, if they were saved with it; outcomes less the origin."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
@@ -107,7 +102,7 @@ def load_rows(folder: Path, by: str, labels: np.ndarray, model: Model) -> Groups
     rows, group = part("rows/"), part("group/")
     _check_lengths(path, (labels, sizes, number, *group.values()), (order, *rows.values()))
     # Fits were once saved with the outcomes as they came, whatever their distance from zero.
-    apart = arrays.get("origin", np.zeros(1))[0] - model.origin
+    apart = arrays.get("origin", np.zeros(1))[0] - origin
     rows |= {"y": rows["y"] + apart} if apart else {}
     return Groups(by, labels, sizes, rows, group, number, order)
 

@@ -11,10 +11,11 @@ from typing import NamedTuple
 # Longest first, so that "||" is one operator. A name may have dots in it: np.log is one.
 _TOKEN = re.compile(
     r"\s*(?:(?P<name>[^\W\d]\w*(?:\.\w+)*|`[^`]*`)"
-    r"|(?P<number>(?:\d+(?:\.\d*)?|\.\d+)(?P<power>[eE][-+]?\d+)?)"
+    r"|(?P<number>(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)"
     r"|(?P<string>'[^']*'|\"[^\"]*\")|(?P<operator>\|\||\*\*|//|[=!<>]=|[-+*/:|~(),=<>%{}\[\]]))"
 )
 _OPENING, _CLOSING = {"(": ")", "[": "]", "{": "}"}, {")", "]", "}"}
+CONSTANTS = ("True", "False", "None")
 ADDITIONS = ("trials", "weights")
 PROPORTIONS = ("p", "prop", "proportion")
 
@@ -68,6 +69,7 @@ def parse(text: str) -> FormulaText:
             f"formula is a {type(text).__name__}; expected text such as 'y ~ 1 + (1 | g)'."
         )
     tokens = _scan(text)
+    _check_numbers(text, tokens)
     _check_brackets(text, tokens)
     _check_operands(text, tokens)
     tildes = [t for t in tokens if t.text == "~"]
@@ -93,6 +95,24 @@ def unquoted(name: str) -> str:
     return name[1:-1] if name.startswith("`") else name
 
 
+def formula_columns(text: str) -> list[str]:
+    """The names in a formula that can only be columns, in order of appearance.
+
+    Functions, their keyword arguments, constants, strings and levels in brackets are none.
+
+    Example:
+        >>> formula_columns("y | trials(n) ~ 1 + bs(age, df=4) + C(kind, 'a') + (1 + x | shop)")
+        ['y', 'n', 'age', 'kind', 'x', 'shop']
+    """
+    tokens, names, depth = _scan(text), {}, 0
+    for token, after in zip(tokens, [*(t.text for t in tokens[1:]), ""], strict=True):
+        depth += (token.text == "[") - (token.text == "]")
+        called = after in ("(", "=") and not token.text.startswith("`")
+        if token.kind == "name" and not (depth or called or token.text in CONSTANTS):
+            names[unquoted(token.text)] = None
+    return list(names)
+
+
 def place_of(text: str, name: str) -> int:
     """Where a name stands in the formula, as a whole word."""
     found = [t.at for t in _scan(text) if unquoted(t.text) == name]
@@ -106,12 +126,17 @@ def _scan(text: str) -> list[Token]:
         if match is None or match.lastgroup is None:
             at += len(text[at:]) - len(text[at:].lstrip())
             raise error(text, at, f"can't read {text[at]!r}")
-        if match["power"]:  # the library that codes the predictors knows no such numbers
-            number, at = match["number"], match.start("number")
-            raise error(text, at, f"write {Decimal(number):f} in place of {number}")
         tokens.append(Token(match[match.lastgroup], match.lastgroup, match.start(match.lastgroup)))
         at = match.end()
     return tokens
+
+
+def _check_numbers(text: str, tokens: list[Token]) -> None:
+    """Raises at a number such as 1e3, which the library that codes the predictors can't read."""
+    for token in tokens:
+        if token.kind == "number" and "e" in token.text.lower():
+            what = f"write {Decimal(token.text):f} in place of {token.text}"
+            raise error(text, token.at, what)
 
 
 def _check_brackets(text: str, tokens: list[Token]) -> None:

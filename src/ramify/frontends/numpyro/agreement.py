@@ -7,19 +7,16 @@ changed one by one to find out why.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ramify.frontends.numpyro.arguments import Block, Refused, small_block
+from ramify.frontends.numpyro.evaluator import Evaluator
 from ramify.frontends.numpyro.layout import Level
 from ramify.frontends.numpyro.sites import from_values, run
-
-if TYPE_CHECKING:
-    from ramify.frontends.numpyro.model import NumpyroModel
-
 
 Terms = dict[str, Any]
 
@@ -33,30 +30,29 @@ class Point(NamedTuple):
     group: dict[str, Any]
 
 
-def check_agreement(model: "NumpyroModel", groups: Any) -> set[str]:
+def check_agreement(evaluator: Evaluator, groups: Any) -> set[str]:
     """Refuses a model whose densities mix groups or rows; returns deterministic sites that do."""
-    block = small_block(model.arguments, groups, 3, 7)
+    block = small_block(evaluator.arguments, groups, 3, 7)
     rng = np.random.default_rng(0)
     noise = lambda *shape: np.asarray(0.3 * rng.normal(size=shape), jnp.result_type(float))  # noqa: E731
-    D, M = model.theta.size, model.z.size
+    D, M = evaluator.theta.size, evaluator.z.size
     point = Point(noise(D), noise(block.n_group, M), block.rows, block.group)
-    whole, picked = jax.jit(lambda p: (_as_written(model, block, p), _as_blocks(model, block, p)))(
-        point
-    )
-    places = model.layout.terms | model.layout.deterministics
+    both = lambda p: (_as_written(evaluator, block, p), _as_blocks(evaluator, block, p))
+    whole, picked = jax.jit(both)(point)
+    places = evaluator.layout.terms | evaluator.layout.deterministics
     differ = {n for n in places if not np.all(_close(whole[n], picked[n]))}
-    for name in model.layout.terms:
+    for name in evaluator.layout.terms:
         if name in differ:
-            evaluate = jax.jit(lambda p: _as_written(model, block, p))
-            raise Refused(_why(model, block, point, evaluate, name))
+            evaluate = jax.jit(lambda p: _as_written(evaluator, block, p))
+            raise Refused(_why(evaluator, block, point, evaluate, name))
     return differ
 
 
-def _as_written(model: "NumpyroModel", block: Block, point: Point) -> Terms:
+def _as_written(evaluator: Evaluator, block: Block, point: Point) -> Terms:
     """Every site's terms and values as the author means them, for the rows in `_chosen` order."""
-    layout, chosen = model.layout, _chosen(block)
-    named = model.arguments.bind(block.index, block.n_group, point.rows, point.group)
-    sites = run(model.fn, named, from_values(model.latent_values(point.theta, point.z)))
+    layout, chosen = evaluator.layout, _chosen(block)
+    named = evaluator.arguments.bind(block.index, block.n_group, point.rows, point.group)
+    sites = run(evaluator.fn, named, from_values(evaluator.latent_values(point.theta, point.z)))
     out = {n: p.summed(sites[n].log_prob) for n, p in layout.terms.items()}
     out |= {n: p.per_item(sites[n].value) for n, p in layout.deterministics.items()}
     at: dict[Level, Any] = {"theta": ..., "z": block.index[chosen], "row": chosen}
@@ -64,17 +60,17 @@ def _as_written(model: "NumpyroModel", block: Block, point: Point) -> Terms:
     return {n: jnp.asarray(value)[at[places[n].level]] for n, value in out.items()}
 
 
-def _as_blocks(model: "NumpyroModel", block: Block, point: Point) -> Terms:
+def _as_blocks(evaluator: Evaluator, block: Block, point: Point) -> Terms:
     """The same as the model's own functions give it."""
     chosen = _chosen(block)
     owner = block.index[chosen]
     z = point.z[owner]
     rows = {n: column[chosen] for n, column in point.rows.items()}
     group = {n: column[owner] for n, column in point.group.items()}
-    terms = model.theta_terms(point.theta) | model.z_terms(point.theta, z, group)
-    terms |= model.row_terms(point.theta, z, rows, group)
-    told = model.theta_deterministics(point.theta)
-    return terms | told | model.z_deterministics(point.theta, z, group)
+    terms = evaluator.theta_terms(point.theta) | evaluator.z_terms(point.theta, z, group)
+    terms |= evaluator.row_terms(point.theta, z, rows, group)
+    told = evaluator.theta_deterministics(point.theta)
+    return terms | told | evaluator.z_deterministics(point.theta, z, group)
 
 
 def _chosen(block: Block) -> np.ndarray:
@@ -87,14 +83,14 @@ def _close(a: Any, b: Any) -> np.ndarray:
 
 
 def _why(
-    model: "NumpyroModel",
+    evaluator: Evaluator,
     block: Block,
     point: Point,
     evaluate: Callable[[Point], Terms],
     name: str,
 ) -> str:
     """What makes a site's log density differ: found by changing one thing at a time."""
-    level, chosen = model.layout.terms[name].level, _chosen(block)
+    level, chosen = evaluator.layout.terms[name].level, _chosen(block)
     owner, before = block.index[chosen], np.asarray(evaluate(point)[name])
 
     def moves(changed: Point, own: np.ndarray) -> bool:
@@ -103,13 +99,13 @@ def _why(
 
     groups, rows = range(block.n_group), range(block.n_rows)
     if any(moves(point._replace(z=_added(point.z, g)), owner == g) for g in groups):
-        return _mixes_groups(model, name, level)
+        return _mixes_groups(evaluator, name, level)
     own = lambda r: (chosen == r) & (level == "row")  # noqa: E731
     if any(moves(point._replace(rows=_swapped(point.rows, r)), own(r)) for r in rows):
-        return _mixes_rows(model, name, level)
+        return _mixes_rows(evaluator, name, level)
     if any(moves(point._replace(group=_swapped(point.group, g)), owner == g) for g in groups):
         return _mixes_columns(name)
-    return _knows_numbers(model, name)
+    return _knows_numbers(evaluator, name)
 
 
 def _added(z: np.ndarray, place: int) -> np.ndarray:
@@ -122,8 +118,8 @@ def _swapped(columns: dict[str, np.ndarray], place: int) -> dict[str, np.ndarray
     return {n: c[source(c)] for n, c in columns.items()}
 
 
-def _mixes_groups(model: "NumpyroModel", name: str, level: Level) -> str:
-    own = model.arguments.index or "group"
+def _mixes_groups(evaluator: Evaluator, name: str, level: Level) -> str:
+    own = evaluator.arguments.index or "group"
     if level == "row":
         return (
             f'the likelihood of site "{name}" mixes groups: a row\'s log density depends on latent '
@@ -136,11 +132,11 @@ def _mixes_groups(model: "NumpyroModel", name: str, level: Level) -> str:
             "plate, groups must be independent: no mean over groups, difference or random walk "
             "between them."
         )
-    if name in model.layout.theta:
+    if name in evaluator.layout.theta:
         return (
             f'the prior of site "{name}" depends on latent sites of the groups, and it is not one of '
             "them: a second level of latent sites, which is not supported yet. If it belongs to the "
-            f'groups, put it in their plate, numpyro.plate("...", {model.arguments.size_name}).'
+            f'groups, put it in their plate, numpyro.plate("...", {evaluator.arguments.size_name}).'
         )
     return (
         f'site "{name}" has one log density for all groups together and depends on latent sites of '
@@ -157,7 +153,7 @@ def _mixes_columns(name: str) -> str:
     )
 
 
-def _mixes_rows(model: "NumpyroModel", name: str, level: Level) -> str:
+def _mixes_rows(evaluator: Evaluator, name: str, level: Level) -> str:
     if level == "row":
         return (
             f'the log density of a row of site "{name}" depends on other rows (a mean or sum over '
@@ -168,12 +164,12 @@ def _mixes_rows(model: "NumpyroModel", name: str, level: Level) -> str:
     cure = "as a group column" if level == "z" else "and pass it as a constant, functools.partial"
     return (
         f'the log density of site "{name}", which belongs to {whose}, is computed from row columns '
-        f"({', '.join(model.arguments.rows)}). Compute what it needs beforehand, {cure}."
+        f"({', '.join(evaluator.arguments.rows)}). Compute what it needs beforehand, {cure}."
     )
 
 
-def _knows_numbers(model: "NumpyroModel", name: str) -> str:
-    size = model.arguments.size_name
+def _knows_numbers(evaluator: Evaluator, name: str) -> str:
+    size = evaluator.arguments.size_name
     return (
         f'the log density of site "{name}" depends on the number that a group or row happens to have, '
         f"or on how many there are ({size}). Ramify calls the model on blocks, where numbers start "

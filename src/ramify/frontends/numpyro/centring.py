@@ -14,12 +14,12 @@ from typing import Any
 from numpyro import handlers
 from numpyro.infer.reparam import LocScaleReparam
 
-from ramify.frontends.numpyro.layout import Layout
+from ramify.frontends.numpyro.layout import SiteLayout
 
 _SUFFIX = "_decentered"  # NumPyro's own
 
 
-def decentred(layout: Layout) -> frozenset[str]:
+def decentred(layout: SiteLayout) -> frozenset[str]:
     """Names of the groups' sites that LocScaleReparam has made deterministic."""
     names = (n.removesuffix(_SUFFIX) for n in layout.z if n.endswith(_SUFFIX))
     return frozenset(n for n in names if n in layout.deterministics)

@@ -36,7 +36,7 @@ class Place(NamedTuple):
         return jnp.sum(kept, tuple(range(0 if self.axis is None else 1, kept.ndim)))
 
 
-class Layout(NamedTuple):
+class SiteLayout(NamedTuple):
     """The sites of a model, sorted.
 
     Attributes:
@@ -57,7 +57,7 @@ class Layout(NamedTuple):
     outcomes: dict[str, tuple[str, ...]]
     left_out: tuple[str, ...]
 
-    def without(self, deterministics: set[str]) -> "Layout":
+    def without(self, deterministics: set[str]) -> "SiteLayout":
         """The layout with some deterministic sites left out."""
         kept = {n: p for n, p in self.deterministics.items() if n not in deterministics}
         more = tuple(n for n in self.deterministics if n in deterministics)
@@ -103,7 +103,7 @@ class Pair(NamedTuple):
         return self.programs[0].reached(flags)[name][what]
 
 
-def sort_sites(fn: Fn, arguments: Arguments, groups: Any, plate: str | None) -> Layout:
+def sort_sites(fn: Fn, arguments: Arguments, groups: Any, plate: str | None) -> SiteLayout:
     """Runs the model on two small blocks and sorts its sites, or refuses it."""
     pair = _look_twice(fn, arguments, groups)
     sites = pair.seen[0]
@@ -117,7 +117,7 @@ def sort_sites(fn: Fn, arguments: Arguments, groups: Any, plate: str | None) -> 
     terms = {n: _term(pair, n, latent) for n in drawn}
     rows = [n for n, place in terms.items() if place.level == "row" and not sites[n].factor]
     told, left_out = _deterministics(pair)
-    return Layout(
+    return SiteLayout(
         theta={n: p for n, p in parameters.items() if n not in axes},
         z={n: p for n, p in parameters.items() if n in axes},
         axes=axes,

@@ -1,0 +1,105 @@
+"""Formula: a formula evaluated on the rows of a fit, with all that new rows and results need."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ramify.frontends.formula.design import Coding
+from ramify.frontends.formula.layout import EffectLayout
+from ramify.frontends.formula.likelihoods import LIKELIHOODS, Likelihood
+from ramify.frontends.formula.response import response_columns
+from ramify.frontends.formula.text import FormulaText, formula_columns
+from ramify.models.parameters import Named
+
+SD = 0.3  # the unit of group sds inside: a fit begins at one, and they are smaller than the response's
+
+
+@dataclass(frozen=True)
+class Formula:
+    """A formula, evaluated: all that new rows need to be read as those of the fit were.
+
+    Attributes:
+        parts: the text.
+        likelihood: name of the likelihood.
+        link: name of the link.
+        common: coding of the common effects.
+        group: coding of the effects that vary by group.
+        layout: where each effect goes, and units.
+        levels: levels of the response, where it has any.
+        table: the kind of table that came in, and that results come back as.
+        zone: the time zone of the grouping column, if it has times with one.
+    """
+
+    parts: FormulaText
+    likelihood: str
+    link: str
+    common: Coding
+    group: Coding
+    layout: EffectLayout
+    levels: list[Any] | None
+    table: str
+    zone: str | None = None
+
+    @property
+    def family(self) -> Likelihood:
+        """The likelihood's entry in the table of likelihoods."""
+        return LIKELIHOODS[self.likelihood]
+
+    @property
+    def text(self) -> str:
+        """The formula as it was written."""
+        return self.parts.text
+
+    @property
+    def by(self) -> str:
+        """The grouping column."""
+        return self.parts.by
+
+    @property
+    def columns(self) -> dict[str, str | None]:
+        """The columns of a table that the formula needs, each with its kind where that is known."""
+        category = self.levels is not None and not are_numbers(self.levels)
+        left = dict.fromkeys(response_columns(self.parts), "category") if category else {}
+        extra = [c for c in (self.parts.trials, self.parts.weights) if c and not c.isdigit()]
+        named = dict.fromkeys([*formula_columns(self.text), *extra])
+        return named | self.common.kinds | self.group.kinds | left
+
+    @property
+    def has_cutpoints(self) -> bool:
+        """Whether cutpoints stand in for the intercept."""
+        return self.family.support == "levels"
+
+    @property
+    def origin(self) -> float:
+        """What is taken off outcomes before they are float32, where they are far from zero."""
+        # Only where the link is the identity does the outcome move with the predictor.
+        return self.layout.far(self.layout.base) if self.link == "identity" else 0.0
+
+    @property
+    def far_intercept(self) -> float:
+        """What is taken off the intercept before it is float32, where it is far from zero."""
+        return self.layout.far(self.layout.shift) if self.layout.intercept else 0.0
+
+    def unit(self, name: str) -> float:
+        """The unit, inside, of a parameter of the likelihood."""
+        return self.layout.scale if name in self.family.scaled else 1.0
+
+    def predictor(self, theta: Named, z: Named, row: Named) -> Float[Array, ""]:
+        """The linear predictor of one row, inside, without the shift where y is standardised."""
+        eta = self.layout.predictor(theta, z["effects"], row)
+        return eta if self.link == "identity" else eta + self.layout.base
+
+    def to_user_scale(self, y: Array) -> Array:
+        """Outcomes inside -> outcomes as the user has them, less the origin."""
+        if self.link == "identity":
+            return self.layout.base - self.origin + self.layout.scale * y
+        if self.levels is None or not self.has_cutpoints or not are_numbers(self.levels):
+            return y
+        return jnp.asarray(self.levels)[y]
+
+
+def are_numbers(levels: list[Any]) -> bool:
+    """Whether levels of a response are numbers, so that means of them make sense."""
+    return all(isinstance(x, int | float) for x in levels)

@@ -1,0 +1,78 @@
+"""Models written in NumPyro, unchanged: the flat function that its author would give to NUTS."""
+
+from collections.abc import Callable
+from typing import Any
+
+from ramify.data.groups import Groups
+from ramify.frontends.numpyro.agreement import check_agreement
+from ramify.frontends.numpyro.arguments import Refused, read_arguments
+from ramify.frontends.numpyro.centring import centred, decentred
+from ramify.frontends.numpyro.evaluator import Evaluator
+from ramify.frontends.numpyro.layout import sort_sites
+from ramify.frontends.numpyro.model import NumpyroModel
+from ramify.numerics.precision import computing
+
+
+@computing
+def from_numpyro(
+    fn: Callable[..., Any],
+    groups: Groups,
+    *,
+    plate: str | None = None,
+    index: str | None = None,
+    size: str | None = None,
+    outcome: str | None = None,
+    centre: bool = True,
+) -> NumpyroModel:
+    """A model from a NumPyro function, as it would be given to NUTS.
+
+    Its arguments are found by name: columns of the groups (row columns [R, ...], group columns
+    [B, ...]), the group number of each row and the number of groups. An argument for the outcome
+    whose default is None is left out for prediction. Sites are sorted by what their sizes depend
+    on: latent sites with a value for each group are that group's z, other latent sites are theta.
+    Sizes inside the function must come from its arguments. A function that takes no group numbers
+    is one for groups of a single row each.
+
+    Args:
+        fn: the model, possibly wrapped in handlers such as `reparam`.
+        groups: the data. A few rows are used to look at the model; it can be fitted to others.
+        plate: name of the group plate, to have it checked that the groups' sites are in it.
+        index: name of the argument with each row's group number; by default the groups' `by`.
+        size: name of the argument with the number of groups; by default `n_` and the `by`.
+        outcome: the observed site that `predict` draws, where there are several.
+        centre: take LocScaleReparam off the groups' sites. It is there for samplers, which follow
+            theta and z together; where z is integrated out for each theta, the centred form is
+            better, since then the rows tell of z whatever theta is. False keeps the model as it is.
+
+    Raises:
+        ValueError: if the model is outside of what Ramify fits; the message names the site and says
+            what to do.
+
+    Example:
+        >>> import numpyro, numpyro.distributions as dist
+        >>> def schools(error, y=None, *, school, n_school):
+        ...     mu = numpyro.sample("mu", dist.Normal(0, 5))
+        ...     tau = numpyro.sample("tau", dist.HalfCauchy(5))
+        ...     with numpyro.plate("schools", n_school):
+        ...         effect = numpyro.sample("effect", dist.Normal(mu, tau))
+        ...     with numpyro.plate("rows", error.shape[0]):
+        ...         numpyro.sample("y", dist.Normal(effect[school], error), obs=y)
+        >>> table = {"school": ["A", "B"], "y": [28.0, 8.0], "error": [15.0, 10.0]}
+        >>> groups = Groups.from_table(table, by="school", rows=["y", "error"])
+        >>> from_numpyro(schools, groups)
+        NumpyroModel(theta: mu [], tau [] positive; z: effect []; observed: y)
+    """
+    try:
+        arguments = read_arguments(fn, groups, index, size)
+        layout = sort_sites(fn, arguments, groups, plate)
+        away, written = decentred(layout), fn
+        if centre and away:
+            written = centred(fn, away)
+            layout = sort_sites(written, arguments, groups, plate)
+        mixed = check_agreement(Evaluator(written, arguments, layout, groups), groups)
+        evaluator = Evaluator(written, arguments, layout.without(mixed), groups)
+        return NumpyroModel(evaluator, outcome)
+    except Refused as refused:
+        inner = getattr(fn, "func", fn)  # of a functools.partial
+        name = getattr(inner, "__name__", type(inner).__name__)
+        raise ValueError(f"from_numpyro({name}): {refused}") from refused.__cause__

@@ -1,0 +1,138 @@
+"""Evaluator: the sites of a NumPyro function on a block, one log density or value per group or row.
+
+Wherever one density is wanted of each group or row, the function is run with as many groups as there
+are rows, row r in group r, each with its own copy of z: then row r's log density depends on that copy
+alone, and all of them come from one run of the function.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ramify.data.batch import Batch
+from ramify.data.groups import Groups
+from ramify.frontends.numpyro.arguments import Arguments, example_row, repeated
+from ramify.frontends.numpyro.layout import Level, Place, SiteLayout
+from ramify.frontends.numpyro.program import Program
+from ramify.frontends.numpyro.sites import from_values, run
+from ramify.models.parameters import Named, Space
+
+What = tuple[Literal["term", "value", "observed"], Level]
+
+
+@final
+class Evaluator:
+    """Evaluates a NumPyro function; its model and its adapter ask it.
+
+    Attributes:
+        fn: the function.
+        arguments: what it is called with.
+        layout: where each of its sites belongs.
+        theta: the space of the latent sites that all groups share.
+        z: the space of the latent sites of a group.
+        row: one row of the data, [1, ...] each, to stand in where no row is looked at.
+        group: the same of group columns.
+    """
+
+    def __init__(
+        self, fn: Callable[..., Any], arguments: Arguments, layout: SiteLayout, groups: Groups
+    ):
+        """Keeps one row of the data."""
+        self.fn, self.arguments, self.layout = fn, arguments, layout
+        self.theta, self.z = Space(layout.theta), Space(layout.z)
+        self.row = example_row({n: groups.rows[n] for n in arguments.rows})
+        self.group = example_row({n: groups.group[n] for n in arguments.group})
+        self._programs: dict[Any, Program] = {}
+
+    def theta_terms(self, theta: Float[Array, " D"]) -> Named:
+        """The log density of each site of theta, [], without Jacobians."""
+        return self._evaluate(("term", "theta"), theta, self._nobody(1), None, None)
+
+    def z_terms(self, theta: Float[Array, " D"], z: Float[Array, "n M"], group: Named) -> Named:
+        """The log density of each site of the groups, [n], without Jacobians."""
+        return self._evaluate(("term", "z"), theta, z, None, group)
+
+    def row_terms(
+        self, theta: Float[Array, " D"], z_rows: Float[Array, "R M"], rows: Named, group: Named
+    ) -> Named:
+        """The log density of each site of the rows, [R]; group columns are those of each row."""
+        return self._evaluate(("term", "row"), theta, z_rows, rows, group)
+
+    def theta_deterministics(self, theta: Float[Array, " D"]) -> Named:
+        """The deterministic sites that follow from theta alone."""
+        return self._evaluate(("value", "theta"), theta, self._nobody(1), None, None)
+
+    def z_deterministics(
+        self, theta: Float[Array, " D"], z: Float[Array, "n M"], group: Named
+    ) -> Named:
+        """The deterministic sites of the groups, [n, ...]."""
+        return self._evaluate(("value", "z"), theta, z, None, group)
+
+    def observed(self, batch: Batch) -> Named:
+        """The values of the sites observed in the rows, [R, ...]."""
+        theta, z = jnp.zeros(self.theta.size), self._nobody(batch.segment.shape[0])
+        return self._evaluate(("observed", "row"), theta, z, batch.rows, batch.group_at_rows())
+
+    def latent_values(self, theta: Array, z: Array) -> Named:
+        """The values of the latent sites, shaped as the function knows them."""
+        local = jax.vmap(self.z.values)(z)
+        axes = self.layout.axes
+        return self.theta.values(theta) | {n: jnp.moveaxis(v, 0, axes[n]) for n, v in local.items()}
+
+    def keywords(self, n: int, rows: Mapping[str, Any], group: Mapping[str, Any]) -> dict[str, Any]:
+        """The function's arguments where each of n rows is a group of its own."""
+        return self.arguments.bind(np.arange(n, dtype=np.int32), n, rows, group)
+
+    def _evaluate(
+        self, what: What, theta: Array, z: Array, rows: Named | None, group: Named | None
+    ) -> Named:
+        """Some of the model's sites with each row a group of its own, traced once for each shape.
+
+        Where columns are None nobody looks at them: copies of one row stand in.
+        """
+        if not self._asked(what):
+            return {}  # a fit without its data has no columns, and needs none
+        rows = None if rows is None else _taken(self.row, rows)
+        group = None if group is None else _taken(self.group, group)
+        leaves, tree = jax.tree.flatten((theta, z, rows, group))
+        shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
+        if (what, shapes) not in self._programs:
+            pick = lambda *x: self._pick(what, *x)  # noqa: E731
+            self._programs[what, shapes] = Program(pick, *jax.tree.unflatten(tree, shapes))
+        return self._programs[what, shapes](theta, z, rows, group)
+
+    def _asked(self, what: What) -> dict[str, Place]:
+        """The sites that are meant, and where they belong."""
+        kind, level = what
+        places = self.layout.deterministics if kind == "value" else self.layout.terms
+        names = self.layout.outcomes if kind == "observed" else places
+        return {n: places[n] for n in names if places[n].level == level}
+
+    def _pick(
+        self, what: What, theta: Array, z: Array, rows: Named | None, group: Named | None
+    ) -> Named:
+        n = z.shape[0]
+        rows = repeated(self.row, n) if rows is None else rows
+        group = repeated(self.group, n) if group is None else group
+        values = from_values(self.latent_values(theta, z))
+        sites = run(self.fn, self.keywords(n, rows, group), values)
+        if what[0] == "term":
+            return {n: place.summed(sites[n].log_prob) for n, place in self._asked(what).items()}
+        return {n: place.per_item(sites[n].value) for n, place in self._asked(what).items()}
+
+    def _nobody(self, n: int) -> Float[Array, "n M"]:
+        return jnp.zeros((n, self.z.size))
+
+
+def _taken(names: Mapping[str, Any], columns: Named) -> Named:
+    for name in names:
+        if name not in columns:
+            raise ValueError(
+                f'the model needs the column "{name}", and the data at hand has '
+                f"{', '.join(columns) or 'none'}: pass groups= with all columns of the fit."
+            )
+    return {name: columns[name] for name in names}
