@@ -171,7 +171,7 @@ def by_numpyro(case, model, theta, z, outcomes):
     wanted = inspect.signature(case.model).parameters
     kwargs = {n: v for n, v in case.arguments().items() if n in wanted}
     kwargs |= {column: None for column in outcomes}
-    values = model.latent_values(theta, z)
+    values = model.evaluator.latent_values(theta, z)
     many = {n: jnp.broadcast_to(v, (2000, *v.shape)) for n, v in values.items()}
     site = model.outcome
     return np.asarray(

@@ -60,7 +60,7 @@ def densities(model, batch, theta, z):
 def by_site(case, model, theta, z):
     """The same by NumPyro: its log densities at constrained values, site by site, and Jacobians."""
     arguments, sizes = called(case)
-    values = model.latent_values(theta, z)
+    values = model.evaluator.latent_values(theta, z)
     _, sites = log_density(case.model, (), {**arguments, **sizes}, values)
     sums = {
         "theta": model.theta.constrain(theta)[1],

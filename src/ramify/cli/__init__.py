@@ -1,4 +1,9 @@
-"""The `ramify` command: `fit`, `predict`, `summary`, `diagnose`, `report`, `demo`."""
+"""The `ramify` command: `fit`, `predict`, `summary`, `diagnose`, `report`, `demo`.
+
+Files and formulas are read here without JAX; the work is done by what `import ramify` offers.
+
+May import: data, io, frontends, ramify, demo.
+"""
 
 import hashlib
 import os

@@ -3,6 +3,8 @@
 Nine tenths of the aircraft are fitted. For the others, which the fit never saw, later flights are
 predicted from their first ones and the predictions held against what happened. Uses only what
 `import ramify` offers.
+
+May import: ramify.
 """
 
 import time

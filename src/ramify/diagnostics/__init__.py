@@ -1,4 +1,4 @@
 """Whether to trust a fit: importance weights of theta and of every group, and a verdict in words.
 
-Imports everything up to `posterior`.
+May import: numerics, data, engine, models, families, inference, posterior.
 """

@@ -1,7 +1,7 @@
-"""Who adds a function of a block up over the blocks of a source.
+"""Who adds blocks up.
 
-An engine knows nothing of what it adds. It returns sums in float64, added in the order of the
-blocks, so that the answer does not depend on who computed which block.
+An engine takes a function of a block and returns the sum, in a fixed order and in float64, of whatever
+pytree it gives: it knows neither what the blocks are nor what is added. `local` adds in this process.
 
 May import: numerics, data.
 """

@@ -1,4 +1,6 @@
-"""`fit`: defaults, budgets, progress, and the two ways to learn a family.
+"""`fit` and `load`: the two ways to a posterior.
 
-Imports everything above: data, models, families, inference and posterior.
+Defaults, budgets, progress, and the two ways to learn a family.
+
+May import: numerics, data, engine, models, families, inference, io, posterior, frontends.
 """

@@ -1,4 +1,4 @@
 """How a family is learned: the ELBO, its steps, the integral over each group's z, the search for theta.
 
-Imports the rooms above: `numerics`, `data`, `models`, `families`.
+May import: numerics, data, engine, models, families.
 """

@@ -1,5 +1,7 @@
 """Arithmetic that knows nothing of models or data.
 
 Precision, small linear algebra, triangular factors, point sets, exact sums, importance weights and
-memory. Imports no other room.
+memory.
+
+May import: nothing.
 """
