@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Int64, Shaped
 
 from ramify.data.labels import canonical, find, show
-from ramify.data.reading import group_fields, parquet
+from ramify.data.reading import fields_from_parquet, fields_from_table
 from ramify.data.splitting import held_out
 from ramify.data.tables import Table, objects
 
@@ -104,7 +104,7 @@ class Groups:
 
             ```
         """
-        return cls(**group_fields(table, by, rows, group, group_table))
+        return cls(**fields_from_table(table, by, rows, group, group_table))
 
     @classmethod
     def from_parquet(
@@ -142,7 +142,7 @@ class Groups:
 
             ```
         """
-        return cls(**parquet(path, by, rows, group, group_table))
+        return cls(**fields_from_parquet(path, by, rows, group, group_table))
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int, Shaped
 
-from ramify.data.tables import Raw, encode, objects
+from ramify.data.tables import Raw, as_series, objects
 
 _KINDS = {
     "b": "booleans",
@@ -53,7 +53,7 @@ def factorize(name: str, raw: Raw) -> Factor:
     if getattr(raw, "ndim", 1) > 1:
         raise ValueError(f'column "{name}" has shape {raw.shape}; expected one label per row.')
     try:
-        code, values = encode(raw)
+        code, values = _encode(raw)
     except (TypeError, NotImplementedError) as error:
         raise TypeError(
             f'column "{name}" cannot hold labels: {error}. Expected strings, integers, '
@@ -64,6 +64,74 @@ def factorize(name: str, raw: Raw) -> Factor:
     values = canonical(f'column "{name}"', values[used])
     labels, rank = _distinct(name, values)
     return Factor(labels, rank[(np.cumsum(used) - 1)[code]])
+
+
+def _encode(raw: Raw) -> tuple[Int[np.ndarray, " n"], Shaped[np.ndarray, " U"]]:
+    """Encodes a column of labels: a code per row (-1 for null) and what each code stands for.
+
+    The values come in no particular order, and some may be unused or equal.
+    """
+    series = as_series(raw)
+    if series is not None and series.implementation.is_pandas_like():
+        code, values = series.to_native().factorize()
+        aware = getattr(values, "tz", None) is not None
+        return code, np.asarray(values.tz_convert(None) if aware else values)
+    if series is not None:
+        return _encode_arrow(series.to_arrow() if series.implementation.is_polars() else raw)
+    # A list goes item by item: NumPy would make strings of [1, "a"].
+    values = objects(raw) if isinstance(raw, list | tuple) else np.asarray(raw)
+    code, values = _encode_objects(values) if values.dtype.kind in "OT" else _encode_numpy(values)
+    return np.where(np.ma.getmaskarray(raw), -1, code) if np.ma.isMA(raw) else code, values
+
+
+def _encode_arrow(raw: Raw) -> tuple[Int[np.ndarray, " n"], Shaped[np.ndarray, " U"]]:
+    import pyarrow as pa
+
+    chunked = raw if isinstance(raw, pa.ChunkedArray) else pa.chunked_array([raw])
+    if pa.types.is_dictionary(chunked.type):
+        chunked = chunked.cast(chunked.type.value_type)
+    chunks = chunked.dictionary_encode().unify_dictionaries().chunks
+    codes = [np.asarray(chunk.indices.fill_null(-1)) for chunk in chunks]
+    if not codes:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    return np.concatenate(codes), chunks[0].dictionary.to_numpy(zero_copy_only=False)
+
+
+def _encode_objects(
+    items: Shaped[np.ndarray, " n"],
+) -> tuple[Int[np.ndarray, " n"], Shaped[np.ndarray, " U"]]:
+    seen: dict[Any, int] = {}
+    # Keyed by type as well: 1, True and 1.0 are equal, and which of them it was matters later.
+    codes = (
+        -1 if _is_null(item) else seen.setdefault((type(item), item), len(seen)) for item in items
+    )
+    code = np.fromiter(codes, np.int64, len(items))
+    return code, objects([item for _, item in seen])
+
+
+def _is_null(item: Any) -> bool:
+    if isinstance(item, float | np.generic):
+        return bool(item != item)
+    return item is None or type(item).__name__ in ("NAType", "NaTType")
+
+
+def _encode_numpy(
+    values: Shaped[np.ndarray, " n"],
+) -> tuple[Int[np.ndarray, " n"], Shaped[np.ndarray, " U"]]:
+    """Encodes numbers, strings and times; by hashing where Arrow can, as sorting is far slower."""
+    import pyarrow as pa
+
+    values = np.ascontiguousarray(values, values.dtype.newbyteorder("="))
+    if values.dtype.kind in "iuU":
+        return _encode_arrow(pa.array(values))
+    if values.dtype.kind in "mM":
+        code, ticks = _encode_arrow(pa.array(values.view(np.int64)))
+        distinct = ticks.view(values.dtype)
+        return np.where(np.isnat(distinct)[code], -1, code), distinct
+    distinct, code = np.unique(values, return_inverse=True)
+    if distinct.dtype.kind == "f":
+        code = np.where(np.isnan(distinct)[code], -1, code)
+    return code, distinct
 
 
 def _check_nulls(name: str, code: Int[np.ndarray, " n"]) -> None:

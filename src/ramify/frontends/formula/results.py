@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Shaped
 
-from ramify.frontends.formula.frame import as_table, in_zone
+from ramify.data.tables import as_table, in_zone
 from ramify.frontends.formula.layout import Layout
 from ramify.frontends.formula.priors import sd_name
 
