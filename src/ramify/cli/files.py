@@ -1,4 +1,4 @@
-"""Tables in and out of files: CSV and Parquet by suffix, folders of Parquet, only the columns needed."""
+"""Reads and writes tables: CSV and Parquet by suffix, folders of Parquet, only the columns needed."""
 
 import os
 import re
@@ -13,8 +13,8 @@ from ramify.data.parquet import open_parquet, read_columns
 
 SUFFIXES = (".csv", ".parquet", ".pq")
 
-# A formula in pieces: quoted names, strings, levels as in y[yes] and numbers such as 1e3 whole, then
-# what may name a column.
+# The tokens of a formula: quoted names, strings, levels such as [yes] in y[yes], numbers such as 1e3,
+# and other names.
 _PIECES = re.compile(
     r"""`(?P<quoted>[^`]*)` | '[^']*' | "[^"]*" | \[[^\]]*\] | \d[\w.]*
     | (?P<name>[^\W\d][\w.]*) (?P<then>\s*(\(|=(?!=)))?""",
@@ -24,10 +24,10 @@ _CONSTANTS = {"True", "False", "None"}
 
 
 def formula_columns(formula: str) -> list[str]:
-    """The names in a formula that can only be columns, in order of appearance.
+    """The columns that a formula names, in order of appearance.
 
-    Functions, their keyword arguments, quoted strings and levels in brackets are none; `` `a name` ``
-    may be quoted.
+    Skips functions, their keyword arguments, strings and levels in brackets. A name may be quoted:
+    `` `a name` ``.
 
     Example:
         >>> formula_columns("y | trials(n) ~ 1 + bs(age, df=4) + C(kind, 'a') + (1 + x | shop)")
@@ -49,7 +49,7 @@ def read_table(
     Args:
         path: the file or folder.
         columns: the columns to read; all by default.
-        kinds: name -> "number" or "category" of the columns of a fit: a CSV is read by it.
+        kinds: name -> "number" or "category" for the columns of a fit; sets the types of a CSV.
     """
     check_readable(path)
     if path.suffix.lower() == ".csv" and path.is_file():
@@ -60,7 +60,7 @@ def read_table(
 
 
 def check_columns(path: Path, wanted: list[str], there: list[str]) -> None:
-    """Raises where a column is not in a file, with the names that come near, or is there twice."""
+    """Raises if a column is missing, and suggests similar names, or if it is there twice."""
     for name in wanted:
         if there.count(name) > 1:
             count = there.count(name)
@@ -78,9 +78,9 @@ def _same_letters(name: str, there: list[str]) -> list[str]:
 
 
 def write_table(table: Any, path: Path) -> None:
-    """Writes an Arrow table to a CSV or Parquet file, by its suffix: all of it or nothing."""
+    """Writes an Arrow table to a CSV or Parquet file, by its suffix, in full or not at all."""
     check_writable(path)
-    path = path.resolve()  # a link stays one
+    path = path.resolve()  # write to a link's target, and keep the link
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}-{os.getpid()}")
     try:
@@ -103,7 +103,7 @@ def _write(table: Any, path: Path, as_csv: bool) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Raises where a table can't be written to such a path: before the work, not after."""
+    """Raises if no table can be written to this path; called before the work starts."""
     if path.suffix.lower() not in SUFFIXES:
         raise ValueError(f"{path}: expected a name that ends in .csv or .parquet.")
     if path.is_dir():
@@ -111,7 +111,7 @@ def check_writable(path: Path) -> None:
 
 
 def check_readable(path: Path) -> None:
-    """Raises where there is no such file, or one of another kind."""
+    """Raises if the file does not exist or is neither CSV nor Parquet."""
     if not path.exists():
         beside = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
         near = get_close_matches(path.name, beside, n=1)

@@ -212,7 +212,7 @@ def _read_numpy(name: str, raw: Raw) -> Column:
         return Column(np.asarray(raw.data), any_in_row(np.ma.getmaskarray(raw)))
     try:
         values = np.asarray(raw)
-    except ValueError:  # lists of several lengths
+    except ValueError:  # lists of different lengths
         values = objects(raw)
     return _from_array(name, values)
 
@@ -229,7 +229,7 @@ def _list_length(name: str, raw: Raw) -> int:
 
 
 def objects(items: Any) -> Shaped[np.ndarray, " n"]:
-    """Returns items as a one-dimensional array of Python objects, whatever they are."""
+    """Returns items as a one-dimensional array of Python objects, even if they are sequences."""
     out = np.empty(len(items), dtype=object)
     for i, item in enumerate(items):
         out[i] = item
@@ -249,7 +249,7 @@ def _stack(name: str, items: Shaped[np.ndarray, " n"]) -> Column:
 
 
 def any_in_row(mask: Bool[np.ndarray, "n ..."]) -> Bool[np.ndarray, " n"]:
-    """Returns the rows in which anything is true."""
+    """Returns which rows have a true entry."""
     return np.asarray(mask.any(axis=tuple(range(1, mask.ndim))))
 
 
