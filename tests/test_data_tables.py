@@ -11,6 +11,7 @@ import pytest
 
 from ramify.data.groups import Groups
 from ramify.data.labels import find
+from ramify.data.tables import append_columns, column_names
 
 USER = ["bo", "al", "bo", "cy", "al", "bo"]
 X = np.arange(12.0).reshape(6, 2)
@@ -253,6 +254,22 @@ def test_anything_with_an_arrow_stream():
             return as_arrow().__arrow_c_stream__(requested_schema)
 
     assert Groups.from_table(Stream(), by="user", rows="x").sizes.tolist() == [2, 3, 1]
+
+
+@pytest.mark.parametrize("kind", ["pandas", "arrow", "batch"])
+def test_unused_columns_may_share_a_name(kind):
+    """A spreadsheet often leaves columns without a name at its end."""
+    columns, names = [["b", "a"], [1.0, 2.0], [3, 4], [5, 6]], ["g", "y", "", ""]
+    table = {
+        "pandas": lambda: pd.DataFrame(dict(enumerate(columns))).set_axis(names, axis=1),
+        "arrow": lambda: pa.table(columns, names),
+        "batch": lambda: pa.RecordBatch.from_arrays([pa.array(c) for c in columns], names),
+    }[kind]()
+    assert Groups.from_table(table, by="g", rows="y").rows["y"].tolist() == [2.0, 1.0]
+    more = append_columns(table, {"mean": np.arange(2.0), "draws": np.eye(2)})
+    assert type(more) is type(table) and column_names(more) == [*names, "mean", "draws"]
+    read = Groups.from_table(more, by="g", rows=["mean", "draws"]).rows
+    assert read["mean"].tolist() == [1, 0] and read["draws"].tolist() == [[0, 1], [1, 0]]
 
 
 def test_rows_without_columns_still_count():

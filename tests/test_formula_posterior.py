@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 
 import ramify as rf
 from ramify.cli.commands import app
-from ramify.posterior.prediction import categories_of, column_names
+from ramify.data.tables import column_names
+from ramify.posterior.prediction import categories_of
 from ramify.report.texts import worst_of
 
 S = 50  # draws, always as many: another number would be compiled again

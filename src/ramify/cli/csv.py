@@ -1,4 +1,4 @@
-"""CSV files and Arrow tables. A CSV has no types: they are told from its values, or from a fit."""
+"""CSV files as Arrow tables. Column types are inferred from the values, or known from a fit."""
 
 import warnings
 from collections.abc import Callable, Mapping
@@ -7,8 +7,8 @@ from typing import Any
 
 from ramify.data.parquet import first_line
 
-_BLOCK = 2**26  # bytes of a CSV from which the types of its columns are told
-_PADDED = r"^0\d+$"  # 007: a name that is written in digits, and another one than 7
+_BLOCK = 2**26  # bytes at the start of a CSV from which the types of its columns are inferred
+_PADDED = r"^0\d+$"  # 007 is a name, and not the same as 7
 
 
 def read_csv(
@@ -22,7 +22,7 @@ def read_csv(
     Args:
         path: the file.
         columns: the columns to read; all by default.
-        kinds: name -> "number" or "category", where a fit knows what a column holds.
+        kinds: name -> "number" or "category", for the columns that a fit knows.
         check: called with the names in the header, before the rest is read.
     """
     import pyarrow as pa
@@ -43,7 +43,7 @@ def read_csv(
 
 
 def check_as_csv(table: Any) -> None:
-    """Raises where a column can't be written as CSV."""
+    """Raises if a column can't be written as CSV."""
     import pyarrow as pa
     from pyarrow import csv
 
@@ -62,7 +62,7 @@ def check_as_csv(table: Any) -> None:
 
 
 def _read(path: Path, columns: list[str] | None, text: list[str]) -> Any:
-    """Reads columns, some of them as text whatever they look like."""
+    """Reads columns; those named in `text` as text, even if they hold numbers."""
     import pyarrow as pa
     from pyarrow import csv
 
@@ -81,7 +81,7 @@ def _options(columns: list[str] | None = None, text: list[str] | None = None) ->
     from pyarrow import csv
 
     convert = csv.ConvertOptions(
-        # An empty field is a missing value in a column of text as well; "NA" in quotes is a word.
+        # An empty field is missing in a text column too; "NA" in quotes is text.
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,
         include_columns=columns or [],
@@ -94,7 +94,7 @@ def _options(columns: list[str] | None = None, text: list[str] | None = None) ->
 
 
 def _padded(path: Path, table: Any, kinds: Mapping[str, str]) -> list[str]:
-    """The columns read as numbers, and not known to be some, that have leading zeros."""
+    """Columns that were read as numbers but have leading zeros, unless a fit knows them."""
     import pyarrow as pa
     import pyarrow.compute as pc
     from pyarrow import csv

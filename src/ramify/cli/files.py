@@ -1,4 +1,4 @@
-"""Tables in and out of files: CSV and Parquet by suffix, folders of Parquet, only the columns needed."""
+"""Reads and writes tables: CSV and Parquet by suffix, folders of Parquet, only the columns needed."""
 
 import os
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ def read_table(
     Args:
         path: the file or folder.
         columns: the columns to read; all by default.
-        kinds: name -> "number" or "category" of the columns of a fit: a CSV is read by it.
+        kinds: name -> "number" or "category" for the columns of a fit; sets the types of a CSV.
     """
     check_readable(path)
     if path.suffix.lower() == ".csv" and path.is_file():
@@ -32,7 +32,7 @@ def read_table(
 
 
 def check_columns(path: Path, wanted: list[str], there: list[str]) -> None:
-    """Raises where a column is not in a file, with the names that come near, or is there twice."""
+    """Raises if a column is missing, and suggests similar names, or if it is there twice."""
     for name in wanted:
         if there.count(name) > 1:
             count = there.count(name)
@@ -50,9 +50,9 @@ def _same_letters(name: str, there: list[str]) -> list[str]:
 
 
 def write_table(table: Any, path: Path) -> None:
-    """Writes an Arrow table to a CSV or Parquet file, by its suffix: all of it or nothing."""
+    """Writes an Arrow table to a CSV or Parquet file, by its suffix, in full or not at all."""
     check_writable(path)
-    path = path.resolve()  # a link stays one
+    path = path.resolve()  # write to a link's target, and keep the link
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}-{os.getpid()}")
     try:
@@ -75,7 +75,7 @@ def _write(table: Any, path: Path, as_csv: bool) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Raises where a table can't be written to such a path: before the work, not after."""
+    """Raises if no table can be written to this path; called before the work starts."""
     if path.suffix.lower() not in SUFFIXES:
         raise ValueError(f"{path}: expected a name that ends in .csv or .parquet.")
     if path.is_dir():
@@ -83,7 +83,7 @@ def check_writable(path: Path) -> None:
 
 
 def check_readable(path: Path) -> None:
-    """Raises where there is no such file, or one of another kind."""
+    """Raises if the file does not exist or is neither CSV nor Parquet."""
     if not path.exists():
         beside = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
         near = get_close_matches(path.name, beside, n=1)

@@ -1,7 +1,7 @@
-"""Numeric columns: what is accepted, in which dtype it is kept, and what is refused, in words."""
+"""Columns of numbers: which are accepted, and the dtype in which they are kept."""
 
 import numpy as np
-from jaxtyping import Bool, Int, Shaped
+from jaxtyping import Bool, Shaped
 
 from ramify.data.labels import Factor, kind_of, show
 from ramify.data.tables import Raw, any_in_row, read
@@ -9,16 +9,16 @@ from ramify.data.tables import Raw, any_in_row, read
 _INT32 = np.iinfo(np.int32)
 
 
-def numeric(name: str, raw: Raw, factor: Factor) -> Shaped[np.ndarray, "n ..."]:
-    """Reads a column of numbers: finite, without nulls, in a dtype we keep.
+def read_numbers(name: str, raw: Raw, factor: Factor) -> Shaped[np.ndarray, "n ..."]:
+    """Reads a column of numbers; refuses nulls, NaN and infinity.
 
-    Booleans stay booleans, integers become int32, float32 and float64 stay as they are: what the
-    device takes is decided when data goes there.
+    Booleans stay booleans, integers become int32, float16 becomes float32, and float32 and float64
+    stay as they are. The precision on the device is chosen when the data go there.
 
     Args:
         name: the column's name.
         raw: the column as the user gave it.
-        factor: the labels of the same rows, for messages.
+        factor: the labels of the rows, for messages.
     """
     column = read(name, raw)
     if column.null is None:
@@ -51,7 +51,7 @@ def _check_kind(name: str, values: Shaped[np.ndarray, "n ..."], factor: Factor) 
 
 
 def _not_finite(values: Shaped[np.ndarray, "n ..."]) -> Bool[np.ndarray, " n"]:
-    """Returns the rows with anything NaN or infinite in them."""
+    """Returns which rows have a NaN or an infinity in them."""
     if values.dtype.kind != "f" or np.isfinite(values).all():
         return np.zeros(len(values), bool)
     return any_in_row(~np.isfinite(values))
@@ -79,17 +79,18 @@ def _check_fits(name: str, values: Shaped[np.ndarray, "n ..."], factor: Factor) 
     )
 
 
-def constant(
-    name: str, values: Shaped[np.ndarray, "n ..."], first: Int[np.ndarray, " N"], factor: Factor
+def value_per_group(
+    name: str, values: Shaped[np.ndarray, "n ..."], factor: Factor
 ) -> Shaped[np.ndarray, "N ..."]:
-    """Returns a group column's value in each group, having checked that there is only one.
+    """Returns the value of a group column in each group; refuses a column that varies within one.
 
     Args:
         name: the column's name.
         values: the column, with a value per row.
-        first: the first row of each group.
-        factor: the labels of the rows.
+        factor: the labels of the rows; each group has at least one.
     """
+    first = np.full(len(factor.labels), len(values))  # row of each group
+    np.minimum.at(first, factor.code, np.arange(len(values)))
     each = values[first]  # [N, ...]
     differs = any_in_row(values != each[factor.code])
     if differs.any():
@@ -108,6 +109,6 @@ def _count(bad: Bool[np.ndarray, " n"]) -> str:
 
 
 def _at(bad: Bool[np.ndarray, " n"], factor: Factor) -> str:
-    """Returns where the first bad row is."""
+    """Returns the first bad row and its group, in words."""
     row = int(np.flatnonzero(bad)[0])
     return f"row {row}, in group {show(factor.labels[factor.code[row]])}"

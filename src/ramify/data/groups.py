@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Int64, Shaped
 
 from ramify.data.labels import canonical, find, show
-from ramify.data.reading import group_fields, parquet
+from ramify.data.reading import fields_from_parquet, fields_from_table
 from ramify.data.splitting import held_out
 from ramify.data.tables import Table, objects
 
@@ -20,18 +20,18 @@ class Groups:
     """A data set in long format, one row per observation, sorted once by group.
 
     Groups are numbered 0..N-1 in the order of their sorted labels, and a group's rows keep the
-    order they had. Make one with [`Groups.from_table`][] or [`Groups.from_parquet`][]; it is not
-    meant to be changed afterwards, and its arrays are read-only.
+    order they had. Make one with [`Groups.from_table`][] or [`Groups.from_parquet`][]. Its arrays
+    are read-only.
 
     Attributes:
-        by: name of the column that says which group a row belongs to.
+        by: name of the column of group labels.
         labels: the label of each group, [N].
         sizes: rows of each group, n_i >= 0, [N].
         rows: row columns, each [n_rows, ...], all rows of a group together.
         group: group columns, each [N, ...].
-        number: the number of each group in the data set it descends from, [N]: its row in a
-            fitted table, and its noise. 0..N-1 unless made by `subset` or `renumbered`.
-        row_order: position, in the table that was given, of each row kept here, [n_rows].
+        number: the number of each group in the original data set, [N]. It selects the group's
+            row in a fitted table, and its noise. 0..N-1 unless made by `subset` or `renumbered`.
+        row_order: position of each row in the table it was read from, [n_rows].
 
     Example:
         ```pycon
@@ -72,11 +72,11 @@ class Groups:
     ) -> "Groups":
         """Reads a table in long format, one row per observation.
 
-        Columns hold finite numbers: booleans stay booleans, integers are kept as int32 and
-        floating-point numbers as they come (on the device they are float32, or float64 where JAX
-        has x64 turned on). An element may itself be an array, of one shape for the whole column:
-        an array [n, ...] in a dict, a list or array column in polars and Arrow, a column of
-        arrays in pandas.
+        Columns hold finite numbers. Booleans stay booleans, integers become int32, and
+        floating-point numbers keep their precision (on the device they are float32, or float64 if
+        JAX has x64 turned on). An element may itself be an array, of one shape for the whole
+        column: an array [n, ...] in a dict, a list or array column in polars and Arrow, a column
+        of arrays in pandas.
 
         Args:
             table: a dict of arrays, a pandas or polars DataFrame, an Arrow Table or RecordBatch.
@@ -84,15 +84,15 @@ class Groups:
                 categories. Floating-point numbers are refused.
             rows: row columns: x_ij and y_ij.
             group: group columns, u_i: the same in all rows of a group.
-            group_table: a table with one row per group, with the column `by` and the group
-                columns, which are then looked for there and not in `table`. Its groups are the
-                groups of the data set, including those without any row in `table`; a label that
-                is not in it is an error.
+            group_table: a table with one row per group, from which the group columns are read
+                instead of from `table`; it has the column `by` too. Its groups are the groups of
+                the data set, including those without rows in `table`. A label that is not in it
+                is an error.
 
         Raises:
             ValueError: if columns are missing, of different lengths, empty or named twice; if
                 there is a null, a NaN or an infinity; if a group column varies within a group.
-            TypeError: if a column holds something else than numbers, or labels are unusable.
+            TypeError: if a column holds something other than numbers, or labels are unusable.
 
         Example:
             ```pycon
@@ -104,7 +104,7 @@ class Groups:
 
             ```
         """
-        return cls(**group_fields(table, by, rows, group, group_table))
+        return cls(**fields_from_table(table, by, rows, group, group_table))
 
     @classmethod
     def from_parquet(
@@ -118,8 +118,8 @@ class Groups:
     ) -> "Groups":
         """Reads a Parquet file, or a folder of them, into memory.
 
-        Only the columns that are named get read, but all their rows do, and for a moment there are
-        two copies of them: the data must fit in the host's memory twice.
+        Only the named columns are read, with all their rows. While they are sorted there are two
+        copies of them: the host's memory must hold the data twice.
 
         Args:
             path: a file, a folder (searched recursively; `key=value` folders become columns), or
@@ -142,7 +142,7 @@ class Groups:
 
             ```
         """
-        return cls(**parquet(path, by, rows, group, group_table))
+        return cls(**fields_from_parquet(path, by, rows, group, group_table))
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -155,21 +155,21 @@ class Groups:
 
     @property
     def n_rows(self) -> int:
-        """Number of rows, in all groups together."""
+        """Total number of rows."""
         return len(self.row_order)
 
     @cached_property
     def starts(self) -> Int64[np.ndarray, " N"]:
-        """Where each group's rows start."""
+        """Position of each group's first row."""
         return np.cumsum(self.sizes) - self.sizes
 
     def split(self, test_fraction: float = 0.1, seed: int = 0) -> tuple["Groups", "Groups"]:
         """Splits the rows of every group at random into a training and a test part.
 
-        Both parts keep all N groups with their numbers; in either a group may have no rows. Group
-        i of n_i rows gives `m_i = min(n_i test_fraction, n_i - 1)` of them to the test part on
-        average, rounded up or down at random in such a way that the total is that of the m_i,
-        rounded. So a group always keeps a row to train on, and one with a single row keeps that.
+        Both parts keep all N groups with their numbers; in either part a group may have no rows.
+        Of the n_i rows of group i, `m_i = min(n_i test_fraction, n_i - 1)` on average go to the
+        test part: m_i is rounded up or down at random, and the total is the sum of the m_i, rounded.
+        So every group that has rows keeps at least one to train on.
 
         Args:
             test_fraction: share of the rows for the test part, between 0 and 1.
@@ -202,7 +202,7 @@ class Groups:
         )
 
     def subset(self, *, labels: Any = None, positions: Any = None) -> "Groups":
-        """Returns some of the groups, in the order asked for; they keep their `number`.
+        """Returns some of the groups, in the given order; they keep their `number`.
 
         Args:
             labels: labels of the groups to keep.
@@ -272,8 +272,8 @@ class Groups:
     def renumbered(self, labels: Any) -> "Groups":
         """Returns the same groups, numbered by their position among another data set's labels.
 
-        That is how they are looked up in a family that was fitted to the other data set. Labels
-        that are not found there get the numbers after its last: len(labels), len(labels) + 1, ...
+        A family that was fitted to the other data set finds its groups by these numbers. Labels
+        that are not there get the numbers len(labels), len(labels) + 1, ...
 
         Args:
             labels: the other data set's labels.

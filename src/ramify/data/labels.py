@@ -1,4 +1,4 @@
-"""Group labels of any dtype: sorted distinct values, a code per row, and looking labels up."""
+"""Group labels of any dtype: distinct labels sorted, a code per row, and looking labels up."""
 
 import datetime
 from typing import Any, NamedTuple
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int, Shaped
 
-from ramify.data.tables import Raw, encode, objects
+from ramify.data.tables import Raw, as_series, objects
 
 _KINDS = {
     "b": "booleans",
@@ -23,11 +23,11 @@ _KINDS = {
 
 
 class Factor(NamedTuple):
-    """A column of labels taken apart.
+    """A column of labels, encoded.
 
     Attributes:
         labels: the distinct labels, sorted.
-        code: which of them each row has.
+        code: the position in `labels` of each row's label.
     """
 
     labels: Shaped[np.ndarray, " N"]
@@ -35,7 +35,7 @@ class Factor(NamedTuple):
 
 
 def kind_of(values: np.ndarray) -> str:
-    """Returns in words what an array holds."""
+    """Returns what an array holds, in words."""
     return _KINDS.get(values.dtype.kind, str(values.dtype))
 
 
@@ -45,15 +45,15 @@ def show(label: Any) -> str:
 
 
 def factorize(name: str, raw: Raw) -> Factor:
-    """Takes a column of labels apart, sorting only the distinct ones.
+    """Encodes a column of labels; only the distinct ones are sorted.
 
-    Integers become int64, strings NumPy strings, and timestamps with a time zone UTC. Labels that
-    are equal after that are one group.
+    Integers become int64, text becomes NumPy strings, and timestamps with a time zone are converted
+    to UTC. Labels that are equal after that are one group.
     """
     if getattr(raw, "ndim", 1) > 1:
         raise ValueError(f'column "{name}" has shape {raw.shape}; expected one label per row.')
     try:
-        code, values = encode(raw)
+        code, values = _encode(raw)
     except (TypeError, NotImplementedError) as error:
         raise TypeError(
             f'column "{name}" cannot hold labels: {error}. Expected strings, integers, '
@@ -64,6 +64,74 @@ def factorize(name: str, raw: Raw) -> Factor:
     values = canonical(f'column "{name}"', values[used])
     labels, rank = _distinct(name, values)
     return Factor(labels, rank[(np.cumsum(used) - 1)[code]])
+
+
+def _encode(raw: Raw) -> tuple[Int[np.ndarray, " n"], Shaped[np.ndarray, " U"]]:
+    """Returns a code for each row (-1 for null) and the label of each code.
+
+    The labels are in no particular order; some may be unused, or equal to others.
+    """
+    series = as_series(raw)
+    if series is not None and series.implementation.is_pandas_like():
+        code, values = series.to_native().factorize()  # Arrow has no type for periods, or tuples
+        aware = getattr(values, "tz", None) is not None
+        return code, np.asarray(values.tz_convert(None) if aware else values)
+    if series is not None:
+        return _encode_arrow(series.to_arrow() if series.implementation.is_polars() else raw)
+    # Lists are encoded item by item: NumPy would turn [1, "a"] into strings.
+    values = objects(raw) if isinstance(raw, list | tuple) else np.asarray(raw)
+    code, values = _encode_objects(values) if values.dtype.kind in "OT" else _encode_numpy(values)
+    return np.where(np.ma.getmaskarray(raw), -1, code) if np.ma.isMA(raw) else code, values
+
+
+def _encode_arrow(raw: Raw) -> tuple[Int[np.ndarray, " n"], Shaped[np.ndarray, " U"]]:
+    import pyarrow as pa
+
+    chunked = raw if isinstance(raw, pa.ChunkedArray) else pa.chunked_array([raw])
+    if pa.types.is_dictionary(chunked.type):
+        chunked = chunked.cast(chunked.type.value_type)
+    chunks = chunked.dictionary_encode().unify_dictionaries().chunks
+    codes = [np.asarray(chunk.indices.fill_null(-1)) for chunk in chunks]
+    if not codes:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    return np.concatenate(codes), chunks[0].dictionary.to_numpy(zero_copy_only=False)
+
+
+def _encode_objects(
+    items: Shaped[np.ndarray, " n"],
+) -> tuple[Int[np.ndarray, " n"], Shaped[np.ndarray, " U"]]:
+    seen: dict[Any, int] = {}
+    # The key includes the type, since 1, True and 1.0 are equal but not the same label.
+    codes = (
+        -1 if _is_null(item) else seen.setdefault((type(item), item), len(seen)) for item in items
+    )
+    code = np.fromiter(codes, np.int64, len(items))
+    return code, objects([item for _, item in seen])
+
+
+def _is_null(item: Any) -> bool:
+    if isinstance(item, float | np.generic):
+        return bool(item != item)
+    return item is None or type(item).__name__ in ("NAType", "NaTType")
+
+
+def _encode_numpy(
+    values: Shaped[np.ndarray, " n"],
+) -> tuple[Int[np.ndarray, " n"], Shaped[np.ndarray, " U"]]:
+    """Encodes numbers, strings and times; where Arrow can hash them, since sorting is far slower."""
+    import pyarrow as pa
+
+    values = np.ascontiguousarray(values, values.dtype.newbyteorder("="))
+    if values.dtype.kind in "iuU":
+        return _encode_arrow(pa.array(values))
+    if values.dtype.kind in "mM":
+        code, ticks = _encode_arrow(pa.array(values.view(np.int64)))
+        distinct = ticks.view(values.dtype)
+        return np.where(np.isnat(distinct)[code], -1, code), distinct
+    distinct, code = np.unique(values, return_inverse=True)
+    if distinct.dtype.kind == "f":
+        code = np.where(np.isnan(distinct)[code], -1, code)
+    return code, distinct
 
 
 def _check_nulls(name: str, code: Int[np.ndarray, " n"]) -> None:
@@ -90,7 +158,7 @@ def _distinct(
 
 
 def canonical(where: str, values: Shaped[np.ndarray, " U"]) -> Shaped[np.ndarray, " U"]:
-    """Returns labels in the one dtype we keep for their kind, or refuses them.
+    """Returns labels in the dtype that labels of their kind have in a Groups; refuses floats.
 
     Args:
         where: what holds them, for messages.
@@ -114,7 +182,7 @@ def _from_objects(where: str, values: Shaped[np.ndarray, " U"]) -> Shaped[np.nda
     types = {type(value) for value in values}
     for family, dtype in ((str, np.str_), ((bool, np.bool_), np.bool_), ((int, np.integer), None)):
         if all(issubclass(kind, family) for kind in types) and types:
-            # NumPy's own choice for integers on both sides of 2 ** 63 is float64.
+            # Left to itself, NumPy makes float64 of integers on both sides of 2 ** 63.
             large = dtype is None and min(values) >= 0 and 2**63 <= max(values) < 2**64
             return np.array(values.tolist(), dtype=np.uint64 if large else dtype)
     naive = all(getattr(value, "tzinfo", None) is None for value in values)
@@ -131,7 +199,7 @@ def _from_objects(where: str, values: Shaped[np.ndarray, " U"]) -> Shaped[np.nda
 def find(
     labels: Shaped[np.ndarray, " N"], wanted: Any, where: str = "labels"
 ) -> Int[np.ndarray, " W"]:
-    """Returns the position in `labels` of each wanted label, -1 where there is none.
+    """Returns the position in `labels` of each wanted label, -1 if it is not there.
 
     Args:
         labels: distinct labels, in any order.
@@ -144,10 +212,10 @@ def find(
     if labels.dtype == object:
         place = {label: i for i, label in enumerate(labels)}
         return np.array([place.get(label, -1) for label in asked], dtype=np.int64)
-    # int64 and uint64 would meet in float64, where neighbours among large ids are one number.
+    # NumPy compares int64 with uint64 as float64, which rounds large ids.
     both_integers = labels.dtype.kind in "iu" and asked.dtype.kind in "iu"
     same = asked.astype(labels.dtype) if both_integers else asked
-    inside = (same < 0) == (asked < 0) if both_integers else True  # else it has wrapped around
+    inside = (same < 0) == (asked < 0) if both_integers else True  # not wrapped around
     order = np.argsort(labels, kind="stable")
     at = np.searchsorted(labels, same, sorter=order)
     place = order[np.minimum(at, len(labels) - 1)]
@@ -157,12 +225,12 @@ def find(
 def _as_labels(
     labels: Shaped[np.ndarray, " N"], wanted: Any, where: str
 ) -> Shaped[np.ndarray, " W"]:
-    """Returns the wanted labels with the kind that `labels` have."""
+    """Returns the wanted labels in the kind of dtype that `labels` have."""
     if isinstance(wanted, str | bytes) or not hasattr(wanted, "__len__"):
         raise TypeError(f"{where} is {wanted!r}; expected a list of labels.")
     asked = wanted if isinstance(wanted, np.ndarray) else objects(list(wanted))
     if labels.dtype.kind == "M" and asked.dtype.kind in "OU":
-        # In the labels' unit or finer: a moment must not be rounded onto a label.
+        # In the unit of the labels or a finer one, so that no time is rounded to a label.
         unit = np.promote_types(labels.dtype, "datetime64[us]")
         return np.array(list(asked), dtype=unit)
     asked = canonical(where, asked)

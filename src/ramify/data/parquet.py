@@ -1,7 +1,7 @@
 """Parquet files and folders of them, as Arrow tables.
 
-Both the library and the command read here; JAX is not needed for it, so that a file that can't be
-read is told of at once.
+The library and the command both read Parquet here. JAX is not imported, so that the command
+reports an unreadable file at once.
 """
 
 import os
@@ -11,10 +11,10 @@ _SUFFIXES = (".parquet", ".pq")
 
 
 def open_parquet(source: str | list[str]) -> Any:
-    """A Parquet file, a list of them, or all those in a folder, as an Arrow dataset.
+    """Opens a Parquet file, a list of them, or all those in a folder, as an Arrow dataset.
 
-    Folders inside a folder named `key=value` give its files a column `key`. A file is read as it is,
-    wherever it lies. Where files differ in a column's type, the wider one is taken.
+    In a folder, files under a subfolder `key=value` get a column `key`; a file that is named itself
+    gets none from its path. If a column's type differs between files, the wider type is taken.
     """
     import pyarrow as pa
     import pyarrow.dataset as ds
@@ -33,7 +33,7 @@ def open_parquet(source: str | list[str]) -> Any:
 
 
 def read_columns(data: Any, source: Any, columns: list[str] | None) -> Any:
-    """These columns of an open dataset, by default all, as an Arrow table."""
+    """Reads these columns of an open dataset, by default all, into an Arrow table."""
     import pyarrow as pa
 
     try:
@@ -43,12 +43,12 @@ def read_columns(data: Any, source: Any, columns: list[str] | None) -> Any:
 
 
 def first_line(error: Exception) -> str:
-    """What an Arrow error says, without its place in Arrow's source."""
+    """The first line of an Arrow error; the others point into Arrow's source."""
     return str(error).splitlines()[0].rstrip(".") + "."
 
 
 def _files(source: str | list[str]) -> tuple[Any, list[str], str | None]:
-    """The file system, the files in it, and the folder they were found in, if it was one."""
+    """The file system, the files, and the folder in which they were found, if it was a folder."""
     from pyarrow import fs
 
     if isinstance(source, list):
@@ -72,13 +72,13 @@ def _local(path: str) -> str:
 
 
 def _is_data(file: str, root: str) -> bool:
-    """Whether a file in a folder is one of its tables: not notes, nor what a writer left behind."""
+    """Whether a file in a folder holds data: a Parquet suffix, and no part of its path hidden."""
     parts = file.removeprefix(root).strip("/").split("/")
     return file.lower().endswith(_SUFFIXES) and not any(part[0] in "._" for part in parts)
 
 
 def _common_schema(data: Any) -> Any:
-    """Every file's columns, each with a type that can hold all of them."""
+    """The columns of all files, each with a type that holds the values of every file."""
     import pyarrow as pa
 
     schema = data.schema
@@ -98,7 +98,7 @@ def _wider(schema: Any, other: Any) -> Any:
 
     try:
         return pa.unify_schemas([schema, other], promote_options="permissive")
-    except pa.ArrowTypeError:  # text as categories in one file only
+    except pa.ArrowTypeError:  # text is dictionary-encoded in some files only
         both = [_without_dictionaries(schema), _without_dictionaries(other)]
         return pa.unify_schemas(both, promote_options="permissive")
 

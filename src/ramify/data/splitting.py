@@ -1,4 +1,4 @@
-"""Which rows of each group are held out."""
+"""Random choice of the rows that each group holds out."""
 
 import numpy as np
 from jaxtyping import Bool, Int, Int64
@@ -12,11 +12,11 @@ def held_out(
     Args:
         sizes: rows of each group; rows are in the order of the groups.
         fraction: share of the rows to hold out.
-        rng: where randomness comes from.
+        rng: source of randomness.
     """
-    take = how_many(sizes, fraction, rng)
+    take = _rows_to_hold_out(sizes, fraction, rng)
     owner = np.repeat(np.arange(len(sizes)), sizes)
-    # Rows shuffled within their groups, groups in order; the first `take` of each are chosen.
+    # Shuffle the rows within each group and choose the first `take` of them.
     shuffled = np.argsort(owner + rng.random(len(owner)), kind="stable")
     place = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     chosen = np.zeros(len(owner), bool)
@@ -24,16 +24,16 @@ def held_out(
     return chosen
 
 
-def how_many(
+def _rows_to_hold_out(
     sizes: Int[np.ndarray, " N"], fraction: float, rng: np.random.Generator
 ) -> Int64[np.ndarray, " N"]:
-    """Rounds each group's share m_i = min(n_i fraction, n_i - 1) at random, the total rightly.
+    """Rounds each group's share m_i = min(n_i fraction, n_i - 1) at random to whole rows.
 
-    Systematic rounding: with one uniform u for all groups, group i takes
-    floor(m_1 + .. + m_i + u) - floor(m_1 + .. + m_{i-1} + u) rows. That is m_i rounded up or down,
-    with expectation m_i, and the total is the sum of the m_i rounded up or down.
+    This is systematic rounding. With one uniform u for all groups, group i takes
+    floor(m_1 + .. + m_i + u) - floor(m_1 + .. + m_{i-1} + u) rows: m_i rounded up or down, with
+    expectation m_i. The total is the sum of the m_i, rounded up or down.
     """
     share = np.maximum(np.minimum(sizes * fraction, sizes - 1), 0)
-    upto = np.floor(np.cumsum(share) + rng.random())
-    take = np.diff(upto, prepend=0.0).astype(np.int64)
+    total = np.floor(np.cumsum(share) + rng.random())
+    take = np.diff(total, prepend=0.0).astype(np.int64)
     return np.minimum(take, np.maximum(sizes - 1, 0))

@@ -1,67 +1,86 @@
-"""Raw columns, whoever made them: NumPy, a list, a pandas or polars Series, an Arrow array.
+"""Tables and columns of any kind: NumPy arrays in a dict, pandas, polars, Arrow.
 
-Only this file knows the libraries apart. The rest of the room sees NumPy arrays, and where the
-missing values are. Nothing is imported until a column of that library turns up.
+Only this module knows the libraries apart, with the help of narwhals. The rest sees NumPy arrays and
+a mask of nulls. A library is imported only when one of its tables or columns comes in.
 """
 
 from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
+import narwhals.stable.v2 as nw
 import numpy as np
-from jaxtyping import Bool, Int, Shaped
+from jaxtyping import Bool, Shaped
 
-Table = Any  # what a user calls a table: see `columns_of`
+Table = Any  # a dict of arrays, or a data frame: see `columns_of`
 Raw = Any  # a column as the user gave it
+
+_LIBRARIES = ("pandas", "polars", "pyarrow", "modin", "cudf")  # whose tables narwhals can make
 
 
 class Column(NamedTuple):
-    """One column in NumPy's hands.
+    """A column as a NumPy array.
 
     Attributes:
-        values: [n, ...]; what stands at a null is of no meaning.
-        null: which rows hold a null, or nothing when none does.
+        values: [n, ...]; where a row is null its value means nothing.
+        null: which rows are null; None if no row is.
     """
 
     values: Shaped[np.ndarray, "n ..."]
     null: Bool[np.ndarray, " n"] | None
 
 
-def made_by(thing: Any) -> str:
+def library_of(thing: Any) -> str:
     """Returns the name of the library that a table or column comes from."""
     return type(thing).__module__.split(".")[0]
 
 
+def kind_of_table(table: Table) -> str:
+    """Returns the library of a table, or "dict": results come back as the same kind."""
+    library = library_of(table)
+    return library if library in _LIBRARIES else "dict"
+
+
+def column_names(table: Table, argument: str = "table") -> list[Any]:
+    """Returns the names of a table's columns; the arguments are those of `columns_of`."""
+    return _names(_opened(table, argument))
+
+
 def columns_of(table: Table, wanted: list[str], argument: str = "table") -> dict[str, Raw]:
-    """Returns the raw columns with these names.
+    """Returns the columns with these names, as they are in the table, all of one length.
 
     Args:
         table: a dict of arrays, a pandas or polars DataFrame, an Arrow Table or RecordBatch, or
-            anything else that speaks the Arrow stream protocol.
+            any other object with the Arrow stream protocol.
         wanted: names of columns.
         argument: what the caller calls the table, for messages.
     """
-    names, get = _open(table, argument)
+    opened = _opened(table, argument)
+    names = _names(opened)
     for name in wanted:
         if names.count(name) != 1:
             raise ValueError(_not_one(name, names, argument))
-    return {name: get(name) for name in wanted}
+    columns = {name: opened[name] for name in wanted}
+    lengths = {name: _length(name, column) for name, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        shown = ", ".join(f'"{name}" {size:,}' for name, size in lengths.items())
+        raise ValueError(f"the columns of {argument} differ in length: {shown}; expected one.")
+    return columns
 
 
-def _open(table: Table, argument: str) -> tuple[list[Any], Any]:
-    """Returns the names of all columns and a function from a name to its raw column."""
-    if isinstance(table, Mapping):
-        return list(table), table.__getitem__
-    if made_by(table) == "pandas" and hasattr(table, "columns"):
-        return list(table.columns), table.__getitem__
-    if made_by(table) == "polars" and hasattr(table, "get_column"):
-        return list(table.columns), table.get_column
-    if made_by(table) == "pyarrow" and hasattr(table, "column_names"):
-        return list(table.column_names), table.column
+def n_rows(table: Table, by: str, argument: str = "table") -> int:
+    """Returns the number of rows of a table, from its column of labels."""
+    return len(columns_of(table, [by], argument)[by])
+
+
+def _opened(table: Table, argument: str) -> Any:
+    """Returns a table that gives a column by `table[name]`."""
+    if isinstance(table, Mapping) or nw.dependencies.is_into_dataframe(table):
+        return table
     if hasattr(table, "__arrow_c_stream__"):
         import pyarrow as pa
 
-        return _open(pa.table(table), argument)
+        return pa.table(table)
     cure = "call .collect() on it first" if hasattr(table, "collect") else "convert it first"
     raise TypeError(
         f"{argument} is a {type(table).__module__}.{type(table).__name__}; expected a dict of "
@@ -69,23 +88,24 @@ def _open(table: Table, argument: str) -> tuple[list[Any], Any]:
     )
 
 
+def _names(opened: Any) -> list[Any]:
+    # Not by narwhals: it refuses tables with two columns of one name, even if neither is wanted.
+    if isinstance(opened, Mapping):
+        return list(opened)
+    return list(opened.column_names if library_of(opened) == "pyarrow" else opened.columns)
+
+
 def _not_one(name: str, names: list[Any], argument: str) -> str:
     if name in names:
         return f'{argument} has {names.count(name)} columns named "{name}": rename all but one.'
-    texts = [str(other) for other in names]
-    near = get_close_matches(str(name), texts, n=3)
-    hint = f" Did you mean {' or '.join(quoted(near))}?" if near else ""
-    shown = ", ".join(quoted(texts[:12])) + (", ..." if len(texts) > 12 else "")
+    quoted = [f'"{other}"' for other in names]
+    near = [f'"{other}"' for other in get_close_matches(str(name), map(str, names), n=3)]
+    hint = f" Did you mean {' or '.join(near)}?" if near else ""
+    shown = ", ".join(quoted[:12]) + (", ..." if len(quoted) > 12 else "")
     return f'{argument} has no column "{name}"; its columns are {shown or "none"}.{hint}'
 
 
-def quoted(names: list[str]) -> list[str]:
-    """Returns each name in double quotes."""
-    return [f'"{name}"' for name in names]
-
-
-def length(name: str, raw: Raw) -> int:
-    """Returns the number of rows of a raw column."""
+def _length(name: str, raw: Raw) -> int:
     single = isinstance(raw, str | bytes) or getattr(raw, "ndim", 1) == 0
     if single or not hasattr(raw, "__len__"):
         raise ValueError(
@@ -94,20 +114,97 @@ def length(name: str, raw: Raw) -> int:
     return len(raw)
 
 
-def n_rows(table: Table, by: str, argument: str = "table") -> int:
-    """Returns the number of rows of a table, told from its column of labels."""
-    return length(by, columns_of(table, [by], argument)[by])
+def as_table(kind: str, columns: dict[str, Any]) -> Table:
+    """Makes a table of a kind that `kind_of_table` returned."""
+    backend: Any = kind
+    return columns if kind == "dict" else nw.from_dict(columns, backend=backend).to_native()
+
+
+def append_columns(table: Table, columns: dict[str, np.ndarray]) -> Table:
+    """Returns the table with columns [n, ...] appended, as the same kind of table.
+
+    Each library's own method does it: narwhals refuses tables with two columns of one name, has no
+    RecordBatch, and makes no Arrow column of an array of two or more dimensions.
+    """
+    if isinstance(table, Mapping):
+        return {**table, **columns}
+    if hasattr(table, "assign"):  # pandas and libraries that imitate it
+        return table.assign(**{n: c if c.ndim == 1 else list(c) for n, c in columns.items()})
+    if library_of(table) == "polars":
+        return table.hstack(as_table("polars", columns))
+    import pyarrow as pa
+
+    if not isinstance(table, pa.RecordBatch):
+        table = pa.table(table)
+    for name, column in columns.items():
+        values = pa.array(np.ascontiguousarray(column).reshape(-1))
+        for size in reversed(column.shape[1:]):
+            values = pa.FixedSizeListArray.from_arrays(values, size)
+        table = table.append_column(name, values)
+    return table
+
+
+def zone_of(table: Table, name: str) -> str | None:
+    """Returns the time zone of a column, as Arrow writes it; None if it has no zone."""
+    series = as_series(columns_of(table, [name])[name])
+    if series is None or not isinstance(series.dtype, nw.Datetime):
+        return None
+    return series.head(0).to_arrow().type.tz
+
+
+def in_zone(kind: str, times: Shaped[np.ndarray, " n"], zone: str | None) -> Any:
+    """Returns times in UTC as a column in their zone, for a table of that kind.
+
+    NumPy has no time zones: in a dict the times stay in UTC.
+    """
+    if zone is None or kind == "dict":
+        return times
+    backend: Any = kind
+    utc = nw.new_series("", times, backend=backend).dt.replace_time_zone("UTC")
+    return utc.dt.convert_time_zone(zone).to_native()
+
+
+def as_series(raw: Raw) -> "nw.Series[Any] | None":
+    """Returns a column of a data frame library as a narwhals Series; None for NumPy's and lists."""
+    if library_of(raw) == "pyarrow":
+        import pyarrow as pa
+
+        raw = raw if isinstance(raw, pa.ChunkedArray) else pa.chunked_array([raw])
+    elif library_of(raw) == "pandas":
+        import pandas as pd
+
+        raw = pd.Series(raw)  # it may be an Index, a Categorical or another array of pandas
+    series = nw.from_native(raw, series_only=True, pass_through=True)
+    return series if isinstance(series, nw.Series) else None
 
 
 def read(name: str, raw: Raw) -> Column:
-    """Returns a raw column's values, with any trailing shape, and its nulls."""
-    if made_by(raw) == "polars":
-        raw = raw.to_arrow()
-    if made_by(raw) == "pyarrow":
-        return _read_arrow(name, raw)
-    if made_by(raw) == "pandas":
-        return _read_pandas(name, raw)
-    return _read_numpy(name, raw)
+    """Returns the values of a column, [n, ...], and its nulls."""
+    series = as_series(raw)
+    if series is None:
+        return _read_numpy(name, raw)
+    if series.null_count() and not series.dtype.is_float():  # nulls among floats become NaN
+        return Column(np.zeros(len(series)), series.is_null().to_numpy())
+    unknown = isinstance(series.dtype, nw.Unknown) and series.implementation.is_pyarrow()
+    if series.dtype.is_nested() or unknown:
+        return _read_nested(name, series.to_arrow())
+    return _from_array(name, series.to_numpy())
+
+
+def _read_nested(name: str, raw: Raw) -> Column:
+    """Reads Arrow lists of one length, which may nest, and tensors; narwhals gives objects for them."""
+    import pyarrow as pa
+
+    raw = raw.combine_chunks() if isinstance(raw, pa.ChunkedArray) else raw
+    if isinstance(raw.type, pa.FixedShapeTensorType):
+        return Column(raw.to_numpy_ndarray(), None)
+    fixed = pa.types.is_fixed_size_list(raw.type)
+    if not (fixed or pa.types.is_list(raw.type) or pa.types.is_large_list(raw.type)):
+        return _from_array(name, raw.to_numpy(zero_copy_only=False))
+    shape = len(raw), raw.type.list_size if fixed else _list_length(name, raw)
+    inner = read(name, raw.flatten())
+    null = None if inner.null is None else any_in_row(inner.null.reshape(shape))
+    return Column(inner.values.reshape(shape + inner.values.shape[1:]), null)
 
 
 def _read_numpy(name: str, raw: Raw) -> Column:
@@ -115,53 +212,14 @@ def _read_numpy(name: str, raw: Raw) -> Column:
         return Column(np.asarray(raw.data), any_in_row(np.ma.getmaskarray(raw)))
     try:
         values = np.asarray(raw)
-    except ValueError:  # lists of several lengths
+    except ValueError:  # lists of different lengths
         values = objects(raw)
-    return _stack(name, values) if values.dtype == object and values.ndim == 1 else _plain(values)
+    return _from_array(name, values)
 
 
-def _plain(values: Shaped[np.ndarray, "n ..."]) -> Column:
-    return Column(values, None)
-
-
-def _read_pandas(name: str, raw: Raw) -> Column:
-    # pandas before 3 gives objects for its nullable numbers unless told otherwise.
-    dtype = np.dtype(getattr(raw.dtype, "numpy_dtype", object))
-    if dtype.kind == "f":
-        return _plain(raw.to_numpy(dtype=dtype, na_value=np.nan))
-    null = np.asarray(raw.isna())
-    if null.any() and raw.dtype.kind != "f":
-        return Column(np.zeros(len(raw)), null)
-    values = np.asarray(raw.to_numpy(dtype=dtype) if dtype.kind in "biu" else raw.to_numpy())
-    return _stack(name, values) if values.dtype == object else _plain(values)
-
-
-def _read_arrow(name: str, raw: Raw) -> Column:
-    import pyarrow as pa
-
-    if isinstance(raw, pa.ChunkedArray):
-        raw = raw.combine_chunks()
-    kind = raw.type
-    if raw.null_count and not pa.types.is_floating(kind):  # in floats, Arrow makes them NaN
-        return Column(np.zeros(len(raw)), np.asarray(raw.is_null()))
-    if isinstance(kind, pa.FixedShapeTensorType):
-        return _plain(raw.to_numpy_ndarray())
-    if pa.types.is_dictionary(kind):
-        return _read_arrow(name, raw.cast(kind.value_type))
-    if pa.types.is_fixed_size_list(kind):
-        return _read_lists(name, raw, kind.list_size)
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return _read_lists(name, raw, _list_length(name, raw))
-    values = raw.to_numpy(zero_copy_only=False)
-    return _stack(name, values) if values.dtype == object else _plain(values)
-
-
-def _read_lists(name: str, raw: Raw, size: int) -> Column:
-    """Reads a list column whose lists all have `size` entries; lists may nest."""
-    inner = _read_arrow(name, raw.flatten())
-    shape = (len(raw), size)
-    null = None if inner.null is None else any_in_row(inner.null.reshape(shape))
-    return Column(inner.values.reshape(shape + inner.values.shape[1:]), null)
+def _from_array(name: str, values: Shaped[np.ndarray, "n ..."]) -> Column:
+    is_objects = values.dtype == object and values.ndim == 1
+    return _stack(name, values) if is_objects else Column(values, None)
 
 
 def _list_length(name: str, raw: Raw) -> int:
@@ -171,7 +229,7 @@ def _list_length(name: str, raw: Raw) -> int:
 
 
 def objects(items: Any) -> Shaped[np.ndarray, " n"]:
-    """Returns items as a one-dimensional array of Python objects, whatever they are."""
+    """Returns items as a one-dimensional array of Python objects, even if they are sequences."""
     out = np.empty(len(items), dtype=object)
     for i, item in enumerate(items):
         out[i] = item
@@ -184,14 +242,14 @@ def _stack(name: str, items: Shaped[np.ndarray, " n"]) -> Column:
     if null.any():
         return Column(np.zeros(len(items)), null)
     if len(items) == 0:
-        return _plain(np.zeros(0))
+        return Column(np.zeros(0), None)
     shapes = [np.shape(item) for item in items]
     _check_same(name, list(dict.fromkeys(shapes)), lambda s: np.array([t == s for t in shapes]))
-    return _plain(np.array(items.tolist() if shapes[0] == () else list(items)))
+    return Column(np.array(items.tolist() if shapes[0] == () else list(items)), None)
 
 
 def any_in_row(mask: Bool[np.ndarray, "n ..."]) -> Bool[np.ndarray, " n"]:
-    """Returns the rows in which anything is true."""
+    """Returns which rows have a true entry."""
     return np.asarray(mask.any(axis=tuple(range(1, mask.ndim))))
 
 
@@ -203,72 +261,3 @@ def _check_same(name: str, shapes: list[tuple[int, ...]], rows_with: Any) -> Non
             f"row {other} has {shapes[1]}; expected one shape for all rows. Pad or cut them to "
             "one length, or, if their elements are observations of their own, give each its row."
         )
-
-
-def encode(raw: Raw) -> tuple[Int[np.ndarray, " n"], Shaped[np.ndarray, " U"]]:
-    """Encodes a column of labels: a code per row (-1 for null) and what each code stands for.
-
-    The values come in no particular order, and some may be unused or equal.
-    """
-    if made_by(raw) == "polars":
-        raw = raw.to_arrow()
-    if made_by(raw) == "pyarrow":
-        return _encode_arrow(raw)
-    if made_by(raw) == "pandas":
-        code, values = raw.factorize()
-        aware = getattr(values, "tz", None) is not None
-        return code, np.asarray(values.tz_convert(None) if aware else values)
-    # A list goes item by item: NumPy would make strings of [1, "a"].
-    values = objects(raw) if isinstance(raw, list | tuple) else np.asarray(raw)
-    code, values = _encode_objects(values) if values.dtype.kind in "OT" else _encode_numpy(values)
-    return np.where(np.ma.getmaskarray(raw), -1, code) if np.ma.isMA(raw) else code, values
-
-
-def _encode_arrow(raw: Raw) -> tuple[Int[np.ndarray, " n"], Shaped[np.ndarray, " U"]]:
-    import pyarrow as pa
-
-    chunked = raw if isinstance(raw, pa.ChunkedArray) else pa.chunked_array([raw])
-    if pa.types.is_dictionary(chunked.type):
-        chunked = chunked.cast(chunked.type.value_type)
-    chunks = chunked.dictionary_encode().unify_dictionaries().chunks
-    codes = [np.asarray(chunk.indices.fill_null(-1)) for chunk in chunks]
-    if not codes:
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    return np.concatenate(codes), chunks[0].dictionary.to_numpy(zero_copy_only=False)
-
-
-def _encode_objects(
-    items: Shaped[np.ndarray, " n"],
-) -> tuple[Int[np.ndarray, " n"], Shaped[np.ndarray, " U"]]:
-    seen: dict[Any, int] = {}
-    # Keyed by type as well: 1, True and 1.0 are equal, and which of them it was matters later.
-    codes = (
-        -1 if _is_null(item) else seen.setdefault((type(item), item), len(seen)) for item in items
-    )
-    code = np.fromiter(codes, np.int64, len(items))
-    return code, objects([item for _, item in seen])
-
-
-def _is_null(item: Any) -> bool:
-    if isinstance(item, float | np.generic):
-        return bool(item != item)
-    return item is None or type(item).__name__ in ("NAType", "NaTType")
-
-
-def _encode_numpy(
-    values: Shaped[np.ndarray, " n"],
-) -> tuple[Int[np.ndarray, " n"], Shaped[np.ndarray, " U"]]:
-    """Encodes numbers, strings and times; by hashing where Arrow can, as sorting is far slower."""
-    import pyarrow as pa
-
-    values = np.ascontiguousarray(values, values.dtype.newbyteorder("="))
-    if values.dtype.kind in "iuU":
-        return _encode_arrow(pa.array(values))
-    if values.dtype.kind in "mM":
-        code, ticks = _encode_arrow(pa.array(values.view(np.int64)))
-        distinct = ticks.view(values.dtype)
-        return np.where(np.isnat(distinct)[code], -1, code), distinct
-    distinct, code = np.unique(values, return_inverse=True)
-    if distinct.dtype.kind == "f":
-        code = np.where(np.isnan(distinct)[code], -1, code)
-    return code, distinct

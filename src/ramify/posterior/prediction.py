@@ -1,7 +1,7 @@
 """Predicted outcomes at given rows, and the tables they go back into."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
@@ -15,7 +15,7 @@ from jaxtyping import Array, PRNGKeyArray, Shaped
 from ramify.data.batch import Batch, example
 from ramify.data.groups import Groups
 from ramify.data.host import ranges
-from ramify.data.tables import n_rows
+from ramify.data.tables import append_columns, column_names, n_rows
 from ramify.families.build import Family
 from ramify.models.adapter import Adapter
 from ramify.numerics.memory import check_memory
@@ -49,12 +49,12 @@ def read(
 
 
 def has_rows(table: Any, by: str, what: str) -> bool:
-    """Whether a table has any rows; Groups count as having some."""
+    """Whether a table has rows; for Groups the answer is always yes."""
     return isinstance(table, Groups) or n_rows(table, by, what) > 0
 
 
 def nothing(table: Any, names: Sequence[str] | None, draws: int, categories: int) -> Any:
-    """The prediction of no rows: a table with empty columns of these names, or no draws."""
+    """The prediction for a table without rows: empty columns with these names, or an empty array."""
     if names is None:
         return np.zeros((draws, 0, categories) if categories else (draws, 0), np.float32)
     return appended(table, {name: np.zeros(0, np.float32) for name in names})
@@ -216,7 +216,9 @@ def summary_names(quantiles: Sequence[float], categories: Sequence[str] = ()) ->
 
 
 def labelled(by: str, labels: Any, columns: dict[str, Any]) -> dict[str, Any]:
-    """A table of groups, labels first; a column of ours with the name of the labels' gives way.
+    """A table with a row for each group, labels first.
+
+    A result column named like the label column gets the prefix `group_`.
 
     Example:
         >>> list(labelled("user", [7], {"n": [3]})), list(labelled("n", [7], {"n": [3]}))
@@ -226,25 +228,11 @@ def labelled(by: str, labels: Any, columns: dict[str, Any]) -> dict[str, Any]:
     return {by: labels, **own}
 
 
-def column_names(table: Any) -> list[str]:
-    """The names of a table's columns, whoever made it."""
-    if isinstance(table, Mapping):
-        return list(table)
-    if hasattr(table, "column_names"):
-        return list(table.column_names)
-    if hasattr(table, "columns") and hasattr(table, "__getitem__"):
-        return list(table.columns)
-    if hasattr(table, "__arrow_c_stream__"):
-        import pyarrow as pa
-
-        return pa.table(table).column_names
-    return []  # reading it says what is wrong
-
-
 def check_no_clash(table: Any, new: Sequence[str]) -> None:
-    """Raises where the table already has a column that is about to be appended."""
-    names = [*table.rows, *table.group, table.by] if isinstance(table, Groups) else None
-    clash = [name for name in new if name in (names or column_names(table))]
+    """Raises if the table already has one of the columns that predict appends."""
+    is_groups = isinstance(table, Groups)
+    names = [*table.rows, *table.group, table.by] if is_groups else column_names(table, "at")
+    clash = [name for name in new if name in names]
     if clash:
         raise ValueError(
             f'the table to predict has a column "{clash[0]}", which is what predict calls one of '
@@ -253,32 +241,9 @@ def check_no_clash(table: Any, new: Sequence[str]) -> None:
 
 
 def appended(table: Any, columns: dict[str, np.ndarray]) -> Any:
-    """The table with columns appended, of the kind it came in; groups come back as a dict."""
+    """The table with columns appended, as the same kind of table; Groups become a dict."""
     if isinstance(table, Groups):
         owner = np.repeat(np.arange(len(table)), table.sizes)
-        own = {table.by: table.labels[owner], **table.rows}
-        return own | {n: c[owner] for n, c in table.group.items()} | columns
-    if isinstance(table, Mapping):
-        return {**table, **columns}
-    maker = type(table).__module__.split(".")[0]
-    if maker == "pandas":
-        flat = {n: c if c.ndim == 1 else list(c) for n, c in columns.items()}
-        return table.assign(**flat)
-    if maker == "polars":
-        import polars as pl
-
-        return table.with_columns([pl.Series(n, c) for n, c in columns.items()])
-    return _appended_arrow(table, columns)
-
-
-def _appended_arrow(table: Any, columns: dict[str, np.ndarray]) -> Any:
-    import pyarrow as pa
-
-    if not isinstance(table, pa.Table | pa.RecordBatch):
-        table = pa.table(table)
-    for name, column in columns.items():
-        values = pa.array(np.ascontiguousarray(column).reshape(-1))
-        for size in reversed(column.shape[1:]):
-            values = pa.FixedSizeListArray.from_arrays(values, size)
-        table = table.append_column(name, values)
-    return table
+        group = {name: column[owner] for name, column in table.group.items()}
+        table = {table.by: table.labels[owner], **table.rows, **group}
+    return append_columns(table, columns)

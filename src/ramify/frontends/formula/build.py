@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ramify.data.groups import Groups
+from ramify.data.tables import kind_of_table, zone_of
 from ramify.frontends.formula.checks import (
     check_categories,
     check_columns,
@@ -16,7 +17,7 @@ from ramify.frontends.formula.checks import (
 )
 from ramify.frontends.formula.design import Coding, code
 from ramify.frontends.formula.formula import Formula
-from ramify.frontends.formula.frame import kind_of_table, read_frame, zone_of
+from ramify.frontends.formula.frame import read_frame
 from ramify.frontends.formula.layout import EffectLayout, lay_out
 from ramify.frontends.formula.likelihoods import LIKELIHOODS, Likelihood, start
 from ramify.frontends.formula.model import FormulaModel

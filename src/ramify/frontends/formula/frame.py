@@ -1,86 +1,32 @@
-"""Columns of a user's table as the coding library wants them: numbers, or categories in order."""
+"""A user's columns as `formulae` needs them: a pandas frame of numbers and ordered categories."""
 
 from decimal import Decimal
 from numbers import Real
 from typing import Any
 
+import narwhals.stable.v2 as nw
 import numpy as np
 from jaxtyping import Bool, Shaped
 
-from ramify.data.tables import Raw, columns_of, made_by
+from ramify.data.tables import Raw, as_series, columns_of
 
 _SHOWN = 5  # rows named in a message
 _MANY = 20  # levels: fewer may be names, such as the grades 1 to 12 and "K"
 
 
-def kind_of_table(table: Any) -> str:
-    """Who made a table: results come back as the same kind."""
-    maker = made_by(table)
-    return maker if maker in ("pandas", "polars", "pyarrow") else "dict"
-
-
-def as_table(kind: str, columns: dict[str, Any]) -> Any:
-    """Columns as a table of that kind."""
-    if kind == "pandas":
-        import pandas as pd
-
-        return pd.DataFrame(columns)
-    if kind == "polars":
-        import polars as pl
-
-        return pl.DataFrame(columns)
-    if kind == "pyarrow":
-        import pyarrow as pa
-
-        text = lambda c: isinstance(c, np.ndarray) and c.dtype.kind in "OU"
-        return pa.table({n: c.tolist() if text(c) else c for n, c in columns.items()})
-    return columns
-
-
-def zone_of(table: Any, name: str) -> str | None:
-    """The time zone of a column, as Arrow writes it, if it has one."""
-    raw = columns_of(table, [name])[name]
-    if made_by(raw) == "pandas" and getattr(raw.dtype, "tz", None) is not None:
-        import pyarrow as pa
-
-        return getattr(pa.array(raw[:0]).type, "tz", None)
-    kind = getattr(raw, "type", None) if made_by(raw) == "pyarrow" else getattr(raw, "dtype", None)
-    return getattr(kind, "tz", None) or getattr(kind, "time_zone", None)
-
-
-def in_zone(kind: str, times: Shaped[np.ndarray, " n"], zone: str | None) -> Any:
-    """Times for a table of that kind, in their zone again; NumPy, and so a dict, has them in UTC."""
-    if zone is None or kind == "dict":
-        return times
-    import pyarrow as pa
-
-    naive = pa.array(times)
-    aware = naive.cast(pa.timestamp(naive.type.unit, zone))
-    if kind == "polars":
-        import polars as pl
-
-        return pl.from_arrow(aware)
-    return aware.to_pandas() if kind == "pandas" else aware
-
-
 def read_frame(table: Any, names: list[str], what: str = "table") -> Any:
-    """The named columns as a pandas DataFrame: numbers, booleans and ordered categories."""
+    """Reads the named columns into a pandas DataFrame of numbers, booleans and ordered categories."""
     import pandas as pd
 
-    raw = columns_of(table, names, what)
-    columns = {name: _column(name, column, what) for name, column in raw.items()}
-    lengths = {name: len(column) for name, column in columns.items()}
-    if len(set(lengths.values())) > 1:
-        shown = ", ".join(f'"{name}" {size:,}' for name, size in lengths.items())
-        raise ValueError(f"the columns of {what} differ in length: {shown}; expected one.")
-    return pd.DataFrame(columns)
+    columns = columns_of(table, names, what)
+    return pd.DataFrame({name: _column(name, column, what) for name, column in columns.items()})
 
 
 def is_sorted_text(table: Any, name: str, what: str = "table") -> bool:
-    """Whether a column's levels are in the order of the alphabet for want of another."""
+    """Whether a column's levels are sorted as text because no order was declared."""
     import pandas as pd
 
-    series, declared = _as_series(name, columns_of(table, [name], what)[name])
+    series, declared = _as_pandas(name, columns_of(table, [name], what)[name])
     if isinstance(series.dtype, pd.CategoricalDtype):
         return not declared and series.cat.categories.dtype.kind not in "biuf"
     return series.dtype.kind not in "biuf"
@@ -99,7 +45,7 @@ def rows_in_words(bad: Bool[np.ndarray, " n"]) -> str:
 def _column(name: str, raw: Raw, what: str) -> Any:
     import pandas as pd
 
-    series, declared = _as_series(name, raw)
+    series, declared = _as_pandas(name, raw)
     missing = np.asarray(series.isna())
     if missing.any():
         raise ValueError(
@@ -110,8 +56,8 @@ def _column(name: str, raw: Raw, what: str) -> Any:
         return _categories(series, declared)
     if series.dtype.kind in "biuf":
         return _numbers(name, np.asarray(series), what)
-    if series.dtype.kind in "mM" or not isinstance(series.iloc[0] if len(series) else "", str):
-        first = series.iloc[0] if len(series) else None
+    first = series.iloc[0] if len(series) else ""
+    if series.dtype.kind in "mM" or not isinstance(first, str):
         raise TypeError(
             f'column "{name}" of {what} holds {type(first).__name__} values; expected numbers, text '
             "or categories: convert it, for example dates to days since some day."
@@ -122,7 +68,7 @@ def _column(name: str, raw: Raw, what: str) -> Any:
 
 
 def _check_meant_as_text(name: str, series: Any, what: str) -> None:
-    """Raises where nearly all texts are numbers: one typing error makes text of a column."""
+    """Raises if nearly all texts are numbers: one typing error turns such a column into text."""
     import pandas as pd
 
     levels = series.cat.categories
@@ -139,28 +85,29 @@ def _check_meant_as_text(name: str, series: Any, what: str) -> None:
     )
 
 
-def _as_series(name: str, raw: Raw) -> tuple[Any, bool]:
-    """The column as a pandas Series, and whether the order of its categories was declared."""
-    series, declared = _made_series(name, raw)
+def _as_pandas(name: str, raw: Raw) -> tuple[Any, bool]:
+    """Returns a column as a pandas Series, and whether the order of its categories was declared."""
+    import pandas as pd
+
+    column, declared = as_series(raw), False
+    if column is None:
+        values: Any = _from_numpy(name, raw)
+    else:
+        values = column.to_native()
+        if hasattr(values, "to_pandas"):  # narwhals' own loses the categories of an Arrow column
+            values = values.to_pandas()
+        # Categories of pandas always have an order. Polars before 1.41 exports an Enum without it.
+        declared = column.implementation.is_pandas_like() or isinstance(column.dtype, nw.Enum)
+    series: Any = pd.Series(values).reset_index(drop=True)
+    declared = declared or bool(getattr(series.dtype, "ordered", False))
     present = series[series.notna()] if series.dtype == object else series[:0]
     if len(present) and all(isinstance(x, Real | Decimal) for x in present):
-        # Decimals, as databases give them, or Python's own numbers: pandas has them as objects.
+        # pandas keeps Decimals, which databases return, and mixed Python numbers as objects.
         series = present.astype(np.float64).reindex(series.index)
     return series, declared
 
 
-def _made_series(name: str, raw: Raw) -> tuple[Any, bool]:
-    import pandas as pd
-
-    maker = made_by(raw)
-    if maker == "polars":
-        return raw.to_pandas(), type(raw.dtype).__name__ == "Enum"
-    if maker == "pyarrow":
-        series = raw.to_pandas()
-        declared = bool(getattr(raw.type, "ordered", False))  # of a dictionary type
-        return series if isinstance(series, pd.Series) else pd.Series(series), declared
-    if maker == "pandas":
-        return pd.Series(raw).reset_index(drop=True), True
+def _from_numpy(name: str, raw: Raw) -> Shaped[np.ndarray, " n"]:
     values = raw if np.ma.isMA(raw) else np.asarray(raw)
     if values.ndim != 1:
         raise ValueError(
@@ -168,8 +115,8 @@ def _made_series(name: str, raw: Raw) -> tuple[Any, bool]:
             "value per row: give each its own column."
         )
     if np.ma.isMA(values):
-        values = np.where(np.ma.getmaskarray(values), np.nan, values.astype(float))
-    return pd.Series(values), False
+        return np.where(np.ma.getmaskarray(values), np.nan, values.astype(float))
+    return values
 
 
 def _numbers(name: str, values: Shaped[np.ndarray, " n"], what: str) -> np.ndarray:
@@ -183,9 +130,9 @@ def _numbers(name: str, values: Shaped[np.ndarray, " n"], what: str) -> np.ndarr
 
 
 def _categories(series: Any, declared: bool) -> Any:
-    """Ordered, since that is how the coding library is told the order; unused ones dropped.
+    """Returns ordered categories without unused ones: `formulae` takes the order from there.
 
-    Intervals, periods and dates become their texts, which can be saved and matched to those of a CSV.
+    Intervals, periods and dates become text, which can be saved and matched to that of a CSV.
     """
     import pandas as pd
 

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Shaped
 
+from ramify.data.tables import as_table, in_zone
 from ramify.frontends.formula.formula import SD, Formula, are_numbers
-from ramify.frontends.formula.frame import as_table, in_zone
 from ramify.frontends.formula.layout import EffectLayout
 from ramify.frontends.formula.likelihoods import INVERSE
 from ramify.frontends.formula.priors import sd_name
