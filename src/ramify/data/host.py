@@ -76,44 +76,37 @@ class Range(NamedTuple):
     batches: tuple[Batch, ...]
 
 
-def ranges(
-    *data: Groups, rows: int = 16_384, places: int = 16_384, coarse: bool = False
-) -> Iterator[Range]:
+def ranges(*data: Groups, rows: int = 16_384, places: int = 16_384) -> Iterator[Range]:
     """Yields all groups in their order, in blocks of about `rows` rows and at most `places` groups.
 
     Args:
         data: data sets with the same groups in the same order. Each block holds the same groups of
             all of them at the same places.
-        rows: rows wanted in a block, counting those of all data sets; the largest group may need
-            more.
+        rows: rows of each data set wanted in a block; the largest group may need more.
         places: most groups in a block.
-        coarse: round shapes up to powers of two rather than to sixteenths of them: for calls
-            whose sizes vary.
     """
-    sizes = np.sum([groups.sizes for groups in data], axis=0)
+    sizes = np.max([groups.sizes for groups in data], axis=0)
     members = sequential(sizes, max(rows, int(sizes.max(initial=1))), min(places, len(sizes)))
     stops = np.cumsum((members >= 0).sum(1))
     starts = np.concatenate([[0], stops[:-1]])
-    B = rounded(int((stops - starts).max()), 1, coarse)
+    B = rounded(int((stops - starts).max()), 1)
     members = np.pad(members, ((0, 0), (0, max(B - members.shape[1], 0))), constant_values=-1)[
         :, :B
     ]
-    R = [rounded(int(_rows_between(g, starts, stops).max()), 8, coarse) for g in data]
+    R = [rounded(int(_rows_between(g, starts, stops).max()), 8) for g in data]
     sources = [HostBlocks(g, members, r) for g, r in zip(data, R, strict=True)]
     for number, (start, stop) in enumerate(zip(starts.tolist(), stops.tolist(), strict=True)):
         yield Range(start, stop, members[number], tuple(source.block(number) for source in sources))
 
 
-def rounded(n: int, least: int, coarse: bool) -> int:
-    """The next number on the ladder: a power of two, or sixteenths of one.
+def rounded(n: int, least: int) -> int:
+    """The next shape on the ladder that all data share, a power of two: each shape is compiled anew.
 
     Example:
-        >>> rounded(9, 8, True), rounded(9, 8, False), rounded(1000, 8, False), rounded(0, 8, True)
-        (16, 9, 1024, 8)
+        >>> rounded(9, 8), rounded(1000, 8), rounded(0, 8)
+        (16, 1024, 8)
     """
-    power = max(n - 1, 0).bit_length()
-    step = 2**power if coarse else 2 ** max(power - 4, 0)
-    return max(-(-n // step) * step, least)
+    return max(2 ** max(n - 1, 0).bit_length(), least)
 
 
 def pack(groups: Groups, members: Int[np.ndarray, " B"], R: int) -> Batch:

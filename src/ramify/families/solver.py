@@ -134,7 +134,7 @@ class Solver(eqx.Module):
 
 def padded_modes(modes: Float[np.ndarray, "N M"]) -> Float[Array, "padded M"]:
     """The modes of a fit with room for more groups, so that programs serve data of similar size."""
-    room = rounded(len(modes), 8, coarse=True) - len(modes)
+    room = rounded(len(modes), 8) - len(modes)
     return jnp.asarray(np.pad(modes, ((0, room), (0, 0)), constant_values=np.nan))
 
 

@@ -118,12 +118,14 @@ class Adapter:
 
     # Values of the parameters.
 
-    def global_values(self, theta: Float[np.ndarray, "S D"]) -> dict[str, Any]:
+    def global_values(
+        self, theta: Float[np.ndarray, "S D"] | Float[Array, "S D"]
+    ) -> dict[str, Any]:
         """Draws of the globals by name, constrained, [S, ...] each.
 
         Asked by `sample` and `summary`.
         """
-        return in_chunks(lambda chunk: _global_values(self, chunk), theta)
+        return in_chunks(lambda chunk: _global_values(self, chunk), np.asarray(theta))
 
     def named_theta(self, theta: Float[Array, " D"]) -> Named:
         """Named constrained values of one theta, and what follows from them. Traced."""

@@ -12,7 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, Key, PRNGKeyArray
 
 from ramify.data.batch import Batch
 from ramify.families.build import Family
@@ -57,7 +57,7 @@ class Chunk(NamedTuple):
     numbers: Int[Array, " C"] | Int[np.ndarray, " C"]
     theta: Float[Array, "C D"] | Float[np.ndarray, "C D"]
 
-    def keys(self, joint: bool = False) -> PRNGKeyArray:
+    def keys(self, joint: bool = False) -> Key[Array, " C"]:
         """A key for each draw. A joint family draws theta again with it, others z alone."""
         own = lambda number: jax.random.fold_in(self.key, number)
         if joint:

@@ -157,7 +157,7 @@ def outcomes(task: Task) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     rows = int(np.clip(_NUMBERS // (task.draws * size), 1, 16_384))
     places = int(np.clip(_NUMBERS // (task.draws * model.z.size), 1, 16_384))
     for part in task.parts:
-        for block in ranges(part.given, part.at, rows=rows, places=places, coarse=True):
+        for block in ranges(part.given, part.at, rows=rows, places=places):
             given, at = condition(part.family, model, block.batches[0]), block.batches[1]
             use = lambda chunk, z, _: _simulate(task.adapter, chunk, z, at, task.kind)  # noqa: B023
             out = map_draws(use, given, model, theta, task.local_draws, at)

@@ -30,7 +30,7 @@ def row_log_lik(
     check_memory(draws * n_rows * theta.theta.dtype.itemsize, None, what, cure)
     out: dict[str, np.ndarray] = {}
     for part in parts:
-        for block in ranges(part.given, part.at, rows=16_384, coarse=True):
+        for block in ranges(part.given, part.at):
             given, at = condition(part.family, model, block.batches[0]), block.batches[1]
             use = lambda chunk, z, _: _block_log_lik(adapter, chunk.theta, z, at)  # noqa: B023
             found = map_draws(use, given, model, theta, local_draws, at)

@@ -59,7 +59,9 @@ class FormulaAdapter(Adapter):
         """The columns that the formula names."""
         return self.formula.columns
 
-    def global_values(self, theta: Float[np.ndarray, "S D"]) -> dict[str, Any]:
+    def global_values(
+        self, theta: Float[np.ndarray, "S D"] | Float[Array, "S D"]
+    ) -> dict[str, Any]:
         """Effects, sds, correlations and family parameters on the user's scale, by name."""
         values, far = super().global_values(theta), self.formula.far_intercept
         if not far:
