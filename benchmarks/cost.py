@@ -29,7 +29,7 @@ import optax
 import ramify as rf
 from benchmarks import in_own_process, show
 from ramify.data.resident import to_device
-from ramify.inference.minibatches import Feed
+from ramify.inference.minibatches import Minibatches, Place
 from ramify.inference.steps import Recipe, init, steps
 
 METHODS = {"branch": rf.branch, "amortized": rf.amortized}
@@ -63,12 +63,12 @@ def measure(method: str, N: int, count: int) -> dict[str, Any]:
     """Time of a step and memory, after a first chunk that compiles."""
     model, groups = regression(N)
     data, family = to_device(groups), METHODS[method](model, groups)
-    feed = Feed(groups, 0, whole=False, rows=ROWS_PER_STEP, minibatch=None)
+    source = Minibatches(groups, 0, whole=False, rows=ROWS_PER_STEP, minibatch=None)
     optimizer = optax.chain(optax.scale_by_adam(), optax.scale(-1.0))
     state = init(family, optimizer)
-    seconds = []
+    seconds, place = [], Place()
     for _ in range(3):
-        chunk = feed.take(count)
+        chunk, place = source.take(place, count)
         recipe = Recipe(optimizer, DRAWS, 1, "stl", chunk.rows)
         arrays = jnp.full(count, 1e-3), jnp.asarray(chunk.members), jnp.asarray(chunk.scales)
         started = time.perf_counter()

@@ -31,7 +31,7 @@ from ramify.data.resident import to_device
 from ramify.data.sources import on_device
 from ramify.engine.local import LocalEngine
 from ramify.inference.marginal import Marginal, Problem
-from ramify.inference.minibatches import Feed
+from ramify.inference.minibatches import Minibatches, Place
 from ramify.inference.steps import Recipe, State, init, steps
 from ramify.numerics.precision import computing
 
@@ -73,12 +73,12 @@ def compare(
     if method == "solved":
         return _compare_sweeps(models, groups, rows, rounds)
     data, optimizer = to_device(groups), optax.adam(1e-3)
-    feed = Feed(groups, 0, whole=False, rows=rows, minibatch=None)
+    source = Minibatches(groups, 0, whole=False, rows=rows, minibatch=None)
     states = [init(METHODS[method](model, groups), optimizer) for model in models]
-    count = 20
+    count, place = 20, Place()
     seconds: tuple[list[float], list[float]] = ([], [])
     for _ in range(1 + rounds):
-        chunk = feed.take(count)
+        chunk, place = source.take(place, count)
         recipe = Recipe(optimizer, 4, 1, "stl", chunk.rows)
         for i, model in enumerate(models):
             arrays = jnp.ones(count), jnp.asarray(chunk.members), jnp.asarray(chunk.scales)

@@ -11,6 +11,7 @@ import conjugate
 import oracle
 import ramify as rf
 from ramify.fitting import solved as _fit_solved
+from ramify.inference import theta_search
 
 MAKE = {"joint": rf.joint, "branch": rf.branch, "amortized": rf.amortized}
 TABLE, _ = oracle.simulate(0, 10, 100, 10)
@@ -197,7 +198,7 @@ def test_budgets_of_solved_are_hard():
 @pytest.mark.slow
 def test_a_budget_that_ends_as_draws_double_keeps_what_was_found(monkeypatch):
     """The first sweep with more draws is the last allowed: q(theta) is that of the search before."""
-    monkeypatch.setattr(_fit_solved, "MOST_BIAS", 0.0)
+    monkeypatch.setattr(theta_search, "MOST_BIAS", 0.0)
     monkeypatch.setattr(_fit_solved, "MOST_DRAWS", 600)
     model, groups = small()
     whole = rf.fit(model, groups)
@@ -377,6 +378,20 @@ def test_densities_are_traced_once_per_batch_shape(how):
     """One chunk of steps or six: the likelihood is traced the same number of times."""
     once = traces(200, **how)
     assert once <= 8 and traces(1200, **how) == once
+
+
+@pytest.mark.parametrize("how", [dict(), dict(rows=15), dict(minibatch=3)], ids=str)
+def test_a_second_fit_by_steps_compiles_nothing(how, caplog):
+    """The optimizer is made once: another would be another program, though it does the same."""
+    model, groups = small()
+    fit = lambda: rf.fit(model, groups, family=rf.branch(model, groups), max_steps=20, **how)
+    compiled = lambda: [r.getMessage() for r in caplog.records if "Compiling" in r.getMessage()]
+    with jax.log_compiles():
+        fit()
+        assert any("steps" in message for message in compiled())
+        caplog.clear()
+        fit()
+        assert compiled() == []
 
 
 def test_the_default_says_why():

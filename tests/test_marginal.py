@@ -16,18 +16,9 @@ from ramify.engine.local import LocalEngine
 from ramify.families.solver import solver
 from ramify.inference.local_integral import bound
 from ramify.inference.marginal import SHARING_PAYS, Expansion, Marginal, Problem
-from ramify.inference.theta_search import (
-    NotFinite,
-    Start,
-    _secant,
-    _shorter,
-    _taught,
-    average,
-    climb,
-    laplace,
-)
+from ramify.inference.newton_updates import bfgs, measured_precision, shorter
+from ramify.inference.theta_search import NotFinite, init, step
 from ramify.inference.theta_weights import _moments
-from ramify.numerics.points import normal_points
 from ramify.posterior.summary import worries
 
 
@@ -169,7 +160,7 @@ def _exact_slope(t, ones, n):
 class Ridge(Marginal):
     """A function with the shape of a marginal far from its mode: neither concave nor quadratic."""
 
-    points, newton_steps = 1, 0
+    points, newton_steps, memory = 1, 0, None
     first_bad_block = lambda self, theta: 0
     groups_upto = np.array([100])
 
@@ -188,17 +179,29 @@ class Ridge(Marginal):
         return -50 * ((1 - t[0]) ** 2 + 20 * (t[1] - t[0] ** 2) ** 2)
 
 
-def nowhere(mean):
-    """A search's start, with a precision that is no more than a guess."""
-    return Start(np.array(mean), np.eye(len(mean)), found=False)
+def start(mean, points=4):
+    """A search that has not begun."""
+    return init(np.array(mean), np.eye(len(mean)), 32, 32, points)
+
+
+def run(F, state, *phases):
+    """Steps while the search is in these phases."""
+    while state.phase in phases:
+        state = step(state, F)
+    return state
+
+
+def climb(F, mean):
+    """The search after it has climbed to the mode."""
+    return run(F, start(mean), "open", "climb")
 
 
 def test_newton_follows_a_bent_ridge():
     """Rosenbrock's valley upside down, from beyond its bend, in some forty values and sixty slopes."""
     ridge = Ridge()
-    mean, precision, _ = climb(ridge, nowhere([-1.5, 0.5]), 1, lambda: False)
-    sd = np.sqrt(np.diag(np.linalg.inv(precision)))
-    assert np.all(np.abs(mean - 1) < 0.5 * sd)
+    found = climb(ridge, [-1.5, 0.5])
+    sd = np.sqrt(np.diag(np.linalg.inv(found.precision)))
+    assert np.all(np.abs(found.mean - 1) < 0.5 * sd)
     assert ridge.values_seen <= 40 and ridge.slopes_seen <= 60
 
 
@@ -210,15 +213,12 @@ def test_only_the_search_is_rough():
             self.rough_seen = {*getattr(self, "rough_seen", ()), (len(thetas) > 1, rough)}
             return super()._slopes(centre, thetas, blocks)
 
-    ridge, never = Noted(), lambda: False
-    mean, precision, here = climb(ridge, nowhere([-1.5, 0.5]), 1, never)
+    ridge = Noted()
+    climbed = climb(ridge, [-1.5, 0.5])
     assert ridge.rough_seen == {(False, False), (True, True)}  # one point is a step, not a look
-    for answer in (
-        lambda: average(ridge, mean, precision, here, normal_points(4, 2), 1, never),
-        lambda: laplace(ridge, mean, precision, here, 1, never),
-    ):
+    for phases in (("spread", "look", "average"), ("laplace", "newton")):
         ridge.rough_seen = set()
-        answer()
+        assert run(ridge, climbed._replace(phase=phases[0]), *phases).phase == "bias"
         assert (True, False) in ridge.rough_seen and (True, True) not in ridge.rough_seen
 
 
@@ -230,11 +230,11 @@ def test_steps_to_where_no_slope_is_are_not_taken():
             slopes = super()._slopes(centre, thetas, blocks, rough)
             return np.where(thetas[:, :1] > -0.9, np.nan, slopes)
 
-    mean, precision, here = climb(Cliff(), nowhere([-1.5, 0.5]), 1, lambda: False)
-    assert mean[0] <= -0.9 and here.finite
-    assert np.all(np.isfinite(precision)) and np.linalg.eigvalsh(precision).min() > 0
+    found = climb(Cliff(), [-1.5, 0.5])
+    assert found.mean[0] <= -0.9 and Expansion(found.value, found.slope).finite
+    assert np.all(np.isfinite(found.precision)) and np.linalg.eigvalsh(found.precision).min() > 0
     with pytest.raises(NotFinite):
-        climb(Cliff(), nowhere([0.5, 0.5]), 1, lambda: False)
+        climb(Cliff(), [0.5, 0.5])
 
 
 def test_averages_need_all_their_points():
@@ -245,10 +245,11 @@ def test_averages_need_all_their_points():
             found = super().__call__(centre, thetas, blocks)
             return found if len(thetas) == 1 else found._replace(value=np.nan)
 
-    mean, P, here = climb(Edge(), nowhere([0.9, 0.8]), 1, lambda: False)
-    found = average(Edge(), mean, P, here, normal_points(4, 2), 1, lambda: False)
-    np.testing.assert_array_equal(found[0], mean)
-    assert found[2] is here and np.linalg.eigvalsh(found[1]).min() > 0
+    mode = climb(Edge(), [0.9, 0.8])
+    found = run(Edge(), mode, "spread", "look", "average")
+    np.testing.assert_array_equal(found.mean, mode.mean)
+    assert found.value == mode.value and found.slope is mode.slope
+    assert np.linalg.eigvalsh(found.precision).min() > 0
 
 
 def test_a_look_around_is_never_far():
@@ -268,16 +269,16 @@ def test_a_look_around_is_never_far():
 
 def test_a_failed_step_is_cut_to_the_parabolas_top():
     here = Expansion(0.0, np.array([1.0]))
-    assert _shorter(here, here._replace(value=-1.0), np.array([1.0])) == 0.25
-    assert _shorter(here, here._replace(value=np.nan), np.array([1.0])) == 0.1
+    assert shorter(here, here._replace(value=-1.0), np.array([1.0])) == 0.25
+    assert shorter(here, here._replace(value=np.nan), np.array([1.0])) == 0.1
 
 
 def test_a_step_teaches_the_curvature_along_it():
     """Where the slope fell as it should, the new precision explains it; elsewhere it stays definite."""
     P, move = np.array([[2.0, 0.5], [0.5, 1.0]]), np.array([1.0, -0.3])
     fall = np.array([3.0, 0.2])
-    np.testing.assert_allclose(_taught(P, move, fall) @ move, fall, rtol=1e-12)
-    assert np.linalg.eigvalsh(_taught(P, move, -fall)).min() > 0
+    np.testing.assert_allclose(bfgs(P, move, fall) @ move, fall, rtol=1e-12)
+    assert np.linalg.eigvalsh(bfgs(P, move, -fall)).min() > 0
 
 
 class Skewed(Marginal):
@@ -306,10 +307,12 @@ def test_a_curvature_that_is_no_number_changes_nothing():
             return np.full((2, 2), np.nan)
 
     precision = np.diag([2.0, 3.0])
-    np.testing.assert_array_equal(_secant(Broken(), np.zeros(2), precision, 1), precision)
+    np.testing.assert_array_equal(
+        measured_precision(Broken(), np.zeros(2), precision, 1), precision
+    )
 
 
-def test_moments_of_a_cloud_that_one_point_dominates():
+def test_moments_of_weighted_points_that_one_dominates():
     """Its weight is cut; and where too few points are left to tell a covariance, none is told."""
     points = np.random.default_rng(0).normal(size=(1000, 2))
     points[0] = [30.0, 30.0]

@@ -6,14 +6,20 @@ import pytest
 from ramify.inference.schedules import Plateau, level, paper_schedule
 
 
-def run(plateau, elbo, chunk=50, most=100_000):
-    """Tells the plateau elbo(step, rate) of every step until it has converged; all step sizes."""
-    rates = []
-    while not plateau.converged and len(rates) < most:
-        now = plateau.rates(chunk)
-        plateau.tell(np.array([elbo(len(rates) + t, rate) for t, rate in enumerate(now)]))
+def run_whole(plateau, elbo, chunk=50, most=100_000):
+    """Makes steps with ELBOs elbo(step, rate) until convergence; all step sizes, and the last state."""
+    rates, cycle = [], plateau.init()
+    while not cycle.converged and len(rates) < most:
+        now = plateau.rates(cycle, chunk)
+        elbos = np.array([elbo(len(rates) + t, rate) for t, rate in enumerate(now)])
+        cycle = plateau.update(cycle, elbos)
         rates += now.tolist()
-    return np.array(rates)
+    return np.array(rates), cycle
+
+
+def run(plateau, elbo, chunk=50, most=100_000):
+    """All step sizes until convergence."""
+    return run_whole(plateau, elbo, chunk, most)[0]
 
 
 def flat(step, rate):
@@ -21,7 +27,8 @@ def flat(step, rate):
 
 
 def test_one_cycle_rises_and_falls_to_zero():
-    rates = Plateau(0.1, first=1000, warmup=100).rates(1000)
+    plateau = Plateau(0.1, first=1000, warmup=100)
+    rates = plateau.rates(plateau.init(), 1000)
     np.testing.assert_allclose(rates[:100], 0.1 * np.arange(1, 101) / 100)
     assert np.all(np.diff(rates[100:]) < 0) and 0 < rates[-1] < 1e-5
     np.testing.assert_allclose(rates[550], 0.05, rtol=0.01)
@@ -82,8 +89,8 @@ def test_the_last_cycle_ends_with_the_budget(budget, cycles):
     """However many steps there are, the last of them are small."""
     rising = lambda step, rate: float(step)
     plateau = Plateau(0.1, first=100, warmup=5, budget=budget)
-    rates = run(plateau, rising, chunk=1, most=budget)
-    assert len(rates) == budget and not plateau.converged and rates[-1] < 1e-3
+    rates, cycle = run_whole(plateau, rising, chunk=1, most=budget)
+    assert len(rates) == budget and not cycle.converged and rates[-1] < 1e-3
     rises = np.flatnonzero(np.diff(rates, prepend=0.0) > 0)
     starts = rises[np.diff(rises, prepend=-10) > 1]
     np.testing.assert_array_equal(starts, np.cumsum([0, *cycles[:-1]]))
@@ -91,16 +98,15 @@ def test_the_last_cycle_ends_with_the_budget(budget, cycles):
 
 def test_fraction_done():
     plateau = Plateau(0.1, first=100)
-    assert plateau.fraction == 0
-    plateau.tell(np.zeros(60))
-    np.testing.assert_allclose(plateau.fraction, 0.2)
-    plateau.tell(np.zeros(40))
-    np.testing.assert_allclose(plateau.fraction, 1 / 3)
-    plateau.tell(np.zeros(200))
-    assert plateau.converged
+    cycle = plateau.init()
+    assert plateau.fraction(cycle) == 0
+    cycle = plateau.update(cycle, np.zeros(60))
+    np.testing.assert_allclose(plateau.fraction(cycle), 0.2)
+    cycle = plateau.update(cycle, np.zeros(40))
+    np.testing.assert_allclose(plateau.fraction(cycle), 1 / 3)
+    assert plateau.update(cycle, np.zeros(200)).converged
     short = Plateau(0.1, first=100, budget=150)
-    short.tell(np.zeros(75))
-    np.testing.assert_allclose(short.fraction, 0.5)
+    np.testing.assert_allclose(short.fraction(short.update(short.init(), np.zeros(75))), 0.5)
 
 
 def test_level_and_its_error():

@@ -9,7 +9,7 @@ import pytest
 import ramify as rf
 from ramify.inference.marginal import Marginal
 from ramify.inference.theta_search import Learned
-from ramify.inference.theta_weights import weigh_cloud
+from ramify.inference.theta_weights import weigh_theta
 from ramify.numerics.psis import effective_draws
 
 
@@ -101,7 +101,7 @@ def test_theta_of_sds_far_apart_is_weighed():
             return -0.5 * np.sum((thetas / [1.0, 1e-7]) ** 2, 1)
 
     learned = Learned(np.zeros(2), np.diag([1.0, 1e14]), 0.0, np.zeros(2), np.zeros(1, bool))
-    points, log_weight = weigh_cloud(Normal(), learned, 4000, 0)
+    points, log_weight = weigh_theta(Normal(), learned, 4000, 0)
     weight = np.exp(log_weight - log_weight.max())
     sd = np.sqrt(weight @ points**2 / weight.sum())
     np.testing.assert_allclose(sd, [1, 1e-7], rtol=5 * np.sqrt(0.5 / effective_draws(log_weight)))

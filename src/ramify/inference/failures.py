@@ -1,4 +1,4 @@
-"""A fit that met a number that is not finite: which step, which term, which group."""
+"""The error of a fit that met a number that is not finite: which step, which term, which group."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ class NonFiniteError(FloatingPointError):
         self.state, self.family = state, state.family
 
 
-def blame(
+def explain_not_finite(
     key: Any,
     state: State,
     model: Model,
@@ -29,7 +29,7 @@ def blame(
     recipe: Recipe,
     groups: Groups,
 ) -> str:
-    """Where a number that is not finite came from: the term and the first group at fault."""
+    """Says which term of the ELBO is not finite after `state`, and for which group first."""
     parts = terms_of_step(key, state, model, data, jnp.asarray(members), recipe)
     step = int(state.step) + 1
     for name, values in parts._asdict().items():

@@ -181,18 +181,30 @@ class Marginal:
         self.points, self.report, self.budget = points, report, budget
         self.model, self.members = problem.model, source.members
         self.groups_upto = np.cumsum((self.members >= 0).sum(1))
-        self.newton_steps = 0.0
-        self._modes = [self._unknown() for _ in range(len(source))]
+        self.memory = None
         work = float(source.sizes.sum()) * problem.local_draws * self.model.theta.size
         # A likelihood with theta may move z by many of its sds, and is evaluated at each point anyway.
         where = "cpu" if jax.default_backend() == "cpu" else "accelerator"
         pays = work > SHARING_PAYS[where] and not problem.solver.uses_theta
         self.rough = problem._replace(one_proposal=problem.one_proposal or pays)
 
-    def _unknown(self) -> Modes:
-        """Modes of a block before its first sweep: Newton begins at the prior's mode."""
-        B = self.members.shape[1]
-        return Modes(jnp.full((B, self.model.z.size), jnp.nan), jnp.ones(B, bool))
+    @property
+    def memory(self) -> Any:
+        """What the next sweep takes from those before: the modes of all blocks, and Newton's steps."""
+        return tuple(self._modes), self.newton_steps
+
+    @memory.setter
+    def memory(self, memory: Any) -> None:
+        """Continues from the memory of an equal F; None is that before the first sweep.
+
+        Newton then begins at the prior's mode.
+        """
+        if memory is None:
+            B, M = self.members.shape[1], self.model.z.size
+            unknown = Modes(jnp.full((B, M), jnp.nan), jnp.ones(B, bool))
+            memory = [unknown] * len(self.source), 0.0
+        modes, self.newton_steps = memory
+        self._modes = [Modes(*map(jnp.asarray, block)) for block in modes]
 
     @property
     def modes(self) -> Float[np.ndarray, "N M"]:

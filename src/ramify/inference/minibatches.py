@@ -10,15 +10,25 @@ from ramify.data.resident import everything
 
 
 class Chunk(NamedTuple):
-    """The groups of T steps, -1 for filler, and what scales each block's sum to all groups."""
+    """The groups of T steps, -1 for filler; what scales each block's sum to all groups; block rows."""
 
     members: np.ndarray
     scales: np.ndarray
     rows: int
 
 
-class Feed:
-    """Endless chunks of steps; a function of the seed and of how many steps were taken.
+class Place(NamedTuple):
+    """How far the minibatches have been taken: epochs, and blocks of the present one.
+
+    With uniform minibatches each step is an epoch of its own.
+    """
+
+    epoch: int = 0
+    block: int = 0
+
+
+class Minibatches:
+    """Endless minibatches; those after a `Place` are a function of the seed and the place alone.
 
     With blocks, the groups are permuted anew each epoch and cut into J blocks, which are visited in
     random order: each step's block is uniform among the J, and scaling by J is unbiased for any
@@ -28,7 +38,7 @@ class Feed:
     def __init__(
         self, groups: Groups, seed: int, *, whole: bool, rows: int | None, minibatch: int | None
     ):
-        """`whole` asks for all groups in every step; `rows` for blocks of that many."""
+        """`whole` asks for all groups in every step; `rows` for blocks of that many rows."""
         self._sizes, self._minibatch, self._seed = groups.sizes, minibatch, seed
         _check(groups, whole, rows, minibatch)
         self._R, self._B = block_shape(groups.sizes, rows)
@@ -37,8 +47,7 @@ class Feed:
         if self.whole:
             self._members = everything(groups)
             self._R = max(int(groups.n_rows), 1)
-        self._taken, self._epoch = 0, 0
-        self._queue, self._queue_scales = np.zeros((0, self._B), np.int32), np.zeros(0)
+        self._last: tuple[int, np.ndarray] | None = None  # the last epoch that was cut, kept
 
     @property
     def rows_per_step(self) -> int:
@@ -47,31 +56,35 @@ class Feed:
             return self._R
         return max(1, int(self._sizes.mean() * self._minibatch))
 
-    def take(self, steps: int) -> Chunk:
-        """The groups of the next steps."""
+    def take(self, place: Place, steps: int) -> tuple[Chunk, Place]:
+        """The groups of the steps after a place, and the place after them."""
         if self.whole:
-            return Chunk(np.tile(self._members, (steps, 1)), np.ones(steps), self._R)
+            return Chunk(np.tile(self._members, (steps, 1)), np.ones(steps), self._R), place
         if self._minibatch is not None:
-            members = np.concatenate([self._another_minibatch() for _ in range(steps)])
-            scale = len(self._sizes) / self._minibatch
-            return Chunk(members, np.full(steps, scale), rows_needed(members, self._sizes))
-        while len(self._queue) < steps:
-            self._another_epoch()
-        chunk = Chunk(self._queue[:steps], self._queue_scales[:steps], self._R)
-        self._queue, self._queue_scales = self._queue[steps:], self._queue_scales[steps:]
-        return chunk
+            return self._uniform(place, steps, self._minibatch)
+        members, scales = [], []
+        while len(members) < steps:
+            blocks = self._blocks(place.epoch)
+            some = blocks[place.block :][: steps - len(members)]
+            members += list(some)
+            scales += [float(len(blocks))] * len(some)
+            ended = place.block + len(some) == len(blocks)
+            place = Place(place.epoch + 1) if ended else Place(place.epoch, place.block + len(some))
+        return Chunk(np.stack(members), np.asarray(scales), self._R), place
 
-    def _another_minibatch(self) -> np.ndarray:
-        rng = np.random.default_rng([self._seed, 1, self._taken])
-        self._taken += 1
-        return minibatches(rng, len(self._sizes), self._minibatch or 1, 1)
+    def _uniform(self, place: Place, steps: int, size: int) -> tuple[Chunk, Place]:
+        N, epochs = len(self._sizes), range(place.epoch, place.epoch + steps)
+        rngs = [np.random.default_rng([self._seed, 1, epoch]) for epoch in epochs]
+        members = np.concatenate([minibatches(rng, N, size, 1) for rng in rngs])
+        rows = rows_needed(members, self._sizes)
+        return Chunk(members, np.full(steps, N / size), rows), Place(place.epoch + steps)
 
-    def _another_epoch(self) -> None:
-        rng = np.random.default_rng([self._seed, 0, self._epoch])
-        self._epoch += 1
-        blocks = partition(rng, self._sizes, self._R, self._B)  # in random order
-        self._queue = np.concatenate([self._queue, blocks])
-        self._queue_scales = np.concatenate([self._queue_scales, np.full(len(blocks), len(blocks))])
+    def _blocks(self, epoch: int) -> np.ndarray:
+        """The blocks of an epoch, in random order."""
+        if self._last is None or self._last[0] != epoch:
+            rng = np.random.default_rng([self._seed, 0, epoch])
+            self._last = epoch, partition(rng, self._sizes, self._R, self._B)
+        return self._last[1]
 
 
 def _check(groups: Groups, whole: bool, rows: int | None, minibatch: int | None) -> None:

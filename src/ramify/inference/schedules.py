@@ -1,10 +1,11 @@
 """Step sizes, and when to stop, read from the trace with its own noise.
 
-Pure NumPy on the host: a `Plateau` is told the ELBO of each step and answers with the step sizes of
-the next ones, or that the fit has converged.
+Pure NumPy on the host. A `Plateau` is fixed during a fit; its state is a `Cycle`, updated with the
+ELBOs of the steps made, from which follow the next step sizes and whether the fit has converged.
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import optax
@@ -26,72 +27,84 @@ def paper_schedule(scale: str = "small", initial: float = 1e-3) -> optax.Schedul
     return optax.piecewise_constant_schedule(initial, dict.fromkeys(drops, 0.1))
 
 
-class Plateau:
+class Cycle(NamedTuple):
+    """Where a fit stands in the cycles of a `Plateau`: plain numbers and one array.
+
+    Attributes:
+        step: steps made in all.
+        start: steps made before this cycle.
+        length: steps of this cycle.
+        trace: ELBOs of the steps of this cycle.
+        level: where the cycle before ended, mean and standard error; None in the first.
+        converged: whether the last cycle gained nothing.
+    """
+
+    step: int
+    start: int
+    length: int
+    trace: np.ndarray
+    level: tuple[float, float] | None
+    converged: bool
+
+
+class Plateau(NamedTuple):
     """Step sizes that fall to zero again and again, in cycles each twice as long as the one before.
 
     At the end of a cycle (a short rise, then half a cosine down) the noise of the steps has settled,
     so that ends of cycles can be compared. The fit has converged when a cycle ends no higher than
     the one before, up to the Monte Carlo noise of the difference or `tolerance` nats: twice as many
     steps gained nothing.
+
+    Attributes:
+        peak: the largest step size.
+        first: steps of the first cycle.
+        warmup: steps of linear rise at the start of a cycle.
+        epoch: steps in which every group is seen once.
+        budget: steps in all; the last cycle ends there.
+        tolerance: a rise in nats that is not worth twice as many steps.
     """
 
-    def __init__(
-        self,
-        peak: float,
-        *,
-        first: int = 1000,
-        warmup: int = 50,
-        epoch: int = 1,
-        budget: int | None = None,
-        tolerance: float = 0.0,
-    ):
-        """Starts before the first step.
+    peak: float
+    first: int = 1000
+    warmup: int = 50
+    epoch: int = 1
+    budget: int | None = None
+    tolerance: float = 0.0
 
-        Args:
-            peak: the largest step size.
-            first: steps of the first cycle.
-            warmup: steps of linear rise at the start of a cycle.
-            epoch: steps in which every group is seen once.
-            budget: steps in all; the last cycle ends there.
-            tolerance: a rise in nats that is not worth twice as many steps.
-        """
-        self.peak, self.warmup, self.epoch, self.tolerance = peak, warmup, epoch, tolerance
-        self.budget, self.step, self.converged = budget, 0, False
-        self._start, self._length = 0, self._affordable(first)
-        self._trace: list[np.ndarray] = []
-        self._level: tuple[float, float] | None = None
+    def init(self) -> Cycle:
+        """The state before the first step."""
+        return Cycle(0, 0, self._affordable(self.first, 0), np.zeros(0), None, False)
 
-    @property
-    def fraction(self) -> float:
-        """How much of the fit is done, should it end as soon as it can."""
-        cycles = 3 if self._level is None else 1  # the first is followed by one twice as long
-        end = self._start + cycles * self._length
-        return self.step / (end if self.budget is None else min(end, self.budget))
+    def fraction(self, cycle: Cycle) -> float:
+        """How much of the fit is done, if it ends as soon as it can."""
+        cycles = 3 if cycle.level is None else 1  # the first is followed by one twice as long
+        end = cycle.start + cycles * cycle.length
+        return cycle.step / (end if self.budget is None else min(end, self.budget))
 
-    def rates(self, count: int) -> np.ndarray:
+    def rates(self, cycle: Cycle, count: int) -> np.ndarray:
         """Step sizes of the next `count` steps; zero past the end of the cycle."""
-        place = self.step - self._start + 1 + np.arange(count)
-        warmup = max(1, min(self.warmup, self._length // 5))
-        fall = np.clip((place - warmup) / (self._length - warmup + 1), 0.0, 1.0)
+        place = cycle.step - cycle.start + 1 + np.arange(count)
+        warmup = max(1, min(self.warmup, cycle.length // 5))
+        fall = np.clip((place - warmup) / (cycle.length - warmup + 1), 0.0, 1.0)
         return self.peak * np.minimum(1.0, place / warmup) * 0.5 * (1 + np.cos(np.pi * fall))
 
-    def tell(self, elbos: np.ndarray) -> None:
-        """Takes the ELBOs of the steps just made."""
-        self.step += len(elbos)
-        self._trace.append(np.asarray(elbos, np.float64))
-        if self.step - self._start < self._length:
-            return
-        before, self._level = self._level, level(np.concatenate(self._trace), self.epoch)
+    def update(self, cycle: Cycle, elbos: np.ndarray) -> Cycle:
+        """The state after steps with these ELBOs."""
+        trace = np.concatenate([cycle.trace, np.asarray(elbos, np.float64)])
+        cycle = cycle._replace(step=cycle.step + len(elbos), trace=trace)
+        if cycle.step - cycle.start < cycle.length:
+            return cycle
+        now, before, converged = level(trace, self.epoch), cycle.level, False
         if before is not None:
-            rise, noise = self._level[0] - before[0], math.hypot(self._level[1], before[1])
+            rise, noise = now[0] - before[0], math.hypot(now[1], before[1])
             slack = max(noise, self.tolerance)
-            self.converged = -5 * slack <= rise <= slack  # a fall is no end, but a fit that broke
-        self._trace, self._start = [], self.step
-        self._length = self._affordable(2 * self._length)
+            converged = -5 * slack <= rise <= slack  # a large fall is a fit that broke
+        length = self._affordable(2 * cycle.length, cycle.step)
+        return Cycle(cycle.step, cycle.step, length, np.zeros(0), now, converged)
 
-    def _affordable(self, length: int) -> int:
-        """The next cycle's length; all that is left where the one after it would have no room."""
-        left = math.inf if self.budget is None else max(1, self.budget - self.step)
+    def _affordable(self, length: int, step: int) -> int:
+        """The next cycle's length; all that is left if the one after it would have no room."""
+        left = math.inf if self.budget is None else max(1, self.budget - step)
         return length if left >= 3 * length else int(left)
 
 

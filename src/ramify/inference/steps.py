@@ -36,6 +36,9 @@ class Recipe(NamedTuple):
     rows: int
 
 
+Fixed = tuple[PRNGKeyArray, Model, Resident, Recipe]  # what all steps of a fit share
+
+
 def init(family: Family, optimizer: optax.GradientTransformation) -> State:
     """The state before the first step."""
     # States are donated to the next step: nothing in one may be shared with the user's family.
@@ -87,7 +90,7 @@ def step(
 
 @eqx.filter_jit(donate="all-except-first")
 def steps(
-    fixed: tuple[PRNGKeyArray, Model, Resident, Recipe],
+    fixed: Fixed,
     state: State,
     rates: Float[Array, " T"],
     members: Int[Array, "T B"],

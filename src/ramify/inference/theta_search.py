@@ -1,23 +1,86 @@
-"""Learning q(theta) where the locals are solved for: variational Newton on the marginal posterior.
+"""The search for q(theta) of the solved family: a state, `init`, `step` and `done`.
 
-The best Gaussian N(m, P^-1) for exp F satisfies E_q[grad F] = 0, P = -E_q[hess F] (Bonnet, Price). Each
-call of a `Marginal` is one sweep over the data at a few fixed points of q(theta); the D x D algebra
-is done here, on the host, in float64. A subset of the groups finds the neighbourhood, all of them
-the answer.
+The best Gaussian N(m, P^-1) for exp F satisfies E_q[grad F] = 0, P = -E_q[hess F] (Bonnet, Price).
+A step asks F for one expansion, or for the curvature around a point, and returns the next state.
+The phase of a state says what its next step does:
+
+    open, climb            Newton to the mode of F on a part of the groups, then on four times as many
+    laplace, newton        with many groups: the mode of F over all groups, and its curvature there
+    spread, look, average  with few: variational Newton on fixed points of q(theta)
+    bias, double           what K local draws leave; where it matters, again with twice as many
+
+Stopping after any step and going on later, with another `Marginal` of the same data, changes no bit.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ramify.inference.marginal import ONE_SIDED, Expansion, Marginal, OutOfBudget, definite
+from ramify.inference.marginal import ONE_SIDED, Expansion, Marginal
+from ramify.inference.newton_updates import (
+    at_most,
+    bfgs,
+    largest_change,
+    measured_precision,
+    newton_move,
+    rms_sds,
+    shorter,
+)
 from ramify.numerics.points import normal_points
 
 CURVATURE_GROUPS = 20_000  # groups whose curvature stands for all: sds are then good to a percent
-MOST_K_HAT = 0.7  # of theta's weights, past which they tell little (Vehtari and others)
+MOST_BIAS = 0.1  # of theta's means, in posterior sds, before K is doubled
 LONGEST = 1.0  # of a Newton step in any coordinate: theta's scales are logarithms
 FIRST_LOOK = 0.05  # how far apart the first gradients are, in every coordinate
+WORTHWHILE = 0.1  # nats: a step that gains less ends a search
+MOST_CLIMBS, MOST_ROUNDS, MOST_NEWTON, MOST_AVERAGES = 60, 4, 8, 32  # steps of each phase
+
+
+class Search(NamedTuple):
+    """All that the next step of a search needs: arrays, numbers and the name of its phase.
+
+    Attributes:
+        phase: what the next step does, a key of `PHASES`; "done" at the end.
+        local_draws: K of the F that the next step asks.
+        most_draws: K is doubled no further than to this.
+        points: points of q(theta) that F is averaged over; 1 is Laplace's approximation.
+        mean: of q(theta).
+        precision: of q(theta).
+        value: F at the mean, or its average over q(theta).
+        slope: the gradient of F at the mean, or its average over q(theta).
+        bias: how far K draws move each mean, in posterior sds; NaN while unknown.
+        stage: which part of the data is searched: an index of `stages`, -1 for all blocks.
+        tries: steps tried in this phase.
+        calm: steps of this phase with next to nothing to gain (in "average" those in a row).
+        length: the longest step ("climb"), or the part of a step to try ("newton", "average").
+        measured: whether the precision was measured at this mean ("climb").
+        target: the precision measured at this mean, for the next step ("average").
+        cut: whether the last step failed and was cut ("average").
+        rounds: how often the curvature at the mode was measured ("laplace", "newton").
+        steady: whether it changed little the last time.
+        memory: what F keeps from sweep to sweep (`Marginal.memory`): the modes of all groups.
+    """
+
+    phase: str
+    local_draws: int
+    most_draws: int
+    points: int
+    mean: np.ndarray
+    precision: np.ndarray
+    value: float
+    slope: np.ndarray
+    bias: np.ndarray
+    stage: int = 0
+    tries: int = 0
+    calm: int = 0
+    length: float = 1.0
+    measured: bool = True
+    target: np.ndarray | None = None
+    cut: bool = False
+    rounds: int = 0
+    steady: bool = False
+    memory: Any = None
 
 
 class Learned(NamedTuple):
@@ -25,7 +88,7 @@ class Learned(NamedTuple):
 
     `left` is the step that the last gradient still asks for, rms in posterior sds: near zero unless
     the search stalled. `bias` estimates, in posterior sds, how far finite K still moves each mean
-    (nan where the budget ended before); `unconverged` marks the groups whose mode was not found.
+    (NaN if the budget ended before); `unconverged` marks the groups whose mode was not found.
     """
 
     mean: np.ndarray
@@ -35,16 +98,8 @@ class Learned(NamedTuple):
     unconverged: np.ndarray
 
 
-class Start(NamedTuple):
-    """Where a search begins: a mean, and a precision that is only a guess unless it was `found`."""
-
-    mean: np.ndarray
-    precision: np.ndarray
-    found: bool
-
-
 class NotFinite(Exception):
-    """F is not finite at the starting point; `block` is the first block where."""
+    """F is not finite at the starting point; `block` is the first block where it is not."""
 
     def __init__(self, block: int):
         """Keeps the block for whoever can name the group."""
@@ -52,252 +107,269 @@ class NotFinite(Exception):
         self.block = block
 
 
-def learn(
-    marginal: Marginal,
-    start: Start,
-    stages: list[int],
-    points: int,
-    enough: Callable[[], bool],
-) -> Learned:
-    """The best Gaussian q(theta): Newton on growing parts of the data, then variational Newton.
-
-    The latter averages over so many points of q(theta); with one, its centre, it is Laplace's.
-    `enough` says that the budget is spent: what has been reached is then returned.
-    """
-    mean, precision, here = climb(marginal, start, stages[0], enough)
-    for blocks in stages[1:]:
-        if not enough():
-            mean, precision, here = climb(marginal, Start(mean, precision, True), blocks, enough)
-    if not enough():
-        if points == 1:
-            mean, precision, here = laplace(marginal, mean, precision, here, stages[-1], enough)
-        else:
-            noise = normal_points(points, len(mean))
-            mean, precision, here = average(
-                marginal, mean, precision, here, noise, stages[-1], enough
-            )
-    left = _sds(np.linalg.solve(precision, here.slope), precision)
-    slope = np.full_like(mean, np.nan) if enough() else marginal.bias(mean)
-    shift = np.linalg.solve(precision, slope)  # how far it moves the mean of q(theta)
-    bias = shift / np.sqrt(np.diag(np.linalg.inv(precision)))
-    return Learned(mean, precision, left, bias, ~marginal.converged)
+def init(
+    mean: np.ndarray, precision: np.ndarray, local_draws: int, most_draws: int, points: int
+) -> Search:
+    """The state before the first sweep; the precision is a guess."""
+    unknown = np.full_like(mean, np.nan)
+    draws = local_draws, most_draws, points
+    return Search("open", *draws, mean, precision, np.nan, unknown, unknown)
 
 
-def climb(
-    F: Marginal, start: Start, blocks: int, enough: Callable[[], bool], most: int = 60
-) -> tuple[np.ndarray, np.ndarray, Expansion]:
-    """Newton to the mode of F over the first blocks; steps from afar do not lower F.
+def done(state: Search) -> bool:
+    """Whether q(theta) has been found."""
+    return state.phase == "done"
 
-    The curvature is that of gradients around the start (or of a smaller part of the data, where
-    there is one), taught by every step what the gradient did; it is looked for again where a
-    step fails. Ends when a step would gain less than a tenth of a nat, or a few steps after it
-    gains less than the spread of theta itself: there the noise of K draws moves F by more than a
-    step does, and what is left is for `average`.
-    """
-    mean, near, longest, fresh = start.mean, 0, LONGEST, not start.found
-    here = F(mean, mean[None], blocks)
+
+def step(state: Search, F: Marginal) -> Search:
+    """The next state. F has `state.local_draws` draws; it may be another object in every step."""
+    F.memory = state.memory
+    new = PHASES[state.phase](state, F)
+    return new._replace(memory=F.memory if new.local_draws == state.local_draws else None)
+
+
+def finish(state: Search, F: Marginal) -> Learned:
+    """What the search found; also where the budget ended before it was done."""
+    state = _settle(state, F) if state.rounds else state
+    left = rms_sds(np.linalg.solve(state.precision, state.slope), state.precision)
+    return Learned(state.mean, state.precision, left, state.bias, ~F.converged)
+
+
+def stages(groups_upto: np.ndarray, D: int) -> list[int]:
+    """How many blocks each stage of Newton sees: enough groups for theta, then four times more."""
+    found, wanted = [], max(400, 20 * D)
+    while 4 * wanted < groups_upto[-1]:
+        found.append(int(np.searchsorted(groups_upto, wanted)) + 1)
+        wanted *= 4
+    return sorted({*found, len(groups_upto)})
+
+
+def _blocks(s: Search, F: Marginal) -> int:
+    return stages(F.groups_upto, len(s.mean))[s.stage]
+
+
+def _curvature_blocks(s: Search, F: Marginal) -> int:
+    return min(_blocks(s, F), int(np.searchsorted(F.groups_upto, CURVATURE_GROUPS)) + 1)
+
+
+def _expand(s: Search, F: Marginal, mean: np.ndarray) -> Expansion:
+    """F at one point."""
+    return F(mean, mean[None], _blocks(s, F))
+
+
+def _moved(s: Search, mean: np.ndarray, precision: np.ndarray, there: Expansion) -> Search:
+    return s._replace(mean=mean, precision=precision, value=there.value, slope=there.slope)
+
+
+# Newton on growing parts of the data.
+
+
+def _open(s: Search, F: Marginal) -> Search:
+    """The first sweep of a stage. Only the very first stage starts from a guessed precision."""
+    here, guessed = _expand(s, F, s.mean), s.stage == 0
     if not here.finite:
-        raise NotFinite(F.first_bad_block(mean))
-    P = start.precision if start.found else _first_precision(F, start, blocks)
-    F.tell(here.value, P, blocks)
-    for _ in range(most):
-        move = np.linalg.solve(P, here.slope)
-        gain = 0.5 * here.slope @ move
-        close = gain < 0.5 * len(mean)
-        near += close
-        if gain < 0.1 or near > 3 or longest < 1e-6 or enough():
-            break
-        move *= min(1.0, longest / np.abs(move).max())
-        there = F(mean + move, (mean + move)[None], blocks)
-        slack = 0.1 + 1e-7 * abs(here.value) + (len(mean) if close else 0)
-        if there.finite and there.value >= here.value - slack:
-            longest = min(LONGEST, max(longest, 2 * np.abs(move).max()))
-            P, fresh = _taught(P, move, here.slope - there.slope), False
-            mean, here = mean + move, there
-            F.tell(here.value, P, blocks)
-        elif not fresh:
-            P, fresh = _rough(F, mean, P, _curvature_blocks(F, blocks)), True
-        else:
-            longest = _shorter(here, there, move) * np.abs(move).max()
-    return mean, P, here
+        raise NotFinite(F.first_bad_block(s.mean))
+    precision = _first_precision(s, F) if guessed else s.precision
+    s = _moved(s, s.mean, precision, here)
+    F.tell(s.value, s.precision, _blocks(s, F))
+    s = s._replace(phase="climb", tries=0, calm=0, length=LONGEST, measured=guessed)
+    return _next_climb(s, F)
 
 
-def _first_precision(F: Marginal, start: Start, blocks: int) -> np.ndarray:
-    """Curvature where nothing is known of its scale: over a short way, and then over its own."""
-    short = np.eye(len(start.mean)) * (ONE_SIDED / FIRST_LOOK) ** 2
-    first = _rough(F, start.mean, short, blocks)
+def _first_precision(s: Search, F: Marginal) -> np.ndarray:
+    """Curvature where nothing is known of its scale: over a short distance, then over its own."""
+    short = np.eye(len(s.mean)) * (ONE_SIDED / FIRST_LOOK) ** 2
+    first = _rough_precision(s, F, short, _blocks(s, F))
     if first is short:  # the budget has ended, or F is not finite there
-        return start.precision
-    return _rough(F, start.mean, first, blocks)
+        return s.precision
+    return _rough_precision(s, F, first, _blocks(s, F))
 
 
-def _rough(F: Marginal, mean: np.ndarray, precision: np.ndarray, blocks: int) -> np.ndarray:
-    """A precision to search with: that of the answer is looked for where the search has ended."""
-    return _secant(F, mean, precision, blocks, one_sided=True, rough=True)
+def _rough_precision(s: Search, F: Marginal, precision: np.ndarray, blocks: int) -> np.ndarray:
+    """A precision to search with; that of the answer is measured at the end, and more exactly."""
+    return measured_precision(F, s.mean, precision, blocks, one_sided=True, rough=True)
 
 
-def _taught(P: np.ndarray, move: np.ndarray, fall: np.ndarray) -> np.ndarray:
-    """The precision after a step along which the slope fell by so much (BFGS, damped by Powell)."""
-    expected = P @ move
-    bent = move @ expected
-    share = 1.0 if move @ fall >= 0.2 * bent else 0.8 * bent / (bent - move @ fall)
-    seen = share * fall + (1 - share) * expected
-    taught = P - np.outer(expected, expected) / bent + np.outer(seen, seen) / (move @ seen)
-    return definite(0.5 * (taught + taught.T))
+def _climb(s: Search, F: Marginal) -> Search:
+    """One Newton step to the mode of F over the first blocks; it must not lower F.
 
-
-def _shorter(here: Expansion, there: Expansion, move: np.ndarray) -> float:
-    """The part of a step that failed to take next: to the top of the parabola through both ends."""
-    rise = here.slope @ move
-    top = rise / (2 * (rise - (there.value - here.value))) if there.finite else 0.1
-    return float(np.clip(top, 0.1, 0.5))
-
-
-def laplace(
-    F: Marginal,
-    mean: np.ndarray,
-    precision: np.ndarray,
-    here: Expansion,
-    blocks: int,
-    enough: Callable[[], bool],
-    most: int = 4,
-) -> tuple[np.ndarray, np.ndarray, Expansion]:
-    """The mode of F and its curvature there: all that is left of `average` when N is large.
-
-    Averages over q(theta) differ from values at its centre by terms in 1/N. The mode needs every
-    group (`here` is F with all of them); its curvature is known from some thousands, at random.
+    The curvature is updated by every step (BFGS), and measured again if a step fails. If a step
+    fails right after that, the next one is shorter.
     """
-    for _ in range(most):
-        if enough():
-            break
-        target = _secant(F, mean, precision, _curvature_blocks(F, blocks), one_sided=True)
-        change = _largest_change(precision, target)
-        precision = target
-        mean, here = _newton(F, mean, here, precision, blocks, enough)
-        if change < 0.3:
-            break
-    F.tell(here.value, precision, blocks)
-    move = np.linalg.solve(precision, here.slope)
-    # Too short a step to be worth another look is taken without one.
-    return mean + (move if here.slope @ move < 0.2 else 0.0), precision, here
+    move, gain = newton_move(s.precision, s.slope)
+    close = gain < 0.5 * len(s.mean)
+    move = at_most(s.length, move)
+    there = _expand(s, F, s.mean + move)
+    slack = 0.1 + 1e-7 * abs(s.value) + (len(s.mean) if close else 0)
+    longest = float(np.abs(move).max())
+    s = s._replace(tries=s.tries + 1)
+    if there.finite and there.value >= s.value - slack:
+        precision = bfgs(s.precision, move, s.slope - there.slope)
+        s = _moved(s, s.mean + move, precision, there)
+        s = s._replace(length=min(LONGEST, max(s.length, 2 * longest)), measured=False)
+        F.tell(s.value, s.precision, _blocks(s, F))
+    elif not s.measured:
+        precision = _rough_precision(s, F, s.precision, _curvature_blocks(s, F))
+        s = s._replace(precision=precision, measured=True)
+    else:
+        s = s._replace(length=shorter(Expansion(s.value, s.slope), there, move) * longest)
+    return _next_climb(s, F)
 
 
-def _newton(
-    F: Marginal,
-    mean: np.ndarray,
-    here: Expansion,
-    precision: np.ndarray,
-    blocks: int,
-    enough: Callable[[], bool],
-    most: int = 8,
-) -> tuple[np.ndarray, Expansion]:
-    """Steps that raise F, until the next would gain, or the last one has gained, a tenth of a nat.
+def _next_climb(s: Search, F: Marginal) -> Search:
+    """Goes on climbing, or to the next stage, or to the search for the answer.
 
-    A step that fails is tried once more, shorter: what its slope still promises then is noise.
+    A climb ends when a step would gain less than 0.1 nats, or after three steps that would gain less
+    than D/2: there the noise of K draws moves F by more than a step does.
     """
-    for _ in range(most):
-        move = np.linalg.solve(precision, here.slope)
-        gain = 0.5 * here.slope @ move
-        move *= min(1.0, LONGEST / np.abs(move).max())
-        if gain < 0.1 or enough():
-            break
-        there = F(mean + move, (mean + move)[None], blocks)
-        if not (there.finite and there.value >= here.value - 0.1 - 1e-7 * abs(here.value)):
-            if enough():
-                break
-            move *= _shorter(here, there, move)
-            there = F(mean + move, (mean + move)[None], blocks)
-        gained = there.value - here.value if there.finite else 0.0
-        if gained > 0:
-            mean, here = mean + move, there
-            F.tell(here.value, precision, blocks)
-        if gained < 0.1:
-            break
-    return mean, here
+    gain = newton_move(s.precision, s.slope)[1]
+    s = s._replace(calm=s.calm + int(gain < 0.5 * len(s.mean)))
+    if gain >= WORTHWHILE and s.calm <= 3 and s.length >= 1e-6 and s.tries < MOST_CLIMBS:
+        return s
+    if _blocks(s, F) < len(F.groups_upto):
+        return s._replace(phase="open", stage=s.stage + 1)
+    return s._replace(phase="laplace" if s.points == 1 else "spread")
 
 
-def _secant(
-    F: Marginal,
-    mean: np.ndarray,
-    precision: np.ndarray,
-    blocks: int,
-    one_sided: bool = False,
-    rough: bool = False,
-) -> np.ndarray:
-    """The precision that gradients around the mean tell; as it was, where one is not finite.
+# Laplace's approximation: what is left of `_average` when N is large, since averages over q(theta)
+# differ from values at its centre by terms in 1/N. The mode needs every group; its curvature is
+# known from some thousands, at random.
 
-    Nor does it change where the budget ends before all the gradients are known.
+
+def _laplace(s: Search, F: Marginal) -> Search:
+    """Measures the curvature at the mode."""
+    blocks = _curvature_blocks(s, F)
+    target = measured_precision(F, s.mean, s.precision, blocks, one_sided=True)
+    steady = largest_change(s.precision, target) < 0.3
+    s = s._replace(precision=target, steady=steady, rounds=s.rounds + 1, tries=0, length=1.0)
+    if newton_move(s.precision, s.slope)[1] < WORTHWHILE:
+        return _next_round(s, F)
+    return s._replace(phase="newton")
+
+
+def _newton(s: Search, F: Marginal) -> Search:
+    """One Newton step that raises F. If it fails it is tried once more, shorter."""
+    move = at_most(LONGEST, newton_move(s.precision, s.slope)[0]) * s.length
+    there = _expand(s, F, s.mean + move)
+    slack = 0.1 + 1e-7 * abs(s.value)
+    if s.length == 1.0 and not (there.finite and there.value >= s.value - slack):
+        return s._replace(length=shorter(Expansion(s.value, s.slope), there, move))
+    gained = there.value - s.value if there.finite else 0.0
+    if gained > 0:
+        s = _moved(s, s.mean + move, s.precision, there)
+        F.tell(s.value, s.precision, _blocks(s, F))
+    s = s._replace(tries=s.tries + 1, length=1.0)
+    # What the slope still promises after a step that gained nothing is noise.
+    over = gained < WORTHWHILE or s.tries == MOST_NEWTON
+    over = over or newton_move(s.precision, s.slope)[1] < WORTHWHILE
+    return _next_round(s, F) if over else s
+
+
+def _next_round(s: Search, F: Marginal) -> Search:
+    """Measures the curvature again if it changed much, and the mode may have moved."""
+    return _settle(s, F) if s.steady or s.rounds == MOST_ROUNDS else s._replace(phase="laplace")
+
+
+def _settle(s: Search, F: Marginal) -> Search:
+    """Ends Laplace's search. A last step that is too short to be worth a sweep is taken without one."""
+    F.tell(s.value, s.precision, _blocks(s, F))
+    move = np.linalg.solve(s.precision, s.slope)
+    last = move if s.slope @ move < 0.2 else 0.0
+    return s._replace(mean=s.mean + last, phase="bias", rounds=0)
+
+
+# Variational Newton: P = -E_q[hess F] and E_q[grad F] = 0, on fixed antithetic points.
+
+
+def _spread(s: Search, F: Marginal) -> Search:
+    """Measures the curvature: the points of q(theta) spread as it says, and BFGS is too rough."""
+    precision = measured_precision(F, s.mean, s.precision, _blocks(s, F), one_sided=True)
+    return s._replace(precision=precision, phase="look")
+
+
+def _look(s: Search, F: Marginal) -> Search:
+    """The first average of F over q(theta). If it is not finite, the mode is the answer."""
+    first = _average_over(s, F, s.mean, s.precision)
+    if not first.finite:
+        return s._replace(phase="bias")
+    F.tell(first.value, s.precision, _blocks(s, F), s.points)
+    s = _moved(s, s.mean, s.precision, first)
+    return s._replace(phase="average", tries=0, calm=0, length=1.0, target=None, cut=False)
+
+
+def _average(s: Search, F: Marginal) -> Search:
+    """Measures the precision to move to; then moves, or ends if it is close already.
+
+    The last step is taken without another sweep: Newton squares an error that is small already.
     """
-    try:
-        hessian = F.curvature(mean, precision, blocks, one_sided, rough)
-    except OutOfBudget:
-        return precision
-    return definite(-hessian) if np.isfinite(hessian).all() else precision
+    if s.target is None:
+        target = measured_precision(F, s.mean, s.precision, _blocks(s, F))
+        return s._replace(target=target)
+    move = np.linalg.solve(s.target, s.slope)
+    steady = rms_sds(move, s.target) < 0.1 and largest_change(s.precision, s.target) < 0.3
+    if steady and not s.cut:
+        return s._replace(mean=s.mean + move, precision=s.target, phase="bias")
+    s = _tried(s, F, at_most(LONGEST, move), s.target)
+    over = s.length < 0.01 or s.calm > 1 or s.tries == MOST_AVERAGES
+    return s._replace(phase="bias" if over else "average")
 
 
-def _sds(move: np.ndarray, precision: np.ndarray) -> float:
-    """The length of a step: rms, in posterior sds."""
-    return float(np.sqrt(move @ precision @ move / len(move)))
+def _tried(s: Search, F: Marginal, move: np.ndarray, target: np.ndarray) -> Search:
+    """A step is taken unless it lowers the bound E_q[F] + entropy; then the next is half as long.
 
-
-def _largest_change(old: np.ndarray, new: np.ndarray) -> float:
-    """Of a precision, as a factor less one, over all directions."""
-    return float(np.abs(np.linalg.eigvals(np.linalg.solve(old, new)) - 1).max())
-
-
-def _curvature_blocks(F: Marginal, blocks: int) -> int:
-    return min(blocks, int(np.searchsorted(F.groups_upto, CURVATURE_GROUPS)) + 1)
-
-
-def average(
-    F: Marginal,
-    mean: np.ndarray,
-    precision: np.ndarray,
-    here: Expansion,
-    noise: np.ndarray,
-    blocks: int,
-    enough: Callable[[], bool],
-    most: int = 32,
-) -> tuple[np.ndarray, np.ndarray, Expansion]:
-    """Variational Newton: P = -E_q[hess F] and E_q[grad F] = 0, on fixed antithetic points.
-
-    A step that would lower the bound E_q[F] + entropy on those points is halved until it does not, and
-    the next is no longer; those after it may be. Ends where two in a row gain nothing. The last step is
-    taken without another look: Newton squares an error that is small already. `here` is F at the mean,
-    which is the answer where F is not finite at all the points.
+    The step after a halved one is no longer than it; later ones may be.
     """
+    mean = s.mean + s.length * move
+    precision = (1 - s.length) * s.precision + s.length * target
+    there = _average_over(s, F, mean, precision)
+    gained = _bound(there, precision) - _bound(Expansion(s.value, s.slope), s.precision)
+    s = s._replace(tries=s.tries + 1)
+    if not gained >= -0.1:
+        return s._replace(length=s.length / 2, cut=True)
+    F.tell(there.value, precision, _blocks(s, F), s.points)
+    length = s.length if s.cut else min(1.0, 2 * s.length)
+    calm = s.calm + 1 if gained < WORTHWHILE else 0
+    s = _moved(s, mean, precision, there)
+    return s._replace(calm=calm, length=length, target=None, cut=False)
 
-    def look(m: np.ndarray, P: np.ndarray) -> Expansion:
-        thetas = m + np.linalg.solve(np.linalg.cholesky(P).T, noise.T).T
-        return F(m, thetas, blocks)
 
-    objective = lambda e, P: e.value - 0.5 * np.linalg.slogdet(P)[1] if e.finite else -np.inf
-    length, target, cut, flat = 1.0, None, False, 0
-    # The points of q(theta) spread as it says, so what steps have taught is not enough.
-    precision = _secant(F, mean, precision, blocks, one_sided=True)
-    if enough() or not (first := look(mean, precision)).finite:
-        return mean, precision, here
-    here = first
-    F.tell(here.value, precision, blocks, len(noise))
-    for _ in range(most):
-        if length < 0.01 or flat > 1 or enough():
-            break
-        if target is None:
-            target = _secant(F, mean, precision, blocks)
-        if enough():
-            break
-        move = np.linalg.solve(target, here.slope)
-        if not cut and _sds(move, target) < 0.1 and _largest_change(precision, target) < 0.3:
-            return mean + move, target, here
-        move *= min(1.0, LONGEST / np.abs(move).max())
-        trial = mean + length * move, (1 - length) * precision + length * target
-        there = look(*trial)
-        gained = objective(there, trial[1]) - objective(here, precision)
-        if gained >= -0.1:
-            (mean, precision), here, target = trial, there, None
-            flat = flat + 1 if gained < 0.1 else 0
-            length, cut = length if cut else min(1.0, 2 * length), False
-            F.tell(here.value, precision, blocks, len(noise))
-        else:
-            length, cut = length / 2, True
-    return mean, precision, here
+def _average_over(s: Search, F: Marginal, mean: np.ndarray, precision: np.ndarray) -> Expansion:
+    """F averaged over the points of N(mean, precision^-1)."""
+    noise = normal_points(s.points, len(mean))
+    thetas = mean + np.linalg.solve(np.linalg.cholesky(precision).T, noise.T).T
+    return F(mean, thetas, _blocks(s, F))
+
+
+def _bound(e: Expansion, precision: np.ndarray) -> float:
+    """E_q[F] + entropy, up to a constant."""
+    return e.value - 0.5 * np.linalg.slogdet(precision)[1] if e.finite else -np.inf
+
+
+# What finitely many draws leave.
+
+
+def _bias(s: Search, F: Marginal) -> Search:
+    """Estimates how far K draws move the mean of q(theta)."""
+    shift = np.linalg.solve(s.precision, F.bias(s.mean))
+    bias = shift / np.sqrt(np.diag(np.linalg.inv(s.precision)))
+    enough = np.abs(bias).max() < MOST_BIAS or s.local_draws >= s.most_draws
+    return s._replace(bias=bias, phase="done" if enough else "double")
+
+
+def _double(s: Search, F: Marginal) -> Search:
+    """Starts again from what was found, over all blocks, with twice as many draws."""
+    unknown = np.full_like(s.mean, np.nan)
+    return s._replace(local_draws=2 * s.local_draws, bias=unknown, phase="open", stage=-1)
+
+
+PHASES: dict[str, Callable[[Search, Marginal], Search]] = {
+    "open": _open,
+    "climb": _climb,
+    "laplace": _laplace,
+    "newton": _newton,
+    "spread": _spread,
+    "look": _look,
+    "average": _average,
+    "bias": _bias,
+    "double": _double,
+}

@@ -3,18 +3,20 @@
 import numpy as np
 
 from ramify.inference.marginal import Marginal
-from ramify.inference.theta_search import MOST_K_HAT, Learned
+from ramify.inference.theta_search import Learned
 from ramify.numerics.psis import k_hat
 from ramify.numerics.triangular import FREEDOM
 
+MOST_K_HAT = 0.7  # of theta's weights, past which they tell little (Vehtari and others)
 
-def weigh_cloud(
+
+def weigh_theta(
     F: Marginal, learned: Learned, count: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Points of theta [T, D] and their log weights p^(theta, y) / t(theta), up to a constant.
 
-    The Student t is first q(theta)'s own mean and covariance; a quarter of the points find better
-    ones, and so do all of them, twice at most, while a few in a tail have most of the weight.
+    The Student t first has the mean and covariance of q(theta). A quarter of the points give better
+    ones. So do all of them, at most twice, while a few in a tail have most of the weight.
     """
     mean, covariance = learned.mean, np.linalg.inv(learned.precision)
     points, log_weight = _student_points(F, mean, covariance, count // 4, 4 * seed)
@@ -32,7 +34,7 @@ def weigh_cloud(
 def _moments(points: np.ndarray, log_weight: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     """Mean and covariance by weights cut at sqrt(T) times their mean (Ionides 2008).
 
-    So no point in a tail decides alone. None where too few points count to tell a covariance.
+    So no single point in a tail decides. None if too few points count to estimate a covariance.
     """
     if not np.isfinite(log_weight.max()):
         return None
@@ -52,9 +54,8 @@ def _student_points(
 
     # In units of its sds: SciPy calls a covariance singular where sds are far apart.
     sd = np.sqrt(np.diag(covariance))
-    shape = (
-        covariance / np.outer(sd, sd) * (FREEDOM - 2) / FREEDOM
-    )  # its covariance is then as given
+    # The covariance of a t is its shape times FREEDOM / (FREEDOM - 2).
+    shape = covariance / np.outer(sd, sd) * (FREEDOM - 2) / FREEDOM
     student = multivariate_t(None, shape, df=FREEDOM)  # pyright: ignore[reportArgumentType]
     apart = student.rvs(count, random_state=seed).reshape(count, len(mean))
     points = mean + sd * apart

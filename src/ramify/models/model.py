@@ -39,6 +39,7 @@ class Model:
 
     Example:
         >>> import numpyro.distributions as dist
+        >>> from ramify.models.parameters import positive, real
         >>> model = Model(
         ...     theta={"mu": real(), "tau": positive()},
         ...     z={"b": real()},

@@ -1,0 +1,159 @@
+"""`fit` by stochastic steps: a state, `init`, `step` and `done`, and the loop over them."""
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from ramify.data.groups import Groups
+from ramify.data.resident import Resident
+from ramify.families.branched import Branched
+from ramify.families.build import Family
+from ramify.families.joint import Joint
+from ramify.families.network import Amortizer
+from ramify.inference import steps as _steps
+from ramify.inference.failures import NonFiniteError, explain_not_finite
+from ramify.inference.minibatches import Minibatches, Place
+from ramify.inference.progress import Progress
+from ramify.inference.schedules import Cycle, Plateau
+from ramify.models.model import Model
+from ramify.posterior.posterior import Posterior
+
+MOST_STEPS = 200_000
+
+
+class StepsTask(NamedTuple):
+    """What stays the same during a fit by steps.
+
+    Without a plateau the optimizer has step sizes of its own, and runs for all steps.
+    """
+
+    model: Model
+    groups: Groups
+    data: Resident
+    recipe: _steps.Recipe
+    minibatches: Minibatches
+    plateau: Plateau | None
+    max_steps: int | None
+
+
+class StepsState(NamedTuple):
+    """All that the next steps need: arrays and numbers.
+
+    The noise of a step is a function of the seed and the number of the step.
+    """
+
+    learner: _steps.State
+    place: Place
+    cycle: Cycle | None
+    seed: int
+
+    @property
+    def steps(self) -> int:
+        """Steps made."""
+        return int(self.learner.step)
+
+
+def init(task: StepsTask, family: Family, seed: int) -> StepsState:
+    """The state before the first step."""
+    cycle = task.plateau.init() if task.plateau else None
+    return StepsState(_steps.init(family, task.recipe.optimizer), Place(), cycle, seed)
+
+
+def done(task: StepsTask, state: StepsState) -> bool:
+    """Whether the fit has converged, or has made all its steps."""
+    converged = state.cycle is not None and state.cycle.converged
+    return converged or state.steps >= (task.max_steps or MOST_STEPS)
+
+
+def step(task: StepsTask, state: StepsState) -> tuple[StepsState, dict[str, np.ndarray]]:
+    """A chunk of steps; returns the next state, and step, ELBO and step size of each.
+
+    The arrays of `state.learner` are given to the next state: copy them first to keep them.
+    """
+    left = (task.max_steps or MOST_STEPS) - state.steps
+    count = min(int(np.clip(4_000_000 // task.minibatches.rows_per_step, 10, 200)), left)
+    chunk, place = task.minibatches.take(state.place, count)
+    cycle, plateau = state.cycle, task.plateau
+    rates = plateau.rates(cycle, count) if plateau and cycle else np.ones(count)
+    fixed = _fixed(task, state.seed, chunk.rows)
+    before = state.steps
+    arrays = jnp.asarray(rates), jnp.asarray(chunk.members), jnp.asarray(chunk.scales)
+    learner, values = _steps.steps(fixed, state.learner, *arrays)
+    values = np.asarray(values, np.float64)
+    if not np.isfinite(values).all():
+        bad = chunk.members[np.argmax(~np.isfinite(values))]
+        raise _not_finite(task, fixed, learner, bad)
+    cycle = plateau.update(cycle, values) if plateau and cycle else None
+    info = {"step": before + 1 + np.arange(count), "elbo": values, "rate": np.asarray(rates)}
+    return StepsState(learner, place, cycle, state.seed), info
+
+
+def _fixed(task: StepsTask, seed: int, rows: int) -> _steps.Fixed:
+    recipe = task.recipe._replace(rows=rows)
+    return jax.random.key(seed), task.model, task.data, recipe
+
+
+def _not_finite(
+    task: StepsTask, fixed: _steps.Fixed, learner: _steps.State, members: np.ndarray
+) -> NonFiniteError:
+    key, model, data, recipe = fixed
+    why = explain_not_finite(key, learner, model, data, members, recipe, task.groups)
+    return NonFiniteError(why, learner)
+
+
+def fit_by_steps(task: StepsTask, family: Family, seed: int, bar: Progress, why: str) -> Posterior:
+    """Steps until the fit has converged or the budget is spent; one chunk at least is made."""
+    state, history = init(task, family, seed), []
+    while not done(task, state) and not (history and bar.out_of_time()):
+        state, info = step(task, state)
+        history.append(info | {"seconds": np.full(len(info["elbo"]), bar.seconds)})
+        fraction = task.plateau.fraction(state.cycle) if task.plateau and state.cycle else None
+        bar.update(state.steps, info["elbo"].mean(), fraction)
+    notes: dict[str, Any] = {
+        "method": _name(family),
+        "why": why,
+        "converged": state.cycle.converged if state.cycle else None,  # unknown without a plateau
+        "steps": state.steps,
+        "seconds": bar.seconds,
+    }
+    columns = {name: np.concatenate([h[name] for h in history]) for name in history[0]}
+    own, K = state.learner.family, task.recipe.local_draws
+    return Posterior(task.model, own, task.groups, local_draws=K, history=columns, notes=notes)
+
+
+@cache  # a new one would be compiled anew by every fit
+def adam() -> optax.GradientTransformation:
+    """Adam without a step size, and with a short memory of the gradient's size (b2 = 0.99).
+
+    Near the optimum the STL gradient is almost zero, so a spike after it is taken for three steps
+    at once if Adam still remembers that (b2 = 0.999): one fit in nine ran away for good.
+    """
+    return optax.chain(optax.scale_by_adam(b2=0.99), optax.scale(-1.0))
+
+
+def default_plateau(
+    family: Family, minibatches: Minibatches, groups: Groups, max_steps: int | None
+) -> Plateau:
+    """Step sizes and stopping for a family and data."""
+    epoch = max(1, groups.n_rows // minibatches.rows_per_step)
+    network = isinstance(family, Branched) and isinstance(family.local, Amortizer)
+    return Plateau(
+        2e-3 if network else 2e-2,
+        # A network learns from every block; a group's own parameters only from theirs.
+        first=int(np.clip(4 * epoch, 2000, 10_000)) if network else max(1000, 10 * epoch),
+        warmup=200 if network else 50,
+        epoch=epoch,
+        budget=max_steps,
+        tolerance=max(0.01, 1e-7 * groups.n_rows),
+    )
+
+
+def _name(family: Family) -> str:
+    if isinstance(family, Joint):
+        return "joint"
+    names = {"Table": "branch", "Amortizer": "amortized", "Solver": "solved"}
+    return names[type(family.local).__name__]

@@ -1,0 +1,65 @@
+"""The algebra of a Newton search for theta: precisions, step lengths, and what a step changed.
+
+All in float64 on the host; D x D matrices are small beside a sweep over the data.
+"""
+
+import numpy as np
+
+from ramify.inference.marginal import Expansion, Marginal, OutOfBudget, definite
+
+
+def measured_precision(
+    F: Marginal,
+    mean: np.ndarray,
+    precision: np.ndarray,
+    blocks: int,
+    one_sided: bool = False,
+    rough: bool = False,
+) -> np.ndarray:
+    """The precision that gradients of F around the mean show (`Marginal.curvature`).
+
+    Unchanged if one of them is not finite, or if the budget ends before all of them are known.
+    """
+    try:
+        hessian = F.curvature(mean, precision, blocks, one_sided, rough)
+    except OutOfBudget:
+        return precision
+    return definite(-hessian) if np.isfinite(hessian).all() else precision
+
+
+def newton_move(precision: np.ndarray, slope: np.ndarray) -> tuple[np.ndarray, float]:
+    """The Newton step, and the nats that a quadratic F would gain by it."""
+    move = np.linalg.solve(precision, slope)
+    return move, float(0.5 * slope @ move)
+
+
+def at_most(longest: float, move: np.ndarray) -> np.ndarray:
+    """The step, shortened so that no coordinate moves by more than `longest`."""
+    return move * min(1.0, longest / np.abs(move).max())
+
+
+def shorter(here: Expansion, there: Expansion, move: np.ndarray) -> float:
+    """The part of a failed step to try next: to the top of the parabola through both ends."""
+    rise = here.slope @ move
+    top = rise / (2 * (rise - (there.value - here.value))) if there.finite else 0.1
+    return float(np.clip(top, 0.1, 0.5))
+
+
+def bfgs(P: np.ndarray, move: np.ndarray, fall: np.ndarray) -> np.ndarray:
+    """The precision after a step along which the slope fell by `fall` (BFGS, damped by Powell)."""
+    expected = P @ move
+    bent = move @ expected
+    share = 1.0 if move @ fall >= 0.2 * bent else 0.8 * bent / (bent - move @ fall)
+    seen = share * fall + (1 - share) * expected
+    updated = P - np.outer(expected, expected) / bent + np.outer(seen, seen) / (move @ seen)
+    return definite(0.5 * (updated + updated.T))
+
+
+def rms_sds(move: np.ndarray, precision: np.ndarray) -> float:
+    """The length of a step: root mean square over coordinates, in posterior sds."""
+    return float(np.sqrt(move @ precision @ move / len(move)))
+
+
+def largest_change(old: np.ndarray, new: np.ndarray) -> float:
+    """The largest relative change of a precision, over all directions."""
+    return float(np.abs(np.linalg.eigvals(np.linalg.solve(old, new)) - 1).max())
