@@ -39,7 +39,7 @@ def read(
     if isinstance(table, Groups):
         groups = replace(table, row_order=np.arange(table.n_rows))
     elif (groups := adapter.read(table, what, outcomes=outcomes)) is None:
-        names = column_names(table)
+        names = column_names(table, what)
         present = lambda columns: [name for name in columns if name in names]
         groups = Groups.from_table(
             table, by=source.by, rows=present(source.rows), group=present(source.group)
