@@ -1,6 +1,7 @@
 """What every test runs under: two devices, explicit keys."""
 
 import os
+from pathlib import Path
 
 # Two simulated CPU devices, so that sharding is tested everywhere, and a compiler that hurries:
 # tests compile much and compute little. XLA reads this once, before its first computation; a run on
@@ -14,9 +15,15 @@ if not {"cuda", "gpu", "rocm", "tpu"} & set(os.environ.get("JAX_PLATFORMS", "").
         if flag not in flags:
             os.environ["XLA_FLAGS"] = f"{flags} {flag}={value}".strip()
 
-# The library keeps BLAS to one thread while it computes (see `ramify._computing`); tests that call its
+# The library keeps BLAS to one thread while it computes (see `numerics.precision`); tests that call its
 # parts directly need the same, or small triangular solves wait for each other's threads.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# Programs that were compiled by one worker, or by an earlier run, are not compiled again.
+ROOT = Path(__file__).resolve().parents[1]
+os.environ["RAMIFY_CACHE"] = "off"
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".pytest_cache" / "compiled"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 
 import hypothesis
 import jax

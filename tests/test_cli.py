@@ -17,7 +17,6 @@ from pyarrow import csv
 
 from cli_case import FORMULA, line, ramify, shops
 from ramify._version import __version__
-from ramify.cli import remember_compilations
 from ramify.cli.errors import plain_warnings
 from ramify.cli.files import write_table
 
@@ -267,34 +266,6 @@ def test_interrupt_exits_with_130(folder):
     assert errors.splitlines()[-1] == "interrupted"
     assert "Traceback" not in errors
     assert not (folder / "stopped").exists()
-
-
-def test_compilations_are_kept_where_the_user_says(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "mine")
-    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "7")
-    remember_compilations()
-    assert os.environ["JAX_COMPILATION_CACHE_DIR"] == "mine"
-    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
-    remember_compilations()
-    assert Path(os.environ["JAX_COMPILATION_CACHE_DIR"]).parent == tmp_path / "ramify"
-    assert os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] == "7"
-
-
-def test_compilations_are_forgotten_where_there_is_no_home(tmp_path, monkeypatch):
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "to be restored")
-    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    (tmp_path / "file").write_text("in the way")
-    remember_compilations()
-    monkeypatch.delenv("XDG_CACHE_HOME")
-
-    def no_home():
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.setattr(Path, "home", no_home)
-    remember_compilations()
-    assert "JAX_COMPILATION_CACHE_DIR" not in os.environ
 
 
 def test_help_is_quick():

@@ -1,4 +1,4 @@
-"""What holds while JAX computes for a public function: one BLAS thread, full-precision products.
+"""What holds while JAX computes for a public function: BLAS threads, precision, programs on disk.
 
 OpenBLAS, behind JAX's linear algebra on a CPU, starts threads of its own for a triangular solve with a
 few hundred columns, which then wait for the cores that XLA's threads hold: a 0.1 ms solve was seen
@@ -19,6 +19,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import jax
 
+from ramify.numerics.compilation_cache import programs_on_disk
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -29,7 +31,7 @@ def computing(function: Callable[P, T]) -> Callable[P, T]:
     @wraps(function)
     def exact(*args: P.args, **kwargs: P.kwargs) -> T:
         one_thread = _libraries().limit(limits=1, user_api="blas")
-        with one_thread, jax.default_matmul_precision("highest"):
+        with one_thread, jax.default_matmul_precision("highest"), programs_on_disk():
             return function(*args, **kwargs)
 
     return exact

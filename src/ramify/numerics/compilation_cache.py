@@ -1,0 +1,111 @@
+"""Compiled programs kept on disk, so that a new process does not compile them again.
+
+The folder is `$XDG_CACHE_HOME/ramify` (or `~/.cache/ramify`), apart for each version of Ramify and
+JAX and for each kind of processor: machine code of one may not run on another. It holds at most
+1 GiB; the oldest programs go first. `RAMIFY_CACHE=/elsewhere` names another folder, `RAMIFY_CACHE=off`
+keeps nothing. A cache that the user has set in JAX itself is used as it is.
+
+JAX has one cache for the whole process. It is ours only while Ramify computes: what a user compiles
+between two calls is not kept here.
+"""
+
+import hashlib
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from ramify._version import __version__
+
+LIMIT = 2**30  # bytes
+SHORTEST = 0.1  # seconds of compiling that are worth a file
+
+_lock, _depth, _before = threading.Lock(), 0, {}
+
+
+@contextmanager
+def programs_on_disk() -> Iterator[None]:
+    """Within it, JAX looks for programs in our folder before it compiles, and keeps what is new."""
+    folder = _folder()
+    if folder is None:
+        yield
+        return
+    _enter(folder)
+    try:
+        yield
+    finally:
+        _leave()
+
+
+def _enter(folder: Path) -> None:
+    """Turns the cache on, unless another call has; a cache of the user's own stays."""
+    global _depth
+    with _lock:
+        _depth += 1
+        if _depth == 1 and jax.config.jax_compilation_cache_dir is None:  # pyright: ignore
+            ours: dict[str, Any] = {
+                "jax_compilation_cache_dir": str(folder),
+                "jax_persistent_cache_min_compile_time_secs": SHORTEST,
+            }
+            _before.update({name: getattr(jax.config, name) for name in ours})
+            _set(ours)
+
+
+def _leave() -> None:
+    """Turns the cache off when the last call has ended."""
+    global _depth
+    with _lock:
+        _depth -= 1
+        if _depth == 0 and _before:
+            _set(_before)
+            _before.clear()
+
+
+def _set(options: dict[str, Any]) -> None:
+    from jax.experimental.compilation_cache import compilation_cache
+
+    for name, value in options.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()  # JAX reads the folder's name once
+
+
+@cache
+def _folder() -> Path | None:
+    """Where programs are kept, made if need be; None where none are kept."""
+    asked = os.environ.get("RAMIFY_CACHE", "")
+    if asked.lower() in ("off", "0", "no", "false"):
+        return None
+    try:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        folder = Path(asked) if asked else home / "ramify"
+        folder /= f"{__version__}-jax{jax.__version__}-{_processor()}"
+        folder.mkdir(parents=True, exist_ok=True)
+        _prune(folder)
+    except (OSError, RuntimeError):
+        return None  # no way to tell the processor, no home, or no room in it
+    return folder if os.access(folder, os.W_OK) else None
+
+
+def _processor() -> str:
+    """A short name for what this machine's processor can do."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    features = next((line for line in lines if line.startswith(("flags", "Features"))), None)
+    if features is None:
+        raise OSError("the processor does not say what it can do")
+    return hashlib.sha256(features.encode()).hexdigest()[:12]
+
+
+def _prune(folder: Path) -> None:
+    """Removes the oldest programs while there is more than `LIMIT`; other processes may do the same."""
+    found = [(file.stat(), file) for file in folder.iterdir() if file.is_file()]
+    total = sum(stat.st_size for stat, _ in found)
+    for stat, file in sorted(found, key=lambda each: each[0].st_mtime):
+        if total <= LIMIT:
+            return
+        file.unlink(missing_ok=True)
+        total -= stat.st_size
