@@ -138,7 +138,7 @@ def test_reliability_stays_with_its_parameter():
     zero = lambda *_: jnp.zeros(())
     model = rf.Model({"tau": rf.positive(), "mu": rf.real(2)}, {"z": rf.real()}, zero, zero, zero)
     rng = np.random.default_rng(0)
-    theta = jnp.asarray(rng.normal(size=(400, 3)))
+    theta = rng.normal(size=(400, 3)).astype(np.float32)
     log_weight = np.where(rng.random(400) < 0.01, np.nan, np.asarray(theta[:, 1], float))
     plain = Summary(["tau", "mu[0]", "mu[1]"], {"mean": np.zeros(3), "sd": np.ones(3)})
     found = with_reliability(plain, model.adapter, theta, log_weight)

@@ -15,7 +15,9 @@ from ramify.data.resident import whole
 from ramify.families.build import branch, joint
 from ramify.models.model import Model
 from ramify.models.parameters import positive, real
+from ramify.numerics.points import group_noise
 from ramify.posterior import posterior as _posterior
+from ramify.posterior.draws import draw_theta
 from ramify.posterior.posterior import Posterior
 
 SIZES = np.array([4, 0, 3, 6, 1])
@@ -51,13 +53,28 @@ def test_moments_of_samples(fits, table, method):
 
 
 def test_samples_are_those_of_the_family(fits):
-    """For K = 1 a draw is the family's own, made with the draw's key."""
+    """For K = 1 a draw of z is the family's own given theta, made with the draw's key."""
     fit = fits["branch"]
-    key = jax.random.fold_in(jax.random.key(7), 3)
-    draw = fit.family.draw(key, fit.model, whole(fit.groups))
-    sample = fit.sample(20, seed=7)
-    np.testing.assert_allclose(sample["mu"][3], draw.theta, atol=1e-6)
-    np.testing.assert_allclose(sample["beta"][3], draw.z, atol=1e-6)
+    sample, batch = fit.sample(20, seed=7), whole(fit.groups)
+    key = jax.random.split(jax.random.fold_in(jax.random.key(7), 3))[1]
+    local = fit.family.conditional(fit.model, batch)(sample["mu"][3])
+    z, _ = local.draw(group_noise(key, batch.index, (DIM,)))
+    np.testing.assert_allclose(sample["beta"][3], z, atol=1e-6)
+
+
+def test_draws_of_theta_are_those_of_q(fits):
+    """Mean and covariance within five standard errors; more draws begin with the same ones."""
+    fit, S = fits["branch"], 20_000
+    mu, q = fit.sample_theta(S, seed=1)["mu"], fit.family.theta
+    covariance = np.asarray(q.covariance)
+    sd = np.sqrt(np.diagonal(covariance))
+    np.testing.assert_array_less(np.abs(mu.mean(0) - q.mean), 5 * sd / np.sqrt(S))
+    spread = np.outer(sd, sd)
+    np.testing.assert_array_less(np.abs(np.cov(mu.T) - covariance), 5 * spread * np.sqrt(2 / S))
+    np.testing.assert_array_equal(fit.sample_theta(7, seed=1)["mu"], mu[:7])
+    drawn = draw_theta(jax.random.key(1), fit.family, fit.model, 50)
+    exact = [q.log_prob(jnp.asarray(theta)) for theta in drawn.theta]
+    np.testing.assert_allclose(drawn.log_q, exact, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("method", METHODS)

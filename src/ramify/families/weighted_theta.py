@@ -15,6 +15,7 @@ class Cloud(eqx.Module):
     """Points of theta with log weights that sum to one.
 
     Example:
+        >>> import jax.numpy as jnp
         >>> cloud = Cloud(jnp.array([[0.0], [4.0]]), jnp.log(jnp.array([0.75, 0.25])))
         >>> float(cloud.mean[0]), float(cloud.covariance[0, 0])
         (1.0, 3.0)
