@@ -11,7 +11,7 @@ import pytest
 import ramify as rf
 from ramify import from_formula
 from ramify.data.batch import example
-from ramify.models.structure import degree, normal_prior
+from ramify.models.traced import degree, normal_prior
 
 X = jnp.ones((3, 2))
 

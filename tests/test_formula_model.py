@@ -16,7 +16,7 @@ from ramify.families.solver import solver
 from ramify.frontends.formula.build import from_formula
 from ramify.frontends.formula.formula import SD
 from ramify.frontends.formula.priors import from_plain, in_words, to_plain
-from ramify.models.structure import uses_theta
+from ramify.models.traced import uses_theta
 
 pytestmark = pytest.mark.usefixtures("x64")
 

@@ -16,7 +16,7 @@ from ramify.families.newton import newton, safe_scale
 from ramify.families.solver import recombine
 from ramify.inference.elbo import elbo
 from ramify.inference.marginal import definite
-from ramify.models.structure import uses_theta
+from ramify.models.traced import uses_theta
 
 
 def conjugate(dim: int) -> rf.Model:

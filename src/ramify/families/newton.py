@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 from ramify.data.batch import Batch
 from ramify.models.densities import sum_rows
 from ramify.models.model import Model
+from ramify.models.structure import linear
 from ramify.numerics.small_linalg import inverse_factor
 
 SHORT = 0.1  # squared Newton decrement of a step whose gain is known better from slopes
@@ -34,6 +35,18 @@ class Quadratic(NamedTuple):
         return Quadratic(value, self.slope - pull, self.curvature)
 
 
+    def packed(self) -> Float[Array, "B numbers"]:
+        """Value, slope and curvature of each group in one array."""
+        flat = self.curvature.reshape(len(self.value), -1)
+        return jnp.concatenate([self.value[:, None], self.slope, flat], -1)
+
+    @classmethod
+    def unpacked(cls, packed: Float[Array, "B numbers"], M: int) -> "Quadratic":
+        """The inverse of `packed`, for z of M dimensions."""
+        curvature = packed[:, M + 1 :].reshape(-1, M, M)
+        return cls(packed[:, 0], packed[:, 1 : M + 1], curvature)
+
+
 def expand(function: Callable[[Array], Array], z: Float[Array, "n M"]) -> Quadratic:
     """Expansion of n independent functions, function(z)[i] depending on z[i] alone.
 
@@ -55,26 +68,83 @@ def expand(function: Callable[[Array], Array], z: Float[Array, "n M"]) -> Quadra
 
 def expand_local(model: Model, batch: Batch, theta: Array, z: Float[Array, "B M"]) -> Quadratic:
     """Expansion of a_i = log p(z_i | theta, u_i)."""
-    return expand(lambda z: model.log_local(theta, z, batch), z)
+    return local_expander(model, batch, theta)(z)
+
+
+def local_expander(
+    model: Model, batch: Batch, theta: Array
+) -> Callable[[Float[Array, "B M"]], Quadratic]:
+    """The function z -> `expand_local`, for several z at one theta."""
+    if model.structure.prior is None:
+        return lambda z: expand(lambda z: model.log_local(theta, z, batch), z)
+    normal = model.structure.prior(theta, batch)
+    precision = jnp.einsum("...ki,...kj->...ij", normal.root, normal.root)
+
+    def closed_form(z: Float[Array, "B M"]) -> Quadratic:
+        white, root = normal.whitened(z), normal.root
+        value = normal.log_height - 0.5 * jnp.sum(white**2, -1)
+        slope = -jnp.einsum("...ij,...i->...j", root, white)
+        return Quadratic(value, slope, jnp.broadcast_to(precision, (*z.shape, z.shape[-1])))
+
+    return closed_form
 
 
 def expand_likelihood(
     model: Model, batch: Batch, theta: Array, z: Float[Array, "B M"]
 ) -> Quadratic:
     """Expansion of l_i: that of every row, summed over the group's rows in one scatter."""
-    rows = expand(lambda z: model.log_lik(theta, z, batch), batch.at_rows(z))
-    R, M = rows.slope.shape
-    packed = [rows.value[:, None], rows.slope, rows.curvature.reshape(R, M * M)]
-    sums = sum_rows(jnp.concatenate(packed, -1), batch)
-    return Quadratic(sums[:, 0], sums[:, 1 : M + 1], sums[:, M + 1 :].reshape(-1, M, M))
+    return likelihood_expander(model, batch, theta)(z)
+
+
+def likelihood_expander(
+    model: Model, batch: Batch, theta: Array
+) -> Callable[[Float[Array, "B M"]], Quadratic]:
+    """The function z -> `expand_likelihood`, for several z at one theta."""
+    declared = model.structure.likelihood
+    if declared is None:
+        rows = lambda z: model.log_lik(theta, z, batch)
+        return lambda z: _sum_rows(expand(rows, batch.at_rows(z)), batch)
+    weights, offsets = declared.weights(batch), declared.offsets(theta, batch)
+
+    def by_predictors(z: Float[Array, "B M"]) -> Quadratic:
+        eta = linear(weights, batch.at_rows(z)[..., None])[..., 0] + offsets
+        rows = expand(lambda eta: declared.density(theta, eta[..., None], batch)[:, 0], eta)
+        return _sum_rows(_chain(rows, weights), batch)
+
+    return by_predictors
+
+
+def _chain(rows: Quadratic, weights: Float[Array, "R P M"]) -> Quadratic:
+    """An expansion in linear predictors as one in z: slopes W' g, curvatures W' H W."""
+    if weights.shape[1] == 1:
+        w = weights[:, 0]
+        curvature = (rows.curvature[:, 0] * w)[:, :, None] * w[:, None]
+        return Quadratic(rows.value, rows.slope * w, curvature)
+    slope = jnp.einsum("rpm,rp->rm", weights, rows.slope)
+    curvature = jnp.einsum("rpm,rpq,rqn->rmn", weights, rows.curvature, weights)
+    return Quadratic(rows.value, slope, curvature)
+
+
+def _sum_rows(rows: Quadratic, batch: Batch) -> Quadratic:
+    """Expansions of rows summed over each group's."""
+    return Quadratic.unpacked(sum_rows(rows.packed(), batch), rows.slope.shape[-1])
 
 
 class Climb(NamedTuple):
-    """Where Newton stands: the best point of each group, its expansions, and the next to try."""
+    """Where Newton ended: each group's best point, the expansions there, and how it went."""
 
     z: Float[Array, "B M"]
     prior: Quadratic
     likelihood: Quadratic
+    converged: Bool[Array, " B"]
+    steps: Int[Array, ""]
+
+
+class _Walk(NamedTuple):
+    """Where Newton stands: each group's best point, what is known there, and the next step."""
+
+    z: Float[Array, "B M"]
+    both: Float[Array, "B 2 numbers"]
     move: Float[Array, "B M"]
     damping: Float[Array, " B"]
     done: Bool[Array, " B"]
@@ -92,32 +162,34 @@ def newton(
     Newton steps. Stops when every group has converged.
     """
     places, M = begin.shape
+    expand_prior = local_expander(model, batch, theta)
+    expand_rows = likelihood_expander(model, batch, theta)
 
-    def body(c: Climb) -> Climb:
+    def body(c: _Walk) -> _Walk:
         there = c.z + c.move
-        prior = expand_local(model, batch, theta, there)
-        likelihood = expand_likelihood(model, batch, theta, there)
-        up = _rises(c.prior + c.likelihood, prior + likelihood, c.move)
+        # Prior and likelihood in one array: to choose between two points is then one operation.
+        both = jnp.stack([expand_prior(there).packed(), expand_rows(there).packed()], 1)
+        total = lambda both: Quadratic.unpacked(both[:, 0] + both[:, 1], M)
+        up = _rises(total(c.both), total(both), c.move)
         take = up & ~c.done
-        z = _where(take, there, c.z)
-        keep = lambda n, o: _where(take, n, o)
-        prior = jax.tree.map(keep, prior, c.prior)
-        likelihood = jax.tree.map(keep, likelihood, c.likelihood)
+        z, both = _where(take, there, c.z), _where(take, both, c.both)
         less = jnp.where(c.damping < 1e-3, 0.0, c.damping / 10)
         damping = jnp.where(up, less, jnp.maximum(4 * c.damping, 1e-2))
-        here = prior + likelihood
+        here = total(both)
         move, decrement = _damped_step(here, damping)
         # Near the top a gain is smaller than the rounding of f: no step shows, and none is needed.
         rounding = 4 * jnp.finfo(z.dtype).eps * (1 + jnp.abs(here.value))
         top = (decrement < jnp.maximum(TOLERANCE, rounding)) & (damping < 1e-2)
         done = c.done | top | (damping > 1e8)
-        return Climb(z, prior, likelihood, move, damping, done, c.converged | top, c.steps + 1)
+        return _Walk(z, both, move, damping, done, c.converged | top, c.steps + 1)
 
-    low = Quadratic(jnp.full(places, -jnp.inf), jnp.zeros_like(begin), jnp.zeros((places, M, M)))
+    low = jnp.zeros((places, 2, 1 + M + M * M)).at[:, :, 0].set(-jnp.inf)
     no, still = ~batch.group_mask, jnp.zeros_like(begin)
-    first = Climb(begin, low, low, still, jnp.zeros(places), no, no, jnp.zeros((), jnp.int32))
+    first = _Walk(begin, low, still, jnp.zeros(places), no, no, jnp.zeros((), jnp.int32))
     more = lambda c: (c.steps < max_steps) & ~jnp.all(c.done)
-    return jax.lax.while_loop(more, body, first)
+    end = jax.lax.while_loop(more, body, first)
+    prior, likelihood = (Quadratic.unpacked(end.both[:, i], M) for i in (0, 1))
+    return Climb(end.z, prior, likelihood, end.converged, end.steps)
 
 
 def _rises(here: Quadratic, there: Quadratic, move: Float[Array, "B M"]) -> Bool[Array, " B"]:

@@ -36,7 +36,7 @@ from ramify.families.newton import (
 )
 from ramify.models.densities import sum_rows
 from ramify.models.model import Model
-from ramify.models.structure import uses_theta
+from ramify.models.traced import uses_theta
 from ramify.numerics.points import spread_points
 from ramify.numerics.small_linalg import inverse_factor
 

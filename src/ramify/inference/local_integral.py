@@ -26,7 +26,7 @@ from ramify.families.newton import Quadratic, expand_likelihood, expand_local, t
 from ramify.families.solver import Site, Solver
 from ramify.models.densities import group_log_liks
 from ramify.models.model import Model
-from ramify.models.structure import normal_prior
+from ramify.models.traced import normal_prior
 from ramify.numerics.points import quarter_sizes
 from ramify.numerics.small_linalg import inverse_factor
 

@@ -18,6 +18,7 @@ from ramify.data.batch import Batch
 from ramify.models.adapter import Adapter
 from ramify.models.checks import check_outcome, check_scalar
 from ramify.models.parameters import Named, Parameter, Space
+from ramify.models.structure import BlockStructure, Structure
 from ramify.numerics.chunks import in_chunks
 
 
@@ -52,6 +53,8 @@ class Model:
         Model(theta: mu [], tau [] positive; z: b [])
     """
 
+    structure = BlockStructure()  # what is known of the densities
+
     def __init__(
         self,
         theta: Mapping[str, Parameter],
@@ -60,12 +63,15 @@ class Model:
         log_local: Callable[[Named, Named, Named], Array],
         log_lik: Callable[[Named, Named, Named], Array],
         simulate: Callable[[PRNGKeyArray, Named, Named, Named], Array] | None = None,
+        structure: Structure | None = None,
     ):
         """Stores the densities; they are checked against data by `check`."""
         _check_names(theta, z)
         self.theta, self.z = Space(theta), Space(z)
         self._log_prior, self._log_local, self._log_lik = log_prior, log_local, log_lik
         self._simulate = simulate
+        if structure is not None:
+            self.structure = structure.on_blocks(self.theta)
 
     def __repr__(self) -> str:
         """The parameters with their shapes and supports."""

@@ -77,8 +77,7 @@ class FormulaAdapter(Adapter):
     ) -> Named:
         """Each group's deviations from the population, {"effects": [B, M]}, on the user's scale."""
         layout, inside = self.formula.layout, self.model.theta.values(theta)
-        mean = jax.vmap(lambda group: layout.mean(inside, group), axis_size=z.shape[0])(batch.group)
-        return {"effects": layout.deviations(z - mean)}
+        return {"effects": layout.deviations(z - layout.means(inside, batch))}
 
     def entry_names(self, name: str, shape: Sequence[int]) -> list[str]:
         """The effects that vary by group."""

@@ -1,5 +1,6 @@
 """Formula: a formula evaluated on the rows of a fit, with all that new rows and results need."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,8 +89,16 @@ class Formula:
 
     def predictor(self, theta: Named, z: Named, row: Named) -> Float[Array, ""]:
         """The linear predictor of one row, inside, without the shift where y is standardised."""
-        eta = self.layout.predictor(theta, z["effects"], row)
-        return eta if self.link == "identity" else eta + self.layout.base
+        return jnp.sum(row["W"] * z["effects"]) + self.offset(theta, row)
+
+    def offset(self, theta: Named, row: Named) -> Float[Array, ""]:
+        """The part of the linear predictor that does not depend on z."""
+        offset = self.layout.offset(theta, row)
+        return offset if self.link == "identity" else offset + self.layout.base
+
+    def likelihood_uses_theta(self, columns: Collection[str]) -> bool:
+        """Whether the likelihood of rows with these columns involves theta."""
+        return bool(self.family.parameters) or self.layout.offset_uses_theta(columns)
 
     def to_user_scale(self, y: Array) -> Array:
         """Outcomes inside -> outcomes as the user has them, less the origin."""

@@ -10,13 +10,16 @@ their sds, and effects that vary by group have their population mean inside z:
 A likelihood that involves theta as little as possible is what `solved` is fastest with.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ramify.data.batch import Batch
 from ramify.data.groups import Groups
 from ramify.models.parameters import Named
 
@@ -104,8 +107,13 @@ class EffectLayout:
             mean = mean.at[self.group_intercept].set(level)
         return mean
 
-    def predictor(self, theta: Named, z: Float[Array, " M"], row: Named) -> Float[Array, ""]:
-        """The linear predictor of one row, inside.
+    def means(self, theta: Named, batch: Batch) -> Float[Array, "B M"]:
+        """The mean of the z of each group of a block."""
+        mean = lambda group: self.mean(theta, group)
+        return jax.vmap(mean, axis_size=batch.index.shape[0])(batch.group)
+
+    def offset(self, theta: Named, row: Named) -> Float[Array, ""]:
+        """The linear predictor of one row, inside, less W z.
 
         A row with all its common columns, `X_all`, is taken at its word: its group's deviation is
         added to its own X b. Otherwise the row is data to condition on, and its group's z has in it
@@ -114,14 +122,18 @@ class EffectLayout:
         eta = row["offset"] if "offset" in row else jnp.zeros(())
         if "X_all" in row:
             own = theta["intercept"] if "intercept" in theta else jnp.zeros(())
-            eta += own + jnp.sum(row["W"] * (z - self.mean(theta, row)))
+            eta += own - jnp.sum(row["W"] * self.mean(theta, row))
             return eta + (jnp.sum(row["X_all"] * theta["b"]) if self.common else 0.0)
-        eta += jnp.sum(row["W"] * z)
         if self.rest:
             eta += jnp.sum(row["X"] * theta["b"][np.array(self.rest)])
         if "U_apart" in row:
             eta += jnp.sum(row["U_apart"] * theta["b"][np.array(self.grouped)])
         return eta + (self.level(theta) if self.group_intercept is None else 0.0)
+
+    def offset_uses_theta(self, columns: Collection[str]) -> bool:
+        """Whether `offset` involves theta, for rows with these columns."""
+        level = self.group_intercept is None and (self.intercept or bool(self.shared))
+        return bool(self.rest) or level or not {"X_all", "U_apart"}.isdisjoint(columns)
 
 
 def lay_out(

@@ -2,11 +2,11 @@
 
 from typing import Any, final
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from ramify.data.batch import Batch
 from ramify.data.groups import Groups
 from ramify.frontends.formula.adapter import FormulaAdapter
 from ramify.frontends.formula.formula import SD, Formula
@@ -14,7 +14,8 @@ from ramify.frontends.formula.priors import Priors, log_density, moved, same, sd
 from ramify.frontends.formula.reading import read_rows
 from ramify.models.model import Model
 from ramify.models.parameters import Named, Parameter, correlation_cholesky, positive, real
-from ramify.numerics.small_linalg import solve_lower
+from ramify.models.structure import BlockStructure, LinearPredictors, Normal
+from ramify.numerics.small_linalg import inverse_lower
 
 
 @final
@@ -44,6 +45,7 @@ class FormulaModel(Model):
             self._outcome,
         )
         self.formula, self.priors = formula, priors
+        self.structure = BlockStructure(self._normal, self._predictors().on_blocks(self.theta))
         saved = [(name, same(prior)) for name, prior in priors.items()]
         own = formula.text, formula.likelihood, formula.link, layout, str(formula.levels)
         self._contents = *own, *saved
@@ -94,26 +96,42 @@ class FormulaModel(Model):
 
     def _group_density(self, theta: Named, z: Named, group: Named) -> Float[Array, ""]:
         """Log N(z; mean, diag(sd) C diag(sd)) of one group."""
-        layout = self.formula.layout
+        mean = self.formula.layout.mean(theta, group)
+        return Normal(mean, self._root(theta)).log_density(z["effects"])
+
+    def _normal(self, theta: Float[Array, " D"], batch: Batch) -> Normal:
+        """The same distribution for every group of a block."""
+        inside = self.theta.values(theta)
+        return Normal(self.formula.layout.means(inside, batch), self._root(inside))
+
+    def _root(self, theta: Named) -> Float[Array, "M M"]:
+        """The inverse of the lower triangular factor of the covariance."""
         sd = SD * theta["sd"]
-        apart = (z["effects"] - layout.mean(theta, group)) / sd
-        log_det = jnp.sum(jnp.log(sd))
-        if "cor" in theta:
-            M = len(layout.group)
-            # Solved for once: with z on its right it would be for every group and draw.
-            apart = jax.vmap(solve_lower, (None, 0), 1)(theta["cor"], jnp.eye(M)) @ apart
-            log_det += jnp.sum(jnp.log(jnp.diagonal(theta["cor"])))
-        size = 0.5 * len(layout.group) * np.log(2 * np.pi)
-        return -0.5 * jnp.sum(apart**2) - log_det - size
+        return inverse_lower(theta["cor"]) / sd if "cor" in theta else jnp.diag(1 / sd)
 
     def _row_density(self, theta: Named, z: Named, row: Named) -> Float[Array, ""]:
         """Log density of one row's response, on the user's scale, times its weight."""
+        return self._density(theta, self.formula.predictor(theta, z, row), row)
+
+    def _density(self, theta: Named, eta: Float[Array, ""], row: Named) -> Float[Array, ""]:
+        """The same, given the linear predictor of the row."""
         spec, layout = self.formula, self.formula.layout
         if spec.link == "identity":
             row = {**row, "y": (row["y"] - (layout.base - spec.origin)) / layout.scale}
-        density = spec.family.log_density(spec.link, spec.predictor(theta, z, row), theta, row)
+        density = spec.family.log_density(spec.link, eta, theta, row)
         density -= np.log(layout.scale)
         return density * row["weights"] if "weights" in row else density
+
+    def _predictors(self) -> LinearPredictors:
+        """The likelihood as a function of one linear predictor; all of ours are smooth in it."""
+        spec = self.formula
+        return LinearPredictors(
+            weights=lambda row: row["W"][None],
+            offset=lambda theta, row: spec.offset(theta, row)[None],
+            density=lambda theta, eta, row: self._density(theta, eta[0], row),
+            uses_theta=spec.likelihood_uses_theta,
+            smooth=True,
+        )
 
     def _outcome(self, key: PRNGKeyArray, theta: Named, z: Named, row: Named) -> Array:
         """A new outcome of one row."""
