@@ -10,8 +10,8 @@ import pytest
 import conjugate
 import oracle
 import ramify as rf
-from ramify.fitting import solved as _fit_solved
 from ramify.inference import theta_search
+from ramify.numerics import budgets
 
 MAKE = {"joint": rf.joint, "branch": rf.branch, "amortized": rf.amortized}
 TABLE, _ = oracle.simulate(0, 10, 100, 10)
@@ -199,7 +199,7 @@ def test_budgets_of_solved_are_hard():
 def test_a_budget_that_ends_as_draws_double_keeps_what_was_found(monkeypatch):
     """The first sweep with more draws is the last allowed: q(theta) is that of the search before."""
     monkeypatch.setattr(theta_search, "MOST_BIAS", 0.0)
-    monkeypatch.setattr(_fit_solved, "MOST_DRAWS", 600)
+    monkeypatch.setattr(budgets, "MOST_LOCAL_DRAWS", 600)
     model, groups = small()
     whole = rf.fit(model, groups)
     draws, step = whole.history["local_draws"], whole.history["step"]

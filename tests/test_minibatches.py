@@ -5,8 +5,8 @@ import pytest
 
 import ramify as rf
 from ramify.data.groups import Groups
-from ramify.inference import steps as _steps
 from ramify.inference.minibatches import Minibatches, Place
+from ramify.numerics import budgets
 
 SIZES = np.array([5, 1, 0, 7, 3, 2, 2, 6, 1, 4, 3, 5])
 N = len(SIZES)
@@ -129,8 +129,8 @@ def test_blocks_are_laid_out_before_a_scan_or_in_it(monkeypatch):
     table = {"g": group, "y": np.sin(np.arange(75.0))}
     groups = rf.Groups.from_table(table, by="g", rows=["y"])
     found = []
-    for most in (_steps.AHEAD, 0):
-        monkeypatch.setattr(_steps, "AHEAD", most)
+    for most in (budgets.ROWS_AHEAD, 0):
+        monkeypatch.setattr(budgets, "ROWS_AHEAD", most)
         model = rf.Model(  # anew, so that it is compiled anew
             theta={"mu": rf.real()},
             z={"b": rf.real()},

@@ -20,6 +20,7 @@ from ramify.inference.progress import Budget, Progress
 from ramify.inference.schedules import Cycle, Plateau
 from ramify.inference.steps import Recipe
 from ramify.inference.theta_search import Search
+from ramify.numerics import budgets
 
 
 def counts():
@@ -68,7 +69,7 @@ def test_a_search_may_stop_after_every_step(points, K, monkeypatch):
     K doubles once if it was not chosen.
     """
     monkeypatch.setattr(theta_search, "MOST_BIAS", 0.0)
-    monkeypatch.setattr(solved, "MOST_DRAWS", 64)
+    monkeypatch.setattr(budgets, "MOST_LOCAL_DRAWS", 64)
     task = make_task(points, K)
     with Progress(False, 40, None, None) as bar:
         whole = solved.search(task, Budget(bar, None))

@@ -20,9 +20,8 @@ from ramify.inference.minibatches import Minibatches, Place
 from ramify.inference.progress import Progress
 from ramify.inference.schedules import Cycle, Plateau
 from ramify.models.model import Model
+from ramify.numerics import budgets
 from ramify.posterior.posterior import Posterior
-
-MOST_STEPS = 200_000
 
 
 class StepsTask(NamedTuple):
@@ -66,7 +65,7 @@ def init(task: StepsTask, family: Family, seed: int) -> StepsState:
 def done(task: StepsTask, state: StepsState) -> bool:
     """Whether the fit has converged, or has made all its steps."""
     converged = state.cycle is not None and state.cycle.converged
-    return converged or state.steps >= (task.max_steps or MOST_STEPS)
+    return converged or state.steps >= (task.max_steps or budgets.MOST_STEPS)
 
 
 def step(task: StepsTask, state: StepsState) -> tuple[StepsState, dict[str, np.ndarray]]:
@@ -74,8 +73,9 @@ def step(task: StepsTask, state: StepsState) -> tuple[StepsState, dict[str, np.n
 
     The arrays of `state.learner` are given to the next state: copy them first to keep them.
     """
-    left = (task.max_steps or MOST_STEPS) - state.steps
-    count = min(int(np.clip(4_000_000 // task.minibatches.rows_per_step, 10, 200)), left)
+    left = (task.max_steps or budgets.MOST_STEPS) - state.steps
+    wanted = budgets.CHUNK_ROWS // task.minibatches.rows_per_step
+    count = min(int(np.clip(wanted, *budgets.CHUNK_STEPS)), left)
     chunk, place = task.minibatches.take(state.place, count)
     cycle, plateau = state.cycle, task.plateau
     rates = plateau.rates(cycle, count) if plateau and cycle else np.ones(count)

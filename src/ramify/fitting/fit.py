@@ -21,6 +21,7 @@ from ramify.inference.minibatches import Minibatches
 from ramify.inference.progress import Budget, Progress
 from ramify.inference.steps import Recipe
 from ramify.models.model import Model
+from ramify.numerics import budgets
 from ramify.numerics.precision import computing
 from ramify.posterior.posterior import Posterior
 
@@ -106,9 +107,11 @@ def default_family(model: Model, groups: Groups) -> tuple[Branched, str]:
 
 def _missing_curvature(model: Model, groups: Groups, family: Branched) -> str | None:
     """Why solved() can't be used with this likelihood, judged on a few hundred groups."""
-    some = np.random.default_rng(0).permutation(len(groups))[:256]
+    some = np.random.default_rng(0).permutation(len(groups))[: budgets.CHECKED_GROUPS]
     sizes = groups.sizes[some]
-    few = groups.subset(positions=np.sort(some[np.cumsum(sizes) <= max(8192, sizes[0])]))
+    few = groups.subset(
+        positions=np.sort(some[np.cumsum(sizes) <= max(budgets.CHECKED_ROWS, sizes[0])])
+    )
     batch = pack(few, np.arange(len(few)), max(few.n_rows, 1))
     return missing_curvature(model, batch, family.theta.mean)
 

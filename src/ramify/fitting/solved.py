@@ -24,14 +24,11 @@ from ramify.inference.steps import Recipe
 from ramify.inference.steps import init as init_steps
 from ramify.inference.theta_search import Learned, NotFinite, Search, done, finish, init, step
 from ramify.models.model import Model
+from ramify.numerics import budgets
 from ramify.numerics.triangular import free_numbers
 from ramify.posterior.posterior import Posterior
 
-MOST_DRAWS = 2048
 STALLED = 0.5  # posterior sds that theta's last gradient still asks for
-MANY = 2000  # groups, past which q(theta) is Laplace's: what averages over it add goes as 1/N
-FEW = 2**13  # likelihoods of rows that cost next to nothing
-CLOUD_WORK = 2**28  # likelihoods of rows, for weighted draws of theta where the data are small
 
 History = list[dict[str, float]]
 
@@ -57,11 +54,13 @@ class Task(NamedTuple):
     def points(self) -> int:
         """Points of q(theta) that F is averaged over."""
         N = len(self.groups)
-        return self.wish.draws or (1 if N > MANY else int(np.clip(2 * (4000 // N), 2, 32)))
+        few = int(np.clip(2 * (4000 // N), 2, budgets.MOST_THETA_POINTS))
+        return self.wish.draws or (1 if N > budgets.LAPLACE_GROUPS else few)
 
     def start(self) -> Search:
         """The state before the first sweep. K is doubled later unless the user chose it."""
-        K, most = default_local_draws(self.model.z.size, self.groups.n_rows), MOST_DRAWS
+        K = default_local_draws(self.model.z.size, self.groups.n_rows)
+        most = budgets.MOST_LOCAL_DRAWS
         if self.wish.local_draws is not None and self.wish.local_draws > 1:
             K = most = self.wish.local_draws
         theta = self.family.theta
@@ -159,9 +158,11 @@ def _with_shape(task: Task, found: Found) -> tuple[Branched, dict[str, Any]]:
     local = replace(task.family.local, modes=padded_modes(found.marginal.modes))
     theta = _gaussian(learned.mean, learned.precision)
     family = replace(task.family, theta=theta, local=local)
-    affordable = min(4000, CLOUD_WORK // (found.local_draws * (groups.n_rows + len(groups))))
+    fewest, most = budgets.WEIGHTED_THETA_DRAWS
+    each = found.local_draws * (groups.n_rows + len(groups))
+    affordable = min(most, budgets.WEIGHTED_THETA_WORK // each)
     # Those with K = 1 asked for the paper's bound, whose q(theta) is a Gaussian.
-    if task.wish.local_draws != 1 and task.points > 1 and affordable >= 800:
+    if task.wish.local_draws != 1 and task.points > 1 and affordable >= fewest:
         return with_weighted_theta(family, found.marginal, learned, affordable, task.wish.seed)
     far = not_gaussian(task.model, found.marginal, learned)
     return family, {"warnings": [far]} if far else {}
@@ -194,7 +195,7 @@ def default_local_draws(M: int, rows: int) -> int:
     their bias after correction goes as sqrt(N)/K^2: it is measured, and K doubled where it matters.
     """
     K = int(8 * M * np.ceil(4 / M))
-    while 2 * K * rows <= FEW and K < 512:
+    while 2 * K * rows <= budgets.FREE_WORK and K < budgets.MOST_FIRST_DRAWS:
         K *= 2
     return K
 
@@ -203,12 +204,13 @@ def _rows(numbers: int) -> int | None:
     """Most rows of a sweep's block if each row has so many numbers of z; None for the usual number.
 
     On an accelerator kernels take longer to start than to run unless a block is large: as large as a
-    thirty-second of its memory can hold.
+    share of its memory can hold.
     """
     if jax.default_backend() == "cpu":
         return None
     memory = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", 2**34)
-    return int(np.clip(memory // 32 // (jnp.zeros(()).nbytes * numbers), 2**12, 2**19))
+    rows = memory * budgets.SWEEP_MEMORY // (jnp.zeros(()).nbytes * numbers)
+    return int(np.clip(rows, *budgets.SWEEP_ROWS))
 
 
 def _gaussian(mean: np.ndarray, precision: np.ndarray) -> Gaussian:

@@ -13,8 +13,7 @@ from ramify.data.resident import Resident, cut, filled, lay_out
 from ramify.families.build import Family
 from ramify.inference.elbo import Estimator, Terms, elbo, seeds, terms
 from ramify.models.model import Model
-
-AHEAD = 2**23  # rows of all steps of a scan that are laid out before it: 64 MB of numbers
+from ramify.numerics import budgets
 
 
 class State(NamedTuple):
@@ -107,7 +106,7 @@ def steps(
         new, value = step(key, state, alive, rate, model, batch, recipe)
         return (eqx.filter(new, eqx.is_array), alive & jnp.isfinite(value)), value
 
-    ahead = len(members) * recipe.rows <= AHEAD
+    ahead = len(members) * recipe.rows <= budgets.ROWS_AHEAD
     layouts = jax.vmap(lambda m: lay_out(data, m, recipe.rows))(members) if ahead else None
     xs = rates, members, scales, layouts
     (moving, _), values = jax.lax.scan(body, (moving, jnp.array(True)), xs)

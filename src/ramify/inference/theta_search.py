@@ -27,14 +27,13 @@ from ramify.inference.newton_updates import (
     rms_sds,
     shorter,
 )
+from ramify.numerics import budgets
 from ramify.numerics.points import normal_points
 
-CURVATURE_GROUPS = 20_000  # groups whose curvature stands for all: sds are then good to a percent
 MOST_BIAS = 0.1  # of theta's means, in posterior sds, before K is doubled
 LONGEST = 1.0  # of a Newton step in any coordinate: theta's scales are logarithms
 FIRST_LOOK = 0.05  # how far apart the first gradients are, in every coordinate
 WORTHWHILE = 0.1  # nats: a step that gains less ends a search
-MOST_CLIMBS, MOST_ROUNDS, MOST_NEWTON, MOST_AVERAGES = 60, 4, 8, 32  # steps of each phase
 
 
 class Search(NamedTuple):
@@ -149,7 +148,7 @@ def _blocks(s: Search, F: Marginal) -> int:
 
 
 def _curvature_blocks(s: Search, F: Marginal) -> int:
-    return min(_blocks(s, F), int(np.searchsorted(F.groups_upto, CURVATURE_GROUPS)) + 1)
+    return min(_blocks(s, F), int(np.searchsorted(F.groups_upto, budgets.CURVATURE_GROUPS)) + 1)
 
 
 def _expand(s: Search, F: Marginal, mean: np.ndarray) -> Expansion:
@@ -224,7 +223,7 @@ def _next_climb(s: Search, F: Marginal) -> Search:
     """
     gain = newton_move(s.precision, s.slope)[1]
     s = s._replace(calm=s.calm + int(gain < 0.5 * len(s.mean)))
-    if gain >= WORTHWHILE and s.calm <= 3 and s.length >= 1e-6 and s.tries < MOST_CLIMBS:
+    if gain >= WORTHWHILE and s.calm <= 3 and s.length >= 1e-6 and s.tries < budgets.MOST_CLIMBS:
         return s
     if _blocks(s, F) < len(F.groups_upto):
         return s._replace(phase="open", stage=s.stage + 1)
@@ -260,14 +259,18 @@ def _newton(s: Search, F: Marginal) -> Search:
         F.tell(s.value, s.precision, _blocks(s, F))
     s = s._replace(tries=s.tries + 1, length=1.0)
     # What the slope still promises after a step that gained nothing is noise.
-    over = gained < WORTHWHILE or s.tries == MOST_NEWTON
+    over = gained < WORTHWHILE or s.tries == budgets.MOST_NEWTON
     over = over or newton_move(s.precision, s.slope)[1] < WORTHWHILE
     return _next_round(s, F) if over else s
 
 
 def _next_round(s: Search, F: Marginal) -> Search:
     """Measures the curvature again if it changed much, and the mode may have moved."""
-    return _settle(s, F) if s.steady or s.rounds == MOST_ROUNDS else s._replace(phase="laplace")
+    return (
+        _settle(s, F)
+        if s.steady or s.rounds == budgets.MOST_ROUNDS
+        else s._replace(phase="laplace")
+    )
 
 
 def _settle(s: Search, F: Marginal) -> Search:
@@ -310,7 +313,7 @@ def _average(s: Search, F: Marginal) -> Search:
     if steady and not s.cut:
         return s._replace(mean=s.mean + move, precision=s.target, phase="bias")
     s = _tried(s, F, at_most(LONGEST, move), s.target)
-    over = s.length < 0.01 or s.calm > 1 or s.tries == MOST_AVERAGES
+    over = s.length < 0.01 or s.calm > 1 or s.tries == budgets.MOST_AVERAGES
     return s._replace(phase="bias" if over else "average")
 
 
