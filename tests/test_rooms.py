@@ -31,6 +31,7 @@ PUBLIC = {
     "ramify.cli.commands.predict": "the options of a command",
 }
 
+
 def _name(path):
     """The module that a file is."""
     parts = ["ramify", *path.relative_to(ROOT).with_suffix("").parts]
