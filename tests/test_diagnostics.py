@@ -12,9 +12,9 @@ import pytest
 import oracle
 import ramify as rf
 from exact_fits import exact_fit, gaussian, read
-from ramify.diagnostics import diagnosis as _diagnostics
 from ramify.diagnostics.diagnosis import diagnose
 from ramify.families.weighted_theta import Cloud
+from ramify.numerics import budgets
 from ramify.numerics.psis import effective_draws, k_hat
 from ramify.posterior.draws import draw_theta
 from ramify.posterior.posterior import Posterior
@@ -200,7 +200,7 @@ def test_what_the_fit_noted_counts(exact):
 
 
 def test_only_some_of_very_many_groups_are_judged(exact, monkeypatch):
-    monkeypatch.setattr(_diagnostics, "WORK", 128 * 14)
+    monkeypatch.setattr(budgets, "GROUP_CHECK_WORK", 128 * 14)
     found = diagnose(exact, draws=100)
     assert 1 <= len(found.labels) < N and "taken at random" in str(found)
 

@@ -15,10 +15,11 @@ from ramify.data.resident import whole
 from ramify.engine.local import LocalEngine
 from ramify.families.solver import solver
 from ramify.inference.local_integral import bound
-from ramify.inference.marginal import SHARING_PAYS, Expansion, Marginal, Problem
+from ramify.inference.marginal import Expansion, Marginal, Problem
 from ramify.inference.newton_updates import bfgs, measured_precision, shorter
 from ramify.inference.theta_search import NotFinite, init, step
 from ramify.inference.theta_weights import _moments
+from ramify.numerics import budgets
 from ramify.posterior.summary import worries
 
 
@@ -121,7 +122,7 @@ def test_a_search_shares_draws_where_that_saves_more_than_it_compiles(monkeypatc
     """Rough curvature of a large problem comes from one set of draws; the answer's never does."""
     F = logistic(32, one_proposal=False)
     assert not F.rough.one_proposal
-    monkeypatch.setitem(SHARING_PAYS, "cpu", 100)
+    monkeypatch.setitem(budgets.SHARING_PAYS, "cpu", 100)
     F = logistic(32, one_proposal=False)
     assert F.rough.one_proposal and not F.problem.one_proposal
     about = np.zeros(1), np.array([[100.0]]), 1

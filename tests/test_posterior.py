@@ -15,8 +15,8 @@ from ramify.data.resident import whole
 from ramify.families.build import branch, joint
 from ramify.models.model import Model
 from ramify.models.parameters import positive, real
+from ramify.numerics import budgets
 from ramify.numerics.points import group_noise
-from ramify.posterior import posterior as _posterior
 from ramify.posterior.draws import draw_theta
 from ramify.posterior.posterior import Posterior
 
@@ -80,7 +80,7 @@ def test_draws_of_theta_are_those_of_q(fits):
 @pytest.mark.parametrize("method", METHODS)
 def test_blocks_hold_the_same_numbers(fits, method, monkeypatch):
     fit = fits[method]
-    monkeypatch.setattr(_posterior, "_NUMBERS", 20 * DIM * 2)  # two groups a block
+    monkeypatch.setattr(budgets, "SAMPLED_NUMBERS", 20 * DIM * 2)  # two groups a block
     whole = fit.sample(20, seed=1)
     blocks = list(fit.sample_blocks(20, seed=1))
     assert [len(labels) for labels, _ in blocks] == [2, 2, 1]

@@ -12,6 +12,7 @@ from ramify.data.groups import Groups
 from ramify.families.build import amortized, branch, solved
 from ramify.models.model import Model
 from ramify.models.parameters import real
+from ramify.numerics import budgets
 from ramify.posterior import prediction as _predict
 from ramify.posterior.posterior import Posterior
 
@@ -148,7 +149,7 @@ def test_draws_in_the_order_of_the_table(fits, at):
 
 def test_blocks_have_noise_of_their_own(fits, monkeypatch):
     """The same row for every group, one group a block: outcomes are not copies of one another."""
-    monkeypatch.setattr(_predict, "_NUMBERS", 1)
+    monkeypatch.setattr(budgets, "PREDICTED_NUMBERS", 1)
     same = {"group": np.array([0, 2, 3, 3]), "x": np.zeros((4, DIM))}
     draws = fits["branch"].predict(same, draws=DRAWS, summary=False)
     off = np.corrcoef(draws.T) - np.eye(4)

@@ -15,6 +15,7 @@ from jaxtyping import Int, Shaped
 from ramify.data.batch import Batch
 from ramify.data.groups import Groups
 from ramify.data.partition import sequential
+from ramify.numerics import budgets
 
 
 class HostBlocks(NamedTuple):
@@ -76,7 +77,9 @@ class Range(NamedTuple):
     batches: tuple[Batch, ...]
 
 
-def ranges(*data: Groups, rows: int = 16_384, places: int = 16_384) -> Iterator[Range]:
+def ranges(
+    *data: Groups, rows: int = budgets.RESULT_ROWS, places: int = budgets.RESULT_ROWS
+) -> Iterator[Range]:
     """Yields all groups in their order, in blocks of about `rows` rows and at most `places` groups.
 
     Args:

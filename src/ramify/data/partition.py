@@ -5,13 +5,10 @@ NumPy on the host, and only numbers of groups: the data itself is not touched.
 
 import heapq
 
-import jax
 import numpy as np
 from jaxtyping import Int, Int32
 
-# Rows of a block: enough to keep the machine busy, few enough that a step stays short.
-_ROWS_CPU = 16_384
-_ROWS_ACCELERATOR = 65_536
+from ramify.numerics import budgets
 
 
 def block_shape(
@@ -43,8 +40,7 @@ def block_shape(
     """
     if rows is not None and rows < 1:
         raise ValueError(f"blocks of {rows} rows were asked for; expected at least 1.")
-    usual = _ROWS_CPU if jax.default_backend() == "cpu" else _ROWS_ACCELERATOR
-    limit = rows or most or usual
+    limit = rows or most or budgets.on_this_device(budgets.BLOCK_ROWS)
     total, largest = int(sizes.sum()), int(sizes.max())
     if total <= limit and len(sizes) <= limit:
         return max(total, 1), len(sizes)

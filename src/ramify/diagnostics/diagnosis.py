@@ -22,6 +22,7 @@ from ramify.families.conditional import Local
 from ramify.inference.local_integral import bound
 from ramify.models.densities import log_joint
 from ramify.models.model import Model
+from ramify.numerics import budgets
 from ramify.numerics.points import group_noise, group_points
 from ramify.numerics.precision import computing
 from ramify.numerics.psis import effective_draws as effective_draws
@@ -31,10 +32,7 @@ from ramify.posterior.conditioned import Conditioned, condition
 from ramify.posterior.draws import Chunk, Draws, draw_theta, generator
 from ramify.posterior.posterior import Posterior
 from ramify.posterior.prediction import labelled
-from ramify.posterior.theta_weights import WORK, affordable, again_at_theta, theta_log_weights
-
-THETAS = 4  # draws of theta at which each group is judged
-FEWEST, MOST = 64, 256  # draws of z at each
+from ramify.posterior.theta_weights import affordable, again_at_theta, theta_log_weights
 
 
 @final
@@ -137,12 +135,14 @@ def _judge_groups(posterior: Posterior, groups: Groups, key: PRNGKeyArray) -> tu
         none = np.zeros(0)
         return groups._take(np.zeros(0, np.int64)), Locals(none, none, none, none > 0)
     order = np.random.default_rng(0).permutation(len(groups))
-    within = np.cumsum(groups.sizes[order] + 1) <= 2 * WORK // (THETAS * FEWEST)
+    (fewest, most), S = budgets.GROUP_CHECK_DRAWS, budgets.GROUP_CHECK_THETAS
+    work = budgets.GROUP_CHECK_WORK
+    within = np.cumsum(groups.sizes[order] + 1) <= 2 * work // (S * fewest)
     within[0] = True
     judged = groups if within.all() else groups.subset(positions=np.sort(order[within]))
-    thetas = next(draw_theta(key, family, model, THETAS).chunks(THETAS))
+    thetas = next(draw_theta(key, family, model, S).chunks(S))
     tight = posterior.local_draws > 1
-    K = int(np.clip(WORK // (4 * THETAS * (judged.n_rows + len(judged))), FEWEST, MOST))
+    K = int(np.clip(work // (4 * S * (judged.n_rows + len(judged))), fewest, most))
     found = []
     for block in ranges(judged):
         known = condition(family, model, block.batches[0])

@@ -27,15 +27,13 @@ from ramify.families.solver import Site, Solver, recombine
 from ramify.inference.local_integral import Weigh, weigh_block
 from ramify.inference.progress import Budget
 from ramify.models.model import Model
+from ramify.numerics import budgets
 from ramify.numerics.points import group_points
 
 # Posterior sds: a step short beside theta's skewness, and long beside the rounding of F's slope.
 ONE_SIDED = 0.3
 # Of such a step in any coordinate, where the posterior is wider: scales are logarithms.
 FARTHEST = 1.0
-
-# Likelihoods of rows that take longer than to compile another sweep, one that shares draws.
-SHARING_PAYS = {"cpu": 2**28, "accelerator": 2**35}
 
 
 class Problem(NamedTuple):
@@ -184,8 +182,8 @@ class Marginal:
         self.memory = None
         work = float(source.sizes.sum()) * problem.local_draws * self.model.theta.size
         # A likelihood with theta may move z by many of its sds, and is evaluated at each point anyway.
-        where = "cpu" if jax.default_backend() == "cpu" else "accelerator"
-        pays = work > SHARING_PAYS[where] and not problem.solver.uses_theta
+        enough = budgets.on_this_device(budgets.SHARING_PAYS)
+        pays = work > enough and not problem.solver.uses_theta
         self.rough = problem._replace(one_proposal=problem.one_proposal or pays)
 
     @property

@@ -25,9 +25,8 @@ from ramify.families.solver import MAX_DIM, solver
 from ramify.families.table import Table
 from ramify.models.densities import log_joint
 from ramify.models.model import Model
+from ramify.numerics import budgets
 from ramify.numerics.points import group_noise
-
-STEPS, DRAWS, JUDGES = 400, 8, 64
 
 
 class Gaps(NamedTuple):
@@ -71,17 +70,19 @@ def refine_block(
     q = jax.lax.stop_gradient(family.theta)
     start = family.local.parameters(batch)
     own = lambda w: Branched(q, Table(w, form), members.shape[0])
-    optimizer = optax.adam(optax.cosine_decay_schedule(0.03, STEPS))
+    optimizer = optax.adam(optax.cosine_decay_schedule(0.03, budgets.REFINING_STEPS))
 
     def step(carry: Any, key: PRNGKeyArray) -> tuple[Any, None]:
         w, state = carry
-        loss = lambda w: -jnp.sum(local_elbo(key, own(w), model, place, DRAWS, stl=True))
+        loss = lambda w: (
+            -jnp.sum(local_elbo(key, own(w), model, place, budgets.REFINING_DRAWS, stl=True))
+        )
         updates, state = optimizer.update(jax.grad(loss)(w), state)
         return (optax.apply_updates(w, updates), state), None
 
-    keys = jax.random.split(jax.random.key(1), STEPS)
+    keys = jax.random.split(jax.random.key(1), budgets.REFINING_STEPS)
     (w, _), _ = jax.lax.scan(step, (start, optimizer.init(start)), keys)
-    score = lambda f, b: local_elbo(jax.random.key(2), f, model, b, JUDGES)
+    score = lambda f, b: local_elbo(jax.random.key(2), f, model, b, budgets.REFINED_JUDGES)
     before, after = score(own(start), place), score(own(w), place)
     # A group that noise led astray keeps what it had: refining never loses.
     w = jnp.where((after >= before)[:, None], w, start)

@@ -89,13 +89,16 @@ PREDICTED_NUMBERS = 2**25
 DENSITY_NUMBERS = 2**25
 """Most entries of a [draws, rows] matrix of log densities held at once."""
 
-CHECK_WORK = 2**27
-"""Row likelihoods that checking theta or the groups may take, about: some seconds on two cores."""
+THETA_CHECK_WORK = 2**27
+"""Row likelihoods that checking q(theta) may take, about: some seconds on two cores."""
 
-CHECK_THETAS = 4
+GROUP_CHECK_WORK = 2**27
+"""Row likelihoods that checking the groups may take, about."""
+
+GROUP_CHECK_THETAS = 4
 """Draws of theta at which each group is checked."""
 
-CHECK_DRAWS = 64, 256
+GROUP_CHECK_DRAWS = 64, 256
 """Fewest and most draws of z of each group at each of them."""
 
 WELL_KNOWN_GROUPS = 1000

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import jax
 
+from ramify.numerics.budgets import WORKING_NUMBERS, on_this_device
+
 
 def chunk_size(draws: int, per_draw: int) -> int:
     """How many draws a program takes at once when each needs `per_draw` numbers of working memory.
@@ -15,7 +17,7 @@ def chunk_size(draws: int, per_draw: int) -> int:
         True
     """
     cpu = jax.default_backend() == "cpu"
-    room = max((2**22 if cpu else 2**27) // max(per_draw, 1), 1)
+    room = max(on_this_device(WORKING_NUMBERS) // max(per_draw, 1), 1)
     wanted = 16 if draws <= 16 else 128 if cpu else 1024
     return min(wanted, 2 ** (room.bit_length() - 1))
 

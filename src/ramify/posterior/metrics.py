@@ -29,6 +29,7 @@ from ramify.families.build import Family
 from ramify.inference.elbo import weigh
 from ramify.models.densities import sum_rows
 from ramify.models.model import Model, log_priors
+from ramify.numerics import budgets
 from ramify.numerics.chunks import put_together
 from ramify.numerics.sums import precise_sum
 from ramify.posterior.conditioned import Conditioned, condition
@@ -45,8 +46,6 @@ from ramify.posterior.rounding import log_ratio_terms, rounding, row_terms
 
 EvidenceForm = Literal["joint", "per_group", "mean_likelihood"]
 PredictiveForm = Literal["joint", "per_group", "per_row"]
-
-_MATRIX = 2**25  # most entries of a [draws, rows] matrix that is held at once
 
 
 class Estimate(float):
@@ -139,7 +138,9 @@ def log_predictive(
     _check_form("log_predictive", form, PredictiveForm)
     theta = posterior_theta(key, family, model, draws)
     total, influence = np.zeros(draws), np.zeros(draws)
-    rows = 16_384 if form != "per_row" else int(np.clip(_MATRIX // draws, 1, 16_384))
+    rows = budgets.RESULT_ROWS
+    if form == "per_row":
+        rows = int(np.clip(budgets.DENSITY_NUMBERS // draws, 1, rows))
     for part in parts:
         for block in ranges(part.given, part.at, rows=rows):
             given, at = condition(part.family, model, block.batches[0]), block.batches[1]

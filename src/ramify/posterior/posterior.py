@@ -15,6 +15,7 @@ from ramify.families.build import covariance_of, method_of
 from ramify.inference.refinement import Gaps, refine
 from ramify.io.arviz import Axes, data_tree
 from ramify.io.saving import save
+from ramify.numerics import budgets
 from ramify.numerics.precision import computing
 from ramify.posterior import metrics, prediction
 from ramify.posterior.conditioned import condition
@@ -25,8 +26,6 @@ from ramify.posterior.metrics import Estimate, EvidenceForm, PredictiveForm
 from ramify.posterior.row_values import data_columns, row_log_lik
 from ramify.posterior.summary import Summary, summarise_theta, with_reliability, words
 from ramify.posterior.theta_weights import affordable, theta_log_weights
-
-_NUMBERS = 2**26  # most numbers of z sampled at once: 256 MB
 
 Named = dict[str, Shaped[np.ndarray, "..."]]
 
@@ -128,8 +127,8 @@ class Posterior(Fitted):
         draw_theta, see_block = computing(posterior_theta), computing(condition)
         draw_block = computing(sample_block)
         theta = draw_theta(jax.random.key(seed), self.family, self.model, draws)
-        places = max(_NUMBERS // (draws * self.model.z.size), 1)
-        for block in ranges(groups, places=min(places, 16_384)):
+        places = max(budgets.SAMPLED_NUMBERS // (draws * self.model.z.size), 1)
+        for block in ranges(groups, places=min(places, budgets.RESULT_ROWS)):
             known = see_block(self.family, self.model, block.batches[0])
             z = draw_block(known, self.adapter, theta, K)
             real = slice(0, block.stop - block.start)

@@ -18,14 +18,13 @@ from ramify.data.host import ranges
 from ramify.data.tables import append_columns, column_names, n_rows
 from ramify.families.build import Family
 from ramify.models.adapter import Adapter
+from ramify.numerics import budgets
 from ramify.numerics.memory import check_memory
 from ramify.posterior.conditioned import condition
 from ramify.posterior.draws import Chunk, map_draws, posterior_theta
 from ramify.posterior.matching import Part, Source, check_columns
 
 Kind = Literal["response", "mean", "link", "probability"]
-
-_NUMBERS = 2**25  # most outcomes held at once while a summary is made: 128 MB
 
 
 def read(
@@ -154,8 +153,8 @@ def outcomes(task: Task) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     model = task.adapter.model
     theta = posterior_theta(jax.random.key(task.seed), task.family, model, task.draws)
     size = max(int(np.prod(task.outcome.shape)), 1)
-    rows = int(np.clip(_NUMBERS // (task.draws * size), 1, 16_384))
-    places = int(np.clip(_NUMBERS // (task.draws * model.z.size), 1, 16_384))
+    numbers, most = budgets.PREDICTED_NUMBERS // task.draws, budgets.RESULT_ROWS
+    rows, places = (int(np.clip(numbers // each, 1, most)) for each in (size, model.z.size))
     for part in task.parts:
         for block in ranges(part.given, part.at, rows=rows, places=places):
             given, at = condition(part.family, model, block.batches[0]), block.batches[1]

@@ -14,12 +14,12 @@ from ramify.families.build import Family
 from ramify.families.weighted_theta import weighted_quantiles
 from ramify.models.adapter import Adapter
 from ramify.models.parameters import entry_names
+from ramify.numerics import budgets
 from ramify.numerics.psis import k_hat
 from ramify.posterior.draws import draw_theta
 from ramify.posterior.prediction import quantile_names
 
 _DIGITS = {"ess": 0, "k_hat": 2}  # of columns that are not in the parameter's units
-_NUMBERS = 2**26  # most numbers drawn for a summary
 
 
 @final
@@ -84,7 +84,7 @@ def summarise_theta(
     if cloud is not None:
         theta, weight = np.asarray(cloud.points), cloud.weight
     else:
-        draws = int(min(draws, max(_NUMBERS // model.theta.size, 100)))
+        draws = int(min(draws, max(budgets.SUMMARY_NUMBERS // model.theta.size, 100)))
         theta, weight = draw_theta(jax.random.key(seed), family, model, draws).theta, None
     mean = np.asarray(family.theta.mean, np.float64)
     sd = np.sqrt(np.diagonal(np.asarray(family.theta.covariance, np.float64)))

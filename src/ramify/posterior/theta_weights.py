@@ -26,6 +26,7 @@ from ramify.inference.local_integral import (
 )
 from ramify.models.densities import log_joint
 from ramify.models.model import Model
+from ramify.numerics import budgets
 from ramify.numerics.chunks import put_together
 from ramify.numerics.points import group_points, quarter_sizes
 from ramify.numerics.sums import precise_sum
@@ -33,17 +34,14 @@ from ramify.posterior.conditioned import Conditioned, condition
 from ramify.posterior.draws import Chunk, Draws, draws_at_once
 from ramify.posterior.metrics import _sums, _theta_terms
 
-WORK = 2**27  # evaluations of a row's likelihood, about: some seconds on two cores
-MANY = 1000  # groups that make theta known well
-
 
 def affordable(model: Model, groups: Groups, draws: int | None) -> tuple[int, int]:
     """Draws of theta, and local draws for each, within the work allowed; more of both for few rows."""
     rows = groups.n_rows + len(groups)
-    S = draws or int(np.clip(WORK // (rows * 64), 50, 1000))
+    S = draws or int(np.clip(budgets.THETA_CHECK_WORK // (rows * 64), 50, 1000))
     if S < 25:
         raise ValueError(f"expected at least 25 draws, to see the weights' tail; got {S}.")
-    return S, int(np.clip(WORK // (rows * S), max(16, 8 * model.z.size), 256))
+    return S, int(np.clip(budgets.THETA_CHECK_WORK // (rows * S), max(16, 8 * model.z.size), 256))
 
 
 def theta_log_weights(
@@ -57,7 +55,7 @@ def theta_log_weights(
     noise = np.zeros_like(total)
     if not isinstance(family, Branched):
         return total + _sums(family, model, groups, theta, "joint"), noise
-    lean = len(groups) >= MANY
+    lean = len(groups) >= budgets.WELL_KNOWN_GROUPS
     for block in ranges(groups):
         known = condition(family, model, block.batches[0])
         size = draws_at_once(known, model, len(total), K)
