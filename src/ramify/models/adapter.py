@@ -192,29 +192,21 @@ class Adapter:
         del values
         return None
 
-    def sections(self, names: Sequence[str], by: str) -> list[Section]:
+    def sections(self, names: Sequence[str]) -> list[Section]:
         """The rows of a summary, given by name, in parts that share a scale. For the report."""
-        del by
-        kinds = self.model.theta.parameters
-        found: dict[str, list[int]] = {}
+        real = Section("Real parameters", [], "line")
+        positive = Section("Positive parameters", [], "from")
+        other = Section("Other parameters", [], "line")
         for i, name in enumerate(names):
-            constraint = kinds[name.split("[")[0]].constraint
-            real, positive = constraint is constraints.real, constraint is constraints.positive
-            found.setdefault("Real" if real else "Positive" if positive else "Other", []).append(i)
-        return [
-            Section(f"{kind} parameters", found[kind], "from" if kind == "Positive" else "line")
-            for kind in ("Real", "Positive", "Other")
-            if kind in found
-        ]
+            kind = self.model.theta.parameters[name.split("[")[0]].constraint
+            free, above = kind is constraints.real, kind is constraints.positive
+            (real if free else positive if above else other).rows.append(i)
+        return [section for section in (real, positive, other) if section.rows]
 
     def group_effects(
-        self,
-        sampled: Iterable[tuple[np.ndarray, dict[str, np.ndarray]]],
-        sizes: np.ndarray,
-        totals: bool,
-        quantiles: Sequence[float],
+        self, sampled: Iterable[Any], sizes: np.ndarray, totals: bool, quantiles: Sequence[float]
     ) -> Any:
-        """The table of `Posterior.group_effects`; `sampled` yields labels and draws in blocks."""
+        """The table of `Posterior.group_effects`; `sampled` is what `sample_blocks` yields."""
         del sampled, sizes, totals, quantiles
         raise ValueError("group_effects is for models made from formulas; use posterior.sample.")
 

@@ -119,19 +119,11 @@ class Fitted:
 
     def _record(self) -> FitRecord:
         """What to save of the fit."""
-        return FitRecord(
-            family=self.family,
-            theta=describe_space(self.model.theta),
-            z=describe_space(self.model.z),
-            local_draws=self.local_draws,
-            history=self.history,
-            notes=self.notes,
-            by=self.by,
-            labels=self.labels,
-            rows=self._source.rows,
-            group=self._source.group,
-            n_rows=None if self.groups is None else self.groups.n_rows,
-        )
+        theta, z = describe_space(self.model.theta), describe_space(self.model.z)
+        n_rows = None if self.groups is None else self.groups.n_rows
+        columns = self._source.rows, self._source.group, n_rows
+        own = self.family, self.history, self.labels, self.by
+        return FitRecord(*own, theta, z, *columns, self.local_draws, self.notes)
 
     def _check_bytes(self, draws: int, N: int, max_bytes: int | float | None) -> None:
         sizes = lambda space: sum(int(np.prod(p.shape)) for p in space.parameters.values())

@@ -92,7 +92,7 @@ def trace_said(history: dict[str, np.ndarray]) -> str:
 def population_of(posterior: Posterior, summary: Summary) -> list[dict[str, Any]]:
     """The summary in parts that share a scale: titles, rows, rows shown, and what zero means."""
     names, found = np.array(summary.names, dtype=object), []
-    for section in posterior.adapter.sections(summary.names, posterior.by):
+    for section in posterior.adapter.sections(summary.names):
         rows = np.array(section.rows)
         shown = _comparable(rows, names, summary)
         found.append({"title": section.title, "rows": rows, "shown": shown, "zero": section.zero})

@@ -67,10 +67,11 @@ def _as_blocks(evaluator: Evaluator, block: Block, point: Point) -> Terms:
     z = point.z[owner]
     rows = {n: column[chosen] for n, column in point.rows.items()}
     group = {n: column[owner] for n, column in point.group.items()}
-    terms = evaluator.theta_terms(point.theta) | evaluator.z_terms(point.theta, z, group)
-    terms |= evaluator.row_terms(point.theta, z, rows, group)
-    told = evaluator.theta_deterministics(point.theta)
-    return terms | told | evaluator.z_deterministics(point.theta, z, group)
+    evaluate, theta = evaluator.evaluate, point.theta
+    found = evaluate("term", "theta", theta) | evaluate("term", "z", theta, z, group=group)
+    found |= evaluate("term", "row", theta, z, rows, group)
+    found |= evaluate("value", "theta", theta)
+    return found | evaluate("value", "z", theta, z, group=group)
 
 
 def _chosen(block: Block) -> np.ndarray:

@@ -11,9 +11,8 @@ from typing import Any, Literal, final
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
-from ramify.data.batch import Batch
 from ramify.data.groups import Groups
 from ramify.frontends.numpyro.arguments import Arguments, example_row, repeated
 from ramify.frontends.numpyro.layout import Level, Place, SiteLayout
@@ -21,7 +20,7 @@ from ramify.frontends.numpyro.program import Program
 from ramify.frontends.numpyro.sites import from_values, run
 from ramify.models.parameters import Named, Space
 
-What = tuple[Literal["term", "value", "observed"], Level]
+Kind = Literal["term", "value", "observed"]
 
 
 @final
@@ -48,34 +47,41 @@ class Evaluator:
         self.group = example_row({n: groups.group[n] for n in arguments.group})
         self._programs: dict[Any, Program] = {}
 
-    def theta_terms(self, theta: Float[Array, " D"]) -> Named:
-        """The log density of each site of theta, [], without Jacobians."""
-        return self._evaluate(("term", "theta"), theta, self._nobody(1), None, None)
-
-    def z_terms(self, theta: Float[Array, " D"], z: Float[Array, "n M"], group: Named) -> Named:
-        """The log density of each site of the groups, [n], without Jacobians."""
-        return self._evaluate(("term", "z"), theta, z, None, group)
-
-    def row_terms(
-        self, theta: Float[Array, " D"], z_rows: Float[Array, "R M"], rows: Named, group: Named
+    def evaluate(
+        self,
+        kind: Kind,
+        level: Level,
+        theta: Array,
+        z: Array | None = None,
+        rows: Named | None = None,
+        group: Named | None = None,
     ) -> Named:
-        """The log density of each site of the rows, [R]; group columns are those of each row."""
-        return self._evaluate(("term", "row"), theta, z_rows, rows, group)
+        """Some sites of the function, with each row a group of its own; traced once for each shape.
 
-    def theta_deterministics(self, theta: Float[Array, " D"]) -> Named:
-        """The deterministic sites that follow from theta alone."""
-        return self._evaluate(("value", "theta"), theta, self._nobody(1), None, None)
+        Args:
+            kind: "term" for log densities (without Jacobians), "value" for the values of
+                deterministic sites, "observed" for those of observed sites.
+            level: whose sites: those of theta, of the groups or of the rows.
+            theta: [D].
+            z: [n, M]; None for the sites of theta.
+            rows: row columns, [n, ...] each; None where the sites do not depend on them.
+            group: group columns of each row, likewise.
 
-    def z_deterministics(
-        self, theta: Float[Array, " D"], z: Float[Array, "n M"], group: Named
-    ) -> Named:
-        """The deterministic sites of the groups, [n, ...]."""
-        return self._evaluate(("value", "z"), theta, z, None, group)
-
-    def observed(self, batch: Batch) -> Named:
-        """The values of the sites observed in the rows, [R, ...]."""
-        theta, z = jnp.zeros(self.theta.size), self._nobody(batch.segment.shape[0])
-        return self._evaluate(("observed", "row"), theta, z, batch.rows, batch.group_at_rows())
+        Returns:
+            Name -> [n, ...], or [...] for the sites of theta.
+        """
+        what: tuple[Kind, Level] = kind, level
+        z = jnp.zeros((1, self.z.size)) if z is None else z
+        if not self._asked(*what):
+            return {}  # a fit without its data has no columns, and needs none
+        rows = None if rows is None else _taken(self.row, rows)
+        group = None if group is None else _taken(self.group, group)
+        leaves, tree = jax.tree.flatten((theta, z, rows, group))
+        shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
+        if (what, shapes) not in self._programs:
+            pick = lambda *x: self._pick(what, *x)  # noqa: E731
+            self._programs[what, shapes] = Program(pick, *jax.tree.unflatten(tree, shapes))
+        return self._programs[what, shapes](theta, z, rows, group)
 
     def latent_values(self, theta: Array, z: Array) -> Named:
         """The values of the latent sites, shaped as the function knows them."""
@@ -87,45 +93,28 @@ class Evaluator:
         """The function's arguments where each of n rows is a group of its own."""
         return self.arguments.bind(np.arange(n, dtype=np.int32), n, rows, group)
 
-    def _evaluate(
-        self, what: What, theta: Array, z: Array, rows: Named | None, group: Named | None
-    ) -> Named:
-        """Some of the model's sites with each row a group of its own, traced once for each shape.
-
-        Where columns are None nobody looks at them: copies of one row stand in.
-        """
-        if not self._asked(what):
-            return {}  # a fit without its data has no columns, and needs none
-        rows = None if rows is None else _taken(self.row, rows)
-        group = None if group is None else _taken(self.group, group)
-        leaves, tree = jax.tree.flatten((theta, z, rows, group))
-        shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
-        if (what, shapes) not in self._programs:
-            pick = lambda *x: self._pick(what, *x)  # noqa: E731
-            self._programs[what, shapes] = Program(pick, *jax.tree.unflatten(tree, shapes))
-        return self._programs[what, shapes](theta, z, rows, group)
-
-    def _asked(self, what: What) -> dict[str, Place]:
+    def _asked(self, kind: Kind, level: Level) -> dict[str, Place]:
         """The sites that are meant, and where they belong."""
-        kind, level = what
         places = self.layout.deterministics if kind == "value" else self.layout.terms
         names = self.layout.outcomes if kind == "observed" else places
         return {n: places[n] for n in names if places[n].level == level}
 
     def _pick(
-        self, what: What, theta: Array, z: Array, rows: Named | None, group: Named | None
+        self,
+        what: tuple[Kind, Level],
+        theta: Array,
+        z: Array,
+        rows: Named | None,
+        group: Named | None,
     ) -> Named:
-        n = z.shape[0]
+        n = z.shape[0]  # where columns are None nobody looks at them: copies of one row stand in
         rows = repeated(self.row, n) if rows is None else rows
         group = repeated(self.group, n) if group is None else group
         values = from_values(self.latent_values(theta, z))
         sites = run(self.fn, self.keywords(n, rows, group), values)
         if what[0] == "term":
-            return {n: place.summed(sites[n].log_prob) for n, place in self._asked(what).items()}
-        return {n: place.per_item(sites[n].value) for n, place in self._asked(what).items()}
-
-    def _nobody(self, n: int) -> Float[Array, "n M"]:
-        return jnp.zeros((n, self.z.size))
+            return {n: place.summed(sites[n].log_prob) for n, place in self._asked(*what).items()}
+        return {n: place.per_item(sites[n].value) for n, place in self._asked(*what).items()}
 
 
 def _taken(names: Mapping[str, Any], columns: Named) -> Named:
