@@ -1,7 +1,7 @@
 """A fit on disk: `arrays.safetensors`, `labels.arrow` and `fit.json` in a folder.
 
-Nothing in it can execute code. The JSON says what the family is made of; the arrays are found by
-their path in it and checked for shape; the model itself is the user's to bring.
+Nothing in it can execute code. The JSON describes the family; its arrays are found by their path in
+it, and their shapes are checked. The user brings the model.
 """
 
 import json
@@ -138,7 +138,7 @@ def _write(record: FitRecord, folder: Path, more: Callable[[Path], None]) -> Non
 
 
 def _plain(value: Any) -> Any:
-    """What JSON does not know: NumPy numbers and arrays."""
+    """NumPy numbers and arrays as JSON."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     raise TypeError(f"can't save {type(value).__name__} in a fit's notes; use plain values.")
@@ -197,7 +197,7 @@ def _widths(layers: Layers) -> list[int]:
 
 
 def _shapes(made_of: dict[str, Any], encoder: Any, folder: Path) -> Any:
-    """A family of such a description, with shapes in place of arrays."""
+    """The family of a description, with shapes in place of arrays."""
     try:
         return eqx.filter_eval_shape(lambda: _skeleton(made_of, encoder))
     except (KeyError, TypeError) as error:
@@ -207,7 +207,7 @@ def _shapes(made_of: dict[str, Any], encoder: Any, folder: Path) -> Any:
 
 
 def _skeleton(made_of: dict[str, Any], encoder: Any) -> Family:
-    """A family of such a description, its numbers of no meaning."""
+    """The family of a description, with arbitrary numbers."""
     if made_of["is"] == "joint":
         parts = tuple(_gaussian(**q) for q in made_of["parts"])
         return Joint(parts, made_of["D"], made_of["M"], made_of["N"])
@@ -256,7 +256,7 @@ def _layers(widths: list[int]) -> Layers:
 
 
 def _filled(skeleton: Family, arrays: dict[str, np.ndarray], folder: Path) -> Family:
-    """The skeleton, which has shapes in place of arrays, with each array put in its place."""
+    """The skeleton with each shape replaced by its array."""
     holes, rest = eqx.partition(skeleton, lambda x: isinstance(x, jax.ShapeDtypeStruct))
 
     def fill(path: Any, hole: Any) -> Any:
@@ -288,7 +288,7 @@ def _read_arrays(folder: Path) -> dict[str, np.ndarray]:
 def _write_labels(labels: Shaped[np.ndarray, " N"], folder: Path) -> None:
     import pyarrow as pa
 
-    # Arrow has not all of NumPy's units of time: those are kept as the integers they are.
+    # Arrow lacks some of NumPy's units of time, so times are saved as integers.
     plain = labels.view(np.int64) if labels.dtype.kind in "mM" else labels
     try:
         column = pa.array(plain.tolist() if labels.dtype.kind in "USO" else plain)

@@ -1,7 +1,7 @@
 """The figures of a report as Plotly's own JSON, {"data": ..., "layout": ...}.
 
-Colours are names of the style sheet's variables, `var(--blue)`: the page's script fills in what they
-are in light, dark and print. Labels are escaped, since Plotly reads a little HTML in texts.
+Colours are variables of the style sheet, such as `var(--blue)`; the page's script fills them in for
+light, dark and print. Labels are escaped, since Plotly interprets some HTML in texts.
 """
 
 import html
@@ -55,7 +55,7 @@ def _scatter(mode: str, x: Any, y: Any, look: dict[str, Any]) -> dict[str, Any]:
 
 
 def sizes(counts: np.ndarray, by: str) -> Figure | None:
-    """Histogram of rows per group, in growing bins where they are heavy-tailed; None if all alike."""
+    """Histogram of rows per group, log-spaced if heavy-tailed; None if all sizes are equal."""
     if counts.min() == counts.max():
         return None
     top, middle = int(counts.max(initial=1)), float(np.median(counts))
@@ -75,7 +75,7 @@ def sizes(counts: np.ndarray, by: str) -> Figure | None:
 
 
 def trace(history: dict[str, np.ndarray]) -> Figure | None:
-    """The ELBO by step; the vertical axis leaves out a poor start."""
+    """The ELBO by step; a poor start is below the axis."""
     elbo = np.asarray(history.get("elbo", []), np.float64)
     if len(elbo) < 2:
         return None
@@ -99,8 +99,7 @@ def trace(history: dict[str, np.ndarray]) -> Figure | None:
 def forest(names: list[str], columns: dict[str, np.ndarray], zero: str) -> Figure:
     """Means with 50% and 90% intervals, one line a parameter.
 
-    `zero` says what the axis must show: "line" marks zero where it is in range, "from" begins there,
-    "unit" runs from -1 to 1.
+    For `zero` see `models.adapter.Section`.
     """
     place = list(range(len(names)))[::-1]
     rows = [v for p in place for v in (p, p, None)]
@@ -144,7 +143,7 @@ def _short(name: str) -> str:
 
 
 def caterpillar(effects: Effects, which: int, title: str, centre: float) -> Figure:
-    """Groups in the order of one effect, each with its 90% interval; `centre` is what they vary about."""
+    """Groups sorted by one effect, each with its 90% interval; `centre` is the reference line."""
     mean, low, high = (a[:, which] for a in (effects.mean, effects.low, effects.high))
     own = np.searchsorted(effects.drawn, chosen(effects.centre[:, which]))
     own = own[np.argsort(mean[own], kind="stable")]
@@ -176,7 +175,7 @@ def caterpillar(effects: Effects, which: int, title: str, centre: float) -> Figu
 
 
 def spread(effects: Effects, which: int, title: str) -> Figure:
-    """Histogram of all groups' means: what a caterpillar of some of them leaves out."""
+    """Histogram of the means of all groups, of which a caterpillar shows some."""
     found, edges = np.histogram(effects.centre[:, which], 40)
     middle = (edges[:-1] + edges[1:]) / 2
     bars = _bars(shorten(middle), found.tolist(), "around %{x:.3g}: %{y:,} groups")
@@ -184,7 +183,7 @@ def spread(effects: Effects, which: int, title: str) -> Figure:
 
 
 def shrinkage(found: Shrinkage, outcome: str) -> Figure:
-    """Raw means and posterior means of groups by their size, joined: who is pulled, and how far."""
+    """Raw means joined to posterior means of groups, by size."""
     n, x = _places(found)
     grey = {"color": "var(--grey)", "width": 1}
     ends = _joined(n, n), _joined(found.raw, found.posterior)
@@ -214,12 +213,12 @@ def _joined(low: np.ndarray, high: np.ndarray) -> list[Any]:
 
 
 def _places(found: Shrinkage) -> tuple[np.ndarray, dict[str, Any]]:
-    """Where the groups of a picture of shrinkage stand, and the axis: by size, if sizes differ."""
+    """The x positions of groups in a shrinkage plot, and the axis: by size, if sizes differ."""
     sizes = found.sizes
     if found.alike:
         order = np.argsort(np.argsort(found.raw, kind="stable"))
         return order.astype(float), {"title": "groups, by their own mean", "showticklabels": False}
-    # Nudged, so that groups of one size do not hide each other; hovering tells the true size.
+    # Jittered, so that groups of one size do not hide each other; hovering shows the true size.
     n = sizes * np.exp(0.08 * np.random.default_rng(0).uniform(-1, 1, len(sizes)))
     x: dict[str, Any] = {"title": "rows in the group"}
     if n.max() > 8 * n.min():
@@ -253,7 +252,7 @@ def reliability(found: Calibration) -> Figure:
 
 
 def pit(found: Calibration, seed: int = 0) -> Figure:
-    """Histogram of where outcomes fall among their predicted draws; flat where calibrated."""
+    """Histogram of the probability integral transform: flat where predictions are calibrated."""
     bins = 20 if len(found.observed) > 1000 else 10
     share, band = pit_shares(found, seed, bins)
     middle = (np.arange(bins) + 0.5) / bins
@@ -296,7 +295,7 @@ def _line(x: list[float], y: list[float]) -> dict[str, Any]:
 
 
 def shorten(values: Any, digits: int = 5) -> list[Any]:
-    """Numbers with few digits, None where there is none: a page need not carry sixteen.
+    """Numbers with few digits, which keeps the page small; None for those that are not finite.
 
     Example:
         >>> shorten([1.23456789, float("nan"), 12345678.0])

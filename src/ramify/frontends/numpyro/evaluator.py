@@ -1,8 +1,7 @@
 """Evaluator: the sites of a NumPyro function on a block, one log density or value per group or row.
 
-Wherever one density is wanted of each group or row, the function is run with as many groups as there
-are rows, row r in group r, each with its own copy of z: then row r's log density depends on that copy
-alone, and all of them come from one run of the function.
+The function is run with as many groups as there are rows: row r is in group r, with its own copy of z.
+The log density of row r then depends on that copy alone, and one run gives all of them.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +24,7 @@ Kind = Literal["term", "value", "observed"]
 
 @final
 class Evaluator:
-    """Evaluates a NumPyro function; its model and its adapter ask it.
+    """Evaluates the sites of a NumPyro function, for its model and its adapter.
 
     Attributes:
         fn: the function.
@@ -33,8 +32,8 @@ class Evaluator:
         layout: where each of its sites belongs.
         theta: the space of the latent sites that all groups share.
         z: the space of the latent sites of a group.
-        row: one row of the data, [1, ...] each, to stand in where no row is looked at.
-        group: the same of group columns.
+        row: one row of the data, [1, ...] each, used where the values do not matter.
+        group: the same for group columns.
     """
 
     def __init__(
@@ -84,7 +83,7 @@ class Evaluator:
         return self._programs[what, shapes](theta, z, rows, group)
 
     def latent_values(self, theta: Array, z: Array) -> Named:
-        """The values of the latent sites, shaped as the function knows them."""
+        """The values of the latent sites, in the shapes of the function."""
         local = jax.vmap(self.z.values)(z)
         axes = self.layout.axes
         return self.theta.values(theta) | {n: jnp.moveaxis(v, 0, axes[n]) for n, v in local.items()}
@@ -94,7 +93,7 @@ class Evaluator:
         return self.arguments.bind(np.arange(n, dtype=np.int32), n, rows, group)
 
     def _asked(self, kind: Kind, level: Level) -> dict[str, Place]:
-        """The sites that are meant, and where they belong."""
+        """The sites of this kind and level, with their places."""
         places = self.layout.deterministics if kind == "value" else self.layout.terms
         names = self.layout.outcomes if kind == "observed" else places
         return {n: places[n] for n in names if places[n].level == level}
@@ -107,7 +106,7 @@ class Evaluator:
         rows: Named | None,
         group: Named | None,
     ) -> Named:
-        n = z.shape[0]  # where columns are None nobody looks at them: copies of one row stand in
+        n = z.shape[0]  # columns that are None do not matter: copies of one row stand in
         rows = repeated(self.row, n) if rows is None else rows
         group = repeated(self.group, n) if group is None else group
         values = from_values(self.latent_values(theta, z))

@@ -26,7 +26,7 @@ class NumpyroModel(Model):
     """
 
     def __init__(self, evaluator: Evaluator, outcome: str | None = None):
-        """Refuses an outcome that is no site observed in the rows."""
+        """Raises if the outcome is not a site observed in the rows."""
         layout = evaluator.layout
         if outcome is not None and outcome not in layout.outcomes:
             known = ", ".join(layout.outcomes) or "none"
@@ -49,7 +49,7 @@ class NumpyroModel(Model):
 
     @property
     def can_simulate(self) -> bool:
-        """Whether there is an outcome to draw, and no doubt which."""
+        """Whether there is exactly one outcome to draw, or one was named."""
         return self.outcome is not None
 
     @property
@@ -86,8 +86,8 @@ class NumpyroModel(Model):
     ) -> Array:
         """A new outcome for each row, [R, ...]: the model run forward, latent sites as given.
 
-        Outcome columns are None where the model allows it, as in `numpyro.infer.Predictive`; where
-        it does not, its data stand in, and the observed sites are drawn all the same.
+        Outcome columns are None where the model allows it, as in `numpyro.infer.Predictive`. Where
+        it does not, data stand in, and the observed sites are drawn nevertheless.
         """
         if self.outcome is None:
             raise ValueError(self._no_outcome())
