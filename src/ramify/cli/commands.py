@@ -307,7 +307,7 @@ def demo(
 
 
 def use_device(device: str | None) -> None:
-    """Has JAX compute on the CPU or a GPU; before its first computation."""
+    """Makes JAX compute on the CPU or a GPU; call it before the first computation."""
     if device is None:
         return
     import jax
@@ -335,7 +335,7 @@ def _load(fit: Path, device: str | None) -> Any:
 
 
 def _groups(posterior: Any, data: Path | None) -> Any:
-    """The data to judge a fit with: those of a file, or the fit's own."""
+    """The data to judge a fit with: from a file, or the fit's own."""
     if data is None:
         return posterior.groups
     table = read_table(data, list(posterior.adapter.columns()), _kinds(posterior))
@@ -349,7 +349,7 @@ def _with_rows(path: Path, table: Any) -> Any:
 
 
 def _known(posterior: Any, table: Any) -> str:
-    """How many groups the rows are of, and how many of those the fit has seen."""
+    """How many groups the rows have, and how many of those are in the fit."""
     if not table.num_rows:
         return ""
     import ramify as rf
@@ -371,7 +371,7 @@ def _quantiles(interval: float) -> tuple[float, float, float]:
 
 
 def _check_free(out: Path, overwrite: bool) -> None:
-    """Raises where the fit could not be written: before the work, not after."""
+    """Raises if the fit can't be written, before the work starts."""
     if (out / "fit.json").is_file() and not overwrite:
         raise FileExistsError(f"{out} already holds a fit: pass --overwrite, or another --out.")
     place_for(out)

@@ -16,7 +16,7 @@ class OneLineErrors(typer.core.TyperGroup):
     """Commands whose errors are one line, unless `--debug` is anywhere on the command line."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Lets `--debug` stand behind the command too, where a user adds it after an error."""
+        """Accepts `--debug` after the command too, where users add it."""
         own = args[: args.index("--")] if "--" in args else args
         if "--debug" in own:
             args = ["--debug", *(word for word in own if word != "--debug"), *args[len(own) :]]

@@ -15,7 +15,7 @@ _NAMES = 24  # columns of the screen that names keep before a table gets wider t
 
 
 def screen(width: int | None = None) -> Console:
-    """Stdout, of another width than the terminal's on request."""
+    """Stdout, of the terminal's width or another one."""
     return Console(width=width, highlight=False)
 
 
@@ -60,7 +60,7 @@ def csv(table: Any) -> None:
 
 
 def in_browser(page: Path) -> None:
-    """Opens a page, or says that nothing here can."""
+    """Opens a page in a browser, or says that there is none."""
     import webbrowser
 
     if not webbrowser.open(page.resolve().as_uri()):
@@ -80,7 +80,7 @@ def as_arrow(table: Any) -> Any:
 
 
 def _cells(summary: Any) -> list[list[str]]:
-    """The cells of a summary as its own text shows them: it knows how many digits to give."""
+    """The cells of a summary, with the digits of its own text."""
     lines = [line.rsplit(None, len(summary.columns)) for line in str(summary).splitlines()[1:]]
     return [[name.strip(), *numbers] for name, *numbers in lines]
 
@@ -92,7 +92,7 @@ def _plain(value: Any) -> str:
 
 
 def _print(names: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> None:
-    """Prints a table. Long names are folded to fit a terminal; numbers never are, nor cut."""
+    """Prints a table. Long names are folded to fit a terminal; numbers are neither folded nor cut."""
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for place, name in enumerate(names):
         justify = "left" if place == 0 else "right"

@@ -1,4 +1,4 @@
-"""The folder of a fit: whether one can be written to a place, before the work and without JAX."""
+"""The folder of a fit: checks whether it can be written, before the fit and without JAX."""
 
 import json
 import os
@@ -15,11 +15,11 @@ FORMAT_VERSION = 1
 ARRAYS, LABELS, FIT = FILES = ("arrays.safetensors", "labels.arrow", "fit.json")
 FIELDS = "format_version theta z family local_draws by labels_dtype rows group notes".split()
 CONFIG, ROWS = OF_FORMULAS = ("config.json", "rows.safetensors")
-_OUTDATED = (*FILES, *OF_FORMULAS, "report.html")  # what goes when another fit takes the folder
+_OUTDATED = (*FILES, *OF_FORMULAS, "report.html")  # removed when another fit is saved
 
 
 def read_json(folder: Path) -> dict[str, Any]:
-    """fit.json, once it is known to be one that this version can read."""
+    """Reads fit.json; raises if this version can't read it."""
     path = folder / FIT
     if not folder.exists():
         raise FileNotFoundError(f"there is no saved fit at {folder}.")
@@ -44,7 +44,7 @@ def read_json(folder: Path) -> dict[str, Any]:
 
 
 def place_for(path: Path) -> Path:
-    """Where the folder of a fit is to be, links followed; raises where it can't be written."""
+    """The absolute path of a fit's folder; raises if it can't be written."""
     place = path.resolve()
     if place == Path.cwd() or place in Path.cwd().parents:
         raise ValueError(f"{path} is the folder you are in, or above it: save to one inside it.")
@@ -65,7 +65,7 @@ def place_for(path: Path) -> Path:
 
 
 def write_folder(path: Path, write: Callable[[Path], None]) -> None:
-    """Writes a fit's folder by a function of an empty one: all of it or nothing."""
+    """Writes a fit's folder completely or not at all; `write` fills an empty one."""
     path = place_for(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     new = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
@@ -81,7 +81,7 @@ def write_folder(path: Path, write: Callable[[Path], None]) -> None:
 
 
 def _check_free(path: Path) -> None:
-    """Raises where something other than a fit is in the way."""
+    """Raises if the folder holds something other than a fit."""
     if path.is_file():
         raise FileExistsError(f"{path} is a file; save a fit to a folder of its own.")
     if not path.is_dir() or not any(path.iterdir()):
@@ -96,7 +96,7 @@ def _check_free(path: Path) -> None:
 
 
 def _replace(new: Path, path: Path) -> None:
-    """Puts the new folder in the old one's place; what is not of the old fit moves along."""
+    """Replaces the old folder by the new one; files that are not of the old fit are kept."""
     if not path.exists():
         new.rename(path)
         return

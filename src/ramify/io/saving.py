@@ -1,7 +1,7 @@
 """A fit on disk: `arrays.safetensors`, `labels.arrow` and `fit.json` in a folder.
 
-Nothing in it can execute code. The JSON says what the family is made of; the arrays are found by
-their path in it and checked for shape; the model itself is the user's to bring.
+Nothing in it can execute code. The JSON describes the family; its arrays are found by their path in
+it, and their shapes are checked. The user brings the model.
 """
 
 import json
@@ -33,33 +33,26 @@ Columns = dict[str, tuple[tuple[int, ...], str]]  # name -> shape of an element,
 
 
 class FitRecord(NamedTuple):
-    """What is saved of a fit.
+    """What is saved of a fit: arrays, labels, and what goes into fit.json under the same name.
 
-    Attributes:
-        family: the fitted family.
-        theta: the globals as `describe_space` has them.
-        z: the locals, likewise.
-        local_draws: K.
-        history: the trace, arrays by name.
-        notes: how the fit went; plain values and NumPy's.
-        by: name of the label column.
-        labels: of the groups of the fit.
-        rows: the row columns of the data.
-        group: the group columns of the data.
-        n_rows: how many rows the data had, where that is known.
+    `theta` and `z` are as `describe_space` has them; `by` is the name of the label column; `rows` and
+    `group` are the columns of the data, and `n_rows` is how many rows they had, where that is known.
     """
 
     family: Family
+    history: dict[str, np.ndarray]
+    labels: Shaped[np.ndarray, " N"]
+    by: str
     theta: list[Any]
     z: list[Any]
-    local_draws: int
-    history: dict[str, np.ndarray]
-    notes: dict[str, Any]
-    by: str
-    labels: Shaped[np.ndarray, " N"]
     rows: Columns
     group: Columns
     n_rows: int | None
+    local_draws: int
+    notes: dict[str, Any]
+
+
+IN_JSON = FitRecord._fields[3:]
 
 
 def save(record: FitRecord, path: Path, more: Callable[[Path], None]) -> None:
@@ -83,7 +76,6 @@ def read_record(folder: Path, fit: dict[str, Any], encoder: Any) -> FitRecord:
         for name, value in arrays.items()
         if name.startswith("history/")
     }
-    columns = lambda c: {n: (tuple(shape), kind) for n, (shape, kind) in c.items()}
     labels = _read_labels(folder, fit["labels_dtype"])
     N = fit.get("N", len(labels))  # fits of earlier versions do not say how many there were
     if len(labels) != N:
@@ -91,19 +83,10 @@ def read_record(folder: Path, fit: dict[str, Any], encoder: Any) -> FitRecord:
             f"{folder / LABELS} has {len(labels):,} labels; the fit has {N:,} groups. The "
             "folder's files do not belong together."
         )
-    return FitRecord(
-        family=family,
-        theta=fit["theta"],
-        z=fit["z"],
-        local_draws=fit["local_draws"],
-        history=history,
-        notes=fit["notes"],
-        by=fit["by"],
-        labels=labels,
-        rows=columns(fit["rows"]),
-        group=columns(fit["group"]),
-        n_rows=fit.get("n_rows"),
-    )
+    columns = lambda c: {n: (tuple(shape), kind) for n, (shape, kind) in c.items()}
+    rest: dict[str, Any] = {name: fit.get(name) for name in IN_JSON}
+    rest |= {"rows": columns(fit["rows"]), "group": columns(fit["group"])}
+    return FitRecord(family, history, labels, **rest)
 
 
 def check_spaces(fit: dict[str, Any], theta: Space, z: Space, folder: Path) -> None:
@@ -144,17 +127,10 @@ def _write(record: FitRecord, folder: Path, more: Callable[[Path], None]) -> Non
         "ramify_version": __version__,
         "method": method_of(record.family),
         "covariance": covariance_of(record.family),
-        "theta": record.theta,
-        "z": record.z,
         "family": _describe(record.family),
-        "local_draws": record.local_draws,
         "N": len(record.labels),
-        "n_rows": record.n_rows,
-        "by": record.by,
         "labels_dtype": record.labels.dtype.str,
-        "rows": record.rows,
-        "group": record.group,
-        "notes": record.notes,
+        **{name: getattr(record, name) for name in IN_JSON},
     }
     _write_labels(record.labels, folder)
     more(folder)
@@ -162,7 +138,7 @@ def _write(record: FitRecord, folder: Path, more: Callable[[Path], None]) -> Non
 
 
 def _plain(value: Any) -> Any:
-    """What JSON does not know: NumPy numbers and arrays."""
+    """NumPy numbers and arrays as JSON."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     raise TypeError(f"can't save {type(value).__name__} in a fit's notes; use plain values.")
@@ -221,7 +197,7 @@ def _widths(layers: Layers) -> list[int]:
 
 
 def _shapes(made_of: dict[str, Any], encoder: Any, folder: Path) -> Any:
-    """A family of such a description, with shapes in place of arrays."""
+    """The family of a description, with shapes in place of arrays."""
     try:
         return eqx.filter_eval_shape(lambda: _skeleton(made_of, encoder))
     except (KeyError, TypeError) as error:
@@ -231,7 +207,7 @@ def _shapes(made_of: dict[str, Any], encoder: Any, folder: Path) -> Any:
 
 
 def _skeleton(made_of: dict[str, Any], encoder: Any) -> Family:
-    """A family of such a description, its numbers of no meaning."""
+    """The family of a description, with arbitrary numbers."""
     if made_of["is"] == "joint":
         parts = tuple(_gaussian(**q) for q in made_of["parts"])
         return Joint(parts, made_of["D"], made_of["M"], made_of["N"])
@@ -280,7 +256,7 @@ def _layers(widths: list[int]) -> Layers:
 
 
 def _filled(skeleton: Family, arrays: dict[str, np.ndarray], folder: Path) -> Family:
-    """The skeleton, which has shapes in place of arrays, with each array put in its place."""
+    """The skeleton with each shape replaced by its array."""
     holes, rest = eqx.partition(skeleton, lambda x: isinstance(x, jax.ShapeDtypeStruct))
 
     def fill(path: Any, hole: Any) -> Any:
@@ -312,7 +288,7 @@ def _read_arrays(folder: Path) -> dict[str, np.ndarray]:
 def _write_labels(labels: Shaped[np.ndarray, " N"], folder: Path) -> None:
     import pyarrow as pa
 
-    # Arrow has not all of NumPy's units of time: those are kept as the integers they are.
+    # Arrow lacks some of NumPy's units of time, so times are saved as integers.
     plain = labels.view(np.int64) if labels.dtype.kind in "mM" else labels
     try:
         column = pa.array(plain.tolist() if labels.dtype.kind in "USO" else plain)

@@ -1,8 +1,8 @@
-"""Adapter: what a posterior asks about a model beyond its densities.
+"""Adapter: what a posterior needs of a model beyond its densities.
 
-A front end reads tables in its own way, names results in its own words, and saves what it needs to
-come back. All of that is one object, which `Model.adapter` returns and `Posterior` owns. The class
-here serves models written as three densities; a front end derives its own from it.
+A front end reads tables in its own way, names results in its own terms, and saves what it needs to be
+loaded again. One object does this: `Model.adapter` returns it and `Posterior` owns it. The class here
+is for models written as three densities; a front end derives its own from it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,10 +22,10 @@ from ramify.numerics.chunks import in_chunks
 
 
 class Description(NamedTuple):
-    """What a report says about a model.
+    """The words of a report about a model.
 
     Attributes:
-        title: title of the page; None where the model has no name of its own.
+        title: title of the page; None for a general one.
         lead: words for the line below the title.
         facts: names and values for the table of what was fitted.
         priors: names and priors of the parameters, where they are known.
@@ -60,13 +60,13 @@ class Section(NamedTuple):
 class Adapter:
     """Reads tables for a model, names its results and saves it; this one is for a plain `Model`.
 
-    Adapters are arguments of compiled functions. Two are equal where their models are, so that what
-    was compiled for one serves the other.
+    Adapters are static arguments of compiled functions. Two are equal if their models are equal, so
+    that a model that was built again compiles nothing.
 
     Attributes:
         model: the `Model`. (Its module imports this one, hence no type here.)
-        outcome: what results call the outcome of a row; None where rows have none, or several.
-        origin: added to outcomes in float64 on the host, where float32 has too few digits for them.
+        outcome: the name of a row's outcome in results; None if rows have none, or several.
+        origin: added to outcomes on the host, in float64, if they are too far from zero for float32.
     """
 
     outcome: str | None = "y"
@@ -86,7 +86,9 @@ class Adapter:
     # Reading tables.
 
     def read(self, table: Any, what: str, *, outcomes: bool) -> Groups | None:
-        """A user's table as this model's groups; None where it has the columns of the fit already.
+        """A user's table as groups of the fit's columns; None if it has these columns itself.
+
+        Called for every table that a method of `Posterior` gets.
 
         Args:
             table: the table, of any kind.
@@ -97,22 +99,22 @@ class Adapter:
         return None
 
     def beside(self, at: Groups, group: Mapping[str, np.ndarray] | None) -> Groups:
-        """Rows to predict, for a z that is conditioned on other rows of the same groups.
+        """Rows to predict, adapted to the group columns that z is conditioned on.
 
-        Asked for every prediction, after `read`.
+        Called for every prediction, after `read`.
 
         Args:
             at: the rows to predict.
-            group: the group columns, [N, ...], that z was conditioned on; None for new groups.
+            group: the group columns of the rows that z is conditioned on, [N, ...]; None if the
+                groups have no such rows.
         """
         del group
         return at
 
     def columns(self) -> dict[str, str | None]:
-        """The columns of a user's table that `read` needs.
+        """The columns of a user's table that `read` needs, each with its kind, if it is known.
 
-        Asked by the command line, which reads files. Each has its kind: "number", "category", or
-        None where either will do.
+        A kind is "number" or "category". Called by the command line, to read files.
         """
         return {}
 
@@ -121,33 +123,30 @@ class Adapter:
     def global_values(
         self, theta: Float[np.ndarray, "S D"] | Float[Array, "S D"]
     ) -> dict[str, Any]:
-        """Draws of the globals by name, constrained, [S, ...] each.
-
-        Asked by `sample` and `summary`.
-        """
+        """Draws of the globals by name, constrained, [S, ...] each: for `sample` and `summary`."""
         return in_chunks(lambda chunk: _global_values(self, chunk), np.asarray(theta))
 
     def named_theta(self, theta: Float[Array, " D"]) -> Named:
-        """Named constrained values of one theta, and what follows from them. Traced."""
+        """Named constrained values of one theta, and what is derived from them. Traced."""
         return self.model.theta.values(theta)
 
     def local_values(
         self, theta: Float[Array, " D"], z: Float[Array, "B M"], batch: Batch
     ) -> Named:
-        """Named constrained z of each group of a block, [B, ...], and what follows. Traced."""
+        """Named constrained z of each group of a block, [B, ...], and what is derived. Traced."""
         del theta, batch
         return jax.vmap(self.model.z.values)(z)
 
     def entry_names(self, name: str, shape: Sequence[int]) -> list[str]:
-        """A name for each entry of a local value of that shape. For the report."""
+        """A name for each entry of a local value of that shape: for the report."""
         return entry_names(name, shape)
 
     # Outcomes.
 
     def categories(self, kind: str) -> list[str]:
-        """Names of the categories that `expected` of that kind has a number for; [] for one number.
+        """Names of the categories that `expected` returns for this kind; [] if it is one number.
 
-        Asked by `predict` before all else. Raises where there is no such kind.
+        Called first by `predict`. Raises if the model has no predictions of this kind.
         """
         if kind != "response":
             raise ValueError(
@@ -161,70 +160,62 @@ class Adapter:
     ) -> Float[Array, "R *categories"]:
         """Each row's mean outcome ("mean"), linear predictor ("link") or probabilities. Traced.
 
-        Asked by `predict` of other kinds than "response", where `categories` has allowed it.
+        Called by `predict` for kinds other than "response" that `categories` allows.
         """
         raise NotImplementedError
 
     def observed(self, batch: Batch) -> dict[str, Any]:
-        """The outcomes of the rows by name, [R, ...], as far as they are known. For ArviZ."""
+        """The outcomes of the rows by name, [R, ...], as far as they are known: for ArviZ."""
         return {name: column for name, column in batch.rows.items() if name == self.outcome}
 
     def outcomes(self, groups: Groups) -> np.ndarray | None:
-        """The outcomes of the rows, [n_rows, ...], on the scale of `predict`. For the report.
+        """The outcomes of the rows, [n_rows, ...], on the scale of `predict`: for the report.
 
-        None where there is no column that is known to be the outcome.
+        None if it is not known which column they are.
         """
         return groups.rows.get(self.outcome or "")
 
     def log_lik_by_outcome(
         self, theta: Float[Array, " D"], z_rows: Float[Array, "R M"], batch: Batch
     ) -> Named:
-        """The model's `log_lik`, [R], by name of the outcome. Traced. For ArviZ."""
+        """The log likelihood of each row, [R], by name of the outcome: for ArviZ. Traced."""
         return {self.outcome or "y": self.model.log_lik(theta, z_rows, batch)}
 
     # Results.
 
     def summary_rows(self, values: dict[str, Any]) -> dict[str, Any] | None:
-        """Draws of the globals as the rows of `summary`, [S] each, by name and in order.
+        """Draws of the globals as the rows of `summary`, [S] each, in order.
 
-        None for a row for every entry of the model's theta.
+        None if the rows are the entries of theta.
         """
         del values
         return None
 
-    def sections(self, names: Sequence[str], by: str) -> list[Section]:
-        """The rows of a summary, given by name, in parts that share a scale. For the report."""
-        del by
-        kinds = self.model.theta.parameters
-        found: dict[str, list[int]] = {}
+    def sections(self, names: Sequence[str]) -> list[Section]:
+        """The rows of a summary, given by name, in parts that share a scale: for the report."""
+        real = Section("Real parameters", [], "line")
+        positive = Section("Positive parameters", [], "from")
+        other = Section("Other parameters", [], "line")
         for i, name in enumerate(names):
-            constraint = kinds[name.split("[")[0]].constraint
-            real, positive = constraint is constraints.real, constraint is constraints.positive
-            found.setdefault("Real" if real else "Positive" if positive else "Other", []).append(i)
-        return [
-            Section(f"{kind} parameters", found[kind], "from" if kind == "Positive" else "line")
-            for kind in ("Real", "Positive", "Other")
-            if kind in found
-        ]
+            kind = self.model.theta.parameters[name.split("[")[0]].constraint
+            free, above = kind is constraints.real, kind is constraints.positive
+            (real if free else positive if above else other).rows.append(i)
+        return [section for section in (real, positive, other) if section.rows]
 
     def group_effects(
-        self,
-        sampled: Iterable[tuple[np.ndarray, dict[str, np.ndarray]]],
-        sizes: np.ndarray,
-        totals: bool,
-        quantiles: Sequence[float],
+        self, sampled: Iterable[Any], sizes: np.ndarray, totals: bool, quantiles: Sequence[float]
     ) -> Any:
-        """The table of `Posterior.group_effects`; `sampled` yields labels and draws in blocks."""
+        """The table of `Posterior.group_effects`; `sampled` is what `sample_blocks` yields."""
         del sampled, sizes, totals, quantiles
         raise ValueError("group_effects is for models made from formulas; use posterior.sample.")
 
     def describe(self) -> Description:
-        """What a report says about the model."""
+        """The words of a report about the model."""
         facts = [("Model", repr(self.model))]
         return Description(None, [], facts, [], "the outcome", False, False, False)
 
     def save(self, folder: Path, groups: Groups | None) -> None:
-        """Writes to the folder of a saved fit what `load` needs to do without the model."""
+        """Writes to the folder of a saved fit what `load` needs to rebuild the model."""
         del folder, groups
 
 

@@ -1,4 +1,4 @@
-"""A fitted family with its model and data: which rows each method of a posterior works on."""
+"""A fitted family with its model and data: chooses the rows that each method of a posterior uses."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -25,11 +25,11 @@ from ramify.posterior.matching import (
     without_rows,
 )
 
-_RESAMPLED = 16  # of how many local draws one is chosen, unless asked otherwise
+_RESAMPLED = 16  # most local draws of which one is chosen, by default
 
 
 class Fitted:
-    """What a posterior stands on; see `Posterior` for the attributes."""
+    """The base of `Posterior`, which documents the attributes."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Fitted:
         notes: Mapping[str, Any] | None = None,
         source: Source | None = None,
     ):
-        """Checks that all belong together; `source` stands in for the groups of a loaded fit."""
+        """Checks that all belong together; `source` replaces the groups of a loaded fit."""
         if groups is not None:
             source = source_of(groups)
         if source is None:
@@ -67,9 +67,8 @@ class Fitted:
 
     def _local_draws(self, asked: int | None) -> int:
         if asked is None:
-            raised = bool(
-                self.notes.get("local_draws_raised")
-            )  # groups needed more, or a user said so
+            # True where groups needed more draws, or the user asked for them.
+            raised = bool(self.notes.get("local_draws_raised"))
             return self.local_draws if raised else min(self.local_draws, _RESAMPLED)
         if asked < 1 or (asked > 1 and method_of(self.family) == "joint"):
             raise ValueError(
@@ -79,7 +78,7 @@ class Fitted:
         return asked
 
     def _for_locals(self, groups: Groups | None, K: int) -> Groups:
-        """Groups whose z to draw: with their rows, unless the family has no use for them."""
+        """Groups whose z to draw, with their rows if the family uses them."""
         needs_rows = K > 1 or not is_fixed(self.family)
         if groups is None and self.groups is None and not needs_rows:
             return unloaded(self._source)
@@ -100,7 +99,7 @@ class Fitted:
         return groups
 
     def _default(self, groups: Any) -> Groups:
-        """The groups asked for (a table, where the model reads tables), or the fit's."""
+        """The given groups, or those of a given table; by default the fit's."""
         if groups is not None and not isinstance(groups, Groups):
             groups = prediction.read(self._source, self.adapter, groups, "groups", outcomes=True)
         if groups is None and self.groups is None:
@@ -119,19 +118,11 @@ class Fitted:
 
     def _record(self) -> FitRecord:
         """What to save of the fit."""
-        return FitRecord(
-            family=self.family,
-            theta=describe_space(self.model.theta),
-            z=describe_space(self.model.z),
-            local_draws=self.local_draws,
-            history=self.history,
-            notes=self.notes,
-            by=self.by,
-            labels=self.labels,
-            rows=self._source.rows,
-            group=self._source.group,
-            n_rows=None if self.groups is None else self.groups.n_rows,
-        )
+        theta, z = describe_space(self.model.theta), describe_space(self.model.z)
+        n_rows = None if self.groups is None else self.groups.n_rows
+        columns = self._source.rows, self._source.group, n_rows
+        own = self.family, self.history, self.labels, self.by
+        return FitRecord(*own, theta, z, *columns, self.local_draws, self.notes)
 
     def _check_bytes(self, draws: int, N: int, max_bytes: int | float | None) -> None:
         sizes = lambda space: sum(int(np.prod(p.shape)) for p in space.parameters.values())

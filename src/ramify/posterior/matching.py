@@ -20,7 +20,7 @@ Columns = dict[str, tuple[tuple[int, ...], str]]  # name -> shape of an element,
 
 
 class Source(NamedTuple):
-    """What a fit remembers of its data when the data themselves are gone."""
+    """What a fit keeps of its data when the data are not loaded."""
 
     by: str
     labels: Shaped[np.ndarray, " N"]
@@ -29,7 +29,7 @@ class Source(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Groups that are treated alike: rows to condition on, rows of interest, and by which family.
+    """Groups that are treated alike: rows to condition on, rows to predict, and the family.
 
     Both data sets have the same groups in the same order.
     """
@@ -40,7 +40,7 @@ class Part(NamedTuple):
 
 
 def source_of(groups: Groups) -> Source:
-    """What to remember of a data set."""
+    """The `Source` of a data set."""
     columns = lambda c: {n: (v.shape[1:], v.dtype.str) for n, v in c.items()}
     return Source(groups.by, groups.labels, columns(groups.rows), columns(groups.group))
 
@@ -100,7 +100,7 @@ def check_columns(
 
 
 def without_rows(source: Source, groups: Groups, *, columns: bool = True) -> Groups:
-    """The same groups with no rows to condition on (and no row columns, where nobody will look)."""
+    """The same groups without rows; without row columns too if `columns` is False."""
     rows = {n: np.zeros((0, *shape), kind) for n, (shape, kind) in source.rows.items()}
     return replace(
         groups,
@@ -111,7 +111,7 @@ def without_rows(source: Source, groups: Groups, *, columns: bool = True) -> Gro
 
 
 def unloaded(source: Source) -> Groups:
-    """The groups of a fit whose data are gone: labels and numbers, no rows and no columns."""
+    """The groups of a fit whose data are not loaded: labels and numbers only."""
     N = len(source.labels)
     sizes, none = np.zeros(N, np.int64), np.zeros(0, np.int64)
     return Groups(source.by, source.labels, sizes, {}, {}, np.arange(N), none)
@@ -183,10 +183,10 @@ def _part(
 def _population(
     source: Source, adapter: Adapter, family: Family, mine: np.ndarray, at: Groups
 ) -> Part | None:
-    """The groups of `at` about which nothing is known.
+    """The groups of `at` without any rows to condition on.
 
-    A network may never have seen a group without rows, so there p(z | theta, u_i) is solved for
-    instead, which is exact where it is Gaussian.
+    A network may never have seen a group without rows, so p(z | theta, u_i) is solved for instead,
+    which is exact if it is Gaussian.
     """
     if not mine.any():
         return None
@@ -204,7 +204,7 @@ def _some(groups: Groups, mine: np.ndarray) -> Groups:
 
 
 def _with_group_columns(source: Source, at: Groups, other: Mapping[str, np.ndarray]) -> Groups:
-    """`at` with every group column of the fit: its own, or else the other's, each [N_at, ...]."""
+    """`at` with every group column of the fit: its own, or else those of `other`, [N_at, ...]."""
     for name in source.group:
         if name not in at.group and name not in other:
             raise ValueError(
@@ -219,7 +219,7 @@ def _with_group_columns(source: Source, at: Groups, other: Mapping[str, np.ndarr
 def _check_same_rows(
     family: Family, fitted: Groups | None, at: Groups, given: Groups | None
 ) -> None:
-    """Raises where groups are given other rows than those a table was fitted to."""
+    """Raises if groups are given other rows than those that a table was fitted to."""
     if fitted is None or given is None:
         return
     place = _positions(given, at)

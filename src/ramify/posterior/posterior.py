@@ -36,11 +36,12 @@ class Posterior(Fitted):
     Data passed to a method are matched to those of the fit by label. A draw of group i depends on
     the seed, the number of the draw and the group, not on which other groups are asked for. Where
     the fit used K > 1 local draws, so do draws of z: each is one of K, chosen by importance weight.
-    By default of at most 16, since a group's own error, of order 1/K, does not add up over groups
-    as it does in theta, or of the fit's K where it had to be raised; `local_draws=` asks for another.
+    Default: min(K, 16), or K if the fit had to raise it; `local_draws=` asks for another. 16 are
+    enough, since the error of a group, of order 1/K, does not accumulate over groups as in theta.
 
     Attributes:
         model: the model.
+        adapter: reads tables for the model and names its results.
         family: the fitted family.
         groups: the data of the fit; None in a fit that was loaded from a file.
         labels: labels of the groups of the fit, [N].
@@ -50,7 +51,7 @@ class Posterior(Fitted):
     """
 
     def __repr__(self) -> str:
-        """What was fitted and how, and whatever should worry the reader, in words."""
+        """What was fitted and how, and warnings, in words."""
         D, M, N = self.model.theta.size, self.model.z.size, len(self.labels)
         sizes = f"N = {N:,} groups, D = {D}, M = {M}, K = {self.local_draws}"
         covariance = f'"{covariance_of(self.family)}"' if covariance_of(self.family) else ""
@@ -206,10 +207,10 @@ class Posterior(Fitted):
         """A table of mean, sd and quantiles of every global, constrained, by name.
 
         Those of real parameters are exact, from the Gaussian q(theta); the others come from draws.
-        Columns `ess` and `k_hat` say how far each mean can be relied upon: so many independent draws
-        of the posterior would tell it as well, and above 0.7 it can't be trusted. A fit on small data
-        weighs its draws of theta and has them anyway; `check=True` weighs some draws for any other
-        fit, which takes seconds (`diagnose` says what to make of it).
+        Columns `ess` and `k_hat` say how reliable each mean is: `ess` independent draws would give it
+        the same accuracy, and above a `k_hat` of 0.7 it can't be trusted. Fits on small data have
+        weighted draws of theta and always show them; `check=True` weighs some draws for other fits,
+        which takes seconds (see also `diagnose`).
         """
         table = summarise_theta(self.family, self.adapter, quantiles, draws, seed)
         if not check or "ess" in table.columns:
@@ -261,8 +262,8 @@ class Posterior(Fitted):
         """The paper's train ELBO: E_q[log p(y, z, theta) - log q(z, theta)], in nats.
 
         With `local_draws=K` each group's term is the importance-weighted bound on
-        log p(y_i | theta), which rises to it as K grows. The default is the paper's K = 1, however
-        the fit was made.
+        log p(y_i | theta), which converges to it as K grows. The default is the paper's K = 1,
+        whatever the fit used.
 
         Args:
             groups: the data; those of the fit by default.
@@ -291,9 +292,9 @@ class Posterior(Fitted):
         - "per_group": log mean_k [p(theta^k) / q(theta^k) prod_i mean_l w_il], where w_il are the
           weights p(y_i, z_il | theta^k) / q(z_il | theta^k) of `local_draws` local draws. The
           groups' weights are averaged before they are multiplied: also a lower bound on average,
-          and tight. All draws of theta share the groups' noise, which `se` counts in.
+          and tight. All draws of theta share the groups' noise, which `se` includes.
         - "mean_likelihood", what the paper's printed values suggest:
-          log mean_k p(y | z^k, theta^k). No estimate of the evidence: it has seen the data.
+          log mean_k p(y | z^k, theta^k). Not an estimate of the evidence, since the draws have seen y.
         """
         groups = self._for_metrics(groups)
         key = jax.random.key(seed)
@@ -368,7 +369,7 @@ class Posterior(Fitted):
         return data_tree(tree, axes, method_of(self.family))
 
     def _of_rows(self, data: Groups, draws: int, seed: int) -> dict[str, Named]:
-        """What ArviZ keeps for each draw and row: new outcomes, where there are any, and densities."""
+        """ArviZ's groups with a value for each draw and row: new outcomes and log likelihoods."""
         name, predicted = self.adapter.outcome, {}
         if self.model.can_simulate and name is not None:
             predicted = {name: self.predict(data, data, draws, seed, summary=False)}

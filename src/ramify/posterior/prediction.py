@@ -32,8 +32,8 @@ def read(
 ) -> Groups:
     """A table as groups, with those of the fit's columns that it has.
 
-    `row_order` says where in the table a row is; for Groups, where it is stored. `outcomes`: whether
-    rows are to be conditioned on, which some models read in another way.
+    `row_order` is the position of each row in the table, or in the Groups. `outcomes` says whether the
+    rows are to be conditioned on, which some adapters read differently.
     """
     if isinstance(table, Groups):
         groups = replace(table, row_order=np.arange(table.n_rows))
@@ -60,7 +60,7 @@ def nothing(table: Any, names: Sequence[str] | None, draws: int, categories: int
 
 
 def categories_of(adapter: Adapter, kind: str) -> list[str]:
-    """Names of what a prediction has a number for each of; none where it is of the outcome."""
+    """Names of the categories of a prediction; [] if it is one number."""
     if kind not in get_args(Kind):
         known = ", ".join(f'"{name}"' for name in get_args(Kind))
         raise ValueError(f"predict expected kind to be one of {known}; got {kind!r}.")
@@ -105,7 +105,7 @@ def _traced(adapter: Adapter, source: Source, part: Part, kind: Kind) -> Any:
 
 
 class Task(NamedTuple):
-    """A prediction: what to draw, for which groups, with rows numbered as the result is to be."""
+    """A prediction: what to draw and for which groups; rows are numbered in the order of the result."""
 
     adapter: Adapter
     family: Family

@@ -55,7 +55,7 @@ class Summary:
         return {column: float(values[row]) for column, values in self.columns.items()}
 
     def __repr__(self) -> str:
-        """The table as text; each column has the digits that its row's sd calls for."""
+        """The table as text; the digits of a row follow its sd."""
         digits = [_digits(sd) for sd in self.columns["sd"]]
         body = [
             [name, *(f"{self.columns[c][i]:.{_DIGITS.get(c, digits[i])}f}" for c in self.columns)]
@@ -145,7 +145,7 @@ def _of_draws(
 def reliability(
     values: Float64[np.ndarray, "S n"], weight: Float64[np.ndarray, " S"]
 ) -> dict[str, Float64[np.ndarray, " n"]]:
-    """How far the weighted mean of each column can be relied upon.
+    """How reliable the weighted mean of each column is.
 
     `ess` is the number of independent draws that would give it the same standard error, and `k_hat`
     the shape of the tail of |value - mean| times its weight: above 0.7 the mean can't be trusted.
@@ -175,7 +175,7 @@ def _exact(mean: np.ndarray, sd: np.ndarray, quantiles: Sequence[float]) -> np.n
 def _from_draws(
     values: np.ndarray, quantiles: Sequence[float], weight: np.ndarray | None = None
 ) -> np.ndarray:
-    """[statistics, entries] of draws [S, ...], weighted if so told."""
+    """[statistics, entries] of draws [S, ...], weighted or not."""
     flat = values.reshape(len(values), -1)
     if weight is None:
         levels = np.quantile(flat, np.asarray(quantiles, np.float64), axis=0)
@@ -191,7 +191,7 @@ def _digits(sd: float) -> int:
 
 
 def words(notes: Mapping[str, Any], history: Mapping[str, np.ndarray]) -> list[str]:
-    """Lines for a reader: how the fit was made, where it got, what may be wrong with it."""
+    """Lines about a fit: how it was made, its ELBO, and warnings."""
     lines = []
     if notes.get("why", "as asked") != "as asked":
         lines.append(f"chosen because {notes['why']}")
@@ -205,7 +205,7 @@ def words(notes: Mapping[str, Any], history: Mapping[str, np.ndarray]) -> list[s
 
 
 def worries(notes: Mapping[str, Any]) -> list[str]:
-    """What a fit's notes say may be wrong with it, in words."""
+    """Warnings from a fit's notes, in words."""
     lines = []
     left = float(notes.get("left_sds", 0.0))
     if notes.get("converged") is False and not left <= 0.5:

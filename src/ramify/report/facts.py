@@ -1,6 +1,6 @@
-"""What a report says about groups and predictions, as arrays: no figures and no text here.
+"""The numbers of a report about groups and predictions; no figures and no text.
 
-Everything is bounded: past some rows a random part of the groups stands for all, and says so.
+The work is bounded: with many rows a random sample of the groups stands for all.
 """
 
 from typing import Any, NamedTuple
@@ -30,7 +30,7 @@ JUDGED = 10_000  # most rows of the check of calibration
 
 
 class Effects(NamedTuple):
-    """What varies by group: a rough centre for all groups, draws of those that are to be shown.
+    """Effects of the groups: a rough centre for all, statistics of draws for those shown.
 
     Attributes:
         names: of the effects, E.
@@ -54,7 +54,7 @@ class Effects(NamedTuple):
 
 
 class Shrinkage(NamedTuple):
-    """Of some groups, the mean of their own rows and that of the posterior for the same rows."""
+    """For some groups, the mean of their rows and the posterior mean for the same rows."""
 
     labels: Shaped[np.ndarray, " G"]
     sizes: Int64[np.ndarray, " G"]
@@ -64,7 +64,7 @@ class Shrinkage(NamedTuple):
 
     @property
     def alike(self) -> bool:
-        """Whether all groups are of about one size, so that size explains nothing."""
+        """Whether all groups have about the same size."""
         return bool(self.sizes.max() < 1.5 * self.sizes.min())
 
 
@@ -73,9 +73,9 @@ class Calibration(NamedTuple):
 
     Attributes:
         observed: outcomes, [n].
-        draws: predicted outcomes, [S, n]; where outcomes are yes or no, maybe their probabilities.
-        held_out: whether each group saw its other rows only.
-        binary: whether outcomes are yes or no.
+        draws: predicted outcomes, [S, n]; for binary outcomes, or their probabilities.
+        held_out: whether each group was conditioned on its other rows only.
+        binary: whether outcomes are 0 or 1.
     """
 
     observed: Float64[np.ndarray, " n"]
@@ -85,7 +85,7 @@ class Calibration(NamedTuple):
 
 
 def effects_of(posterior: Posterior, groups: Groups, draws: int, seed: int) -> Effects:
-    """Ranks all groups by their centres, and draws those that pictures will show."""
+    """Ranks all groups by their centres, and draws the effects of those that figures show."""
     groups = some_groups(groups, RANKED, seed)
     N = len(groups)
     centre = _centres(posterior, groups) if N > FEW else None
@@ -132,7 +132,7 @@ def _centre_block(known: Conditioned, adapter: Adapter) -> dict[str, Array]:
 
 
 def chosen(centre: Float64[np.ndarray, " N"]) -> Int64[np.ndarray, " G"]:
-    """Positions of the groups that a caterpillar shows, by rank: a fifth from each end, and between."""
+    """Positions of the groups in a caterpillar plot: a fifth from each end, others evenly between."""
     order = np.argsort(centre, kind="stable")
     if len(order) <= FEW:
         return order
@@ -143,7 +143,7 @@ def chosen(centre: Float64[np.ndarray, " N"]) -> Int64[np.ndarray, " G"]:
 
 
 def some_groups(groups: Groups, rows: int, seed: int) -> Groups:
-    """All groups, or a random part of them with about that many rows, in their order."""
+    """All groups, or a random sample of them with about that many rows, in their order."""
     if groups.n_rows + len(groups) <= rows:
         return groups
     order = np.random.default_rng(seed).permutation(len(groups))
@@ -160,10 +160,10 @@ def _flat(posterior: Posterior, z: dict[str, np.ndarray]) -> tuple[list[str], np
 
 
 def outcome_of(posterior: Posterior, groups: Groups) -> Float64[np.ndarray, " n_rows"] | None:
-    """The observed outcomes in the order of the groups' rows, as `predict` would draw them.
+    """The observed outcomes in the order of the groups' rows, on the scale of `predict`.
 
-    None where the model can't simulate, where an outcome is not one number, or where it can't be told
-    which column it is: the one that the likelihood asks for and `simulate` does not.
+    None if the model can't simulate, if an outcome is not one number, or if the outcome's column is
+    unknown: it is the one that the likelihood reads and `simulate` does not.
     """
     if not posterior.model.can_simulate or not groups.n_rows:
         return None
@@ -174,7 +174,7 @@ def outcome_of(posterior: Posterior, groups: Groups) -> Float64[np.ndarray, " n_
 
 
 def _told(posterior: Posterior, groups: Groups) -> str | None:
-    """The one column that the likelihood needs and simulate does not, found by tracing them."""
+    """The one column that the likelihood reads and `simulate` does not, found by tracing both."""
     model, batch, key = posterior.model, example(groups), jax.random.key(0)
     theta = jax.ShapeDtypeStruct((model.theta.size,), posterior.family.theta.mean.dtype)
     z = jax.ShapeDtypeStruct((2, model.z.size), theta.dtype)
@@ -197,7 +197,7 @@ def _told(posterior: Posterior, groups: Groups) -> str | None:
 def shrinkage_of(
     posterior: Posterior, groups: Groups, observed: np.ndarray, draws: int, seed: int
 ) -> Shrinkage:
-    """Raw means of groups of all sizes, beside the mean of the posterior's outcomes for their rows."""
+    """Raw means of groups of all sizes, and the posterior means for the same rows."""
     order = np.argsort(groups.sizes, kind="stable")
     order = order[groups.sizes[order] > 0]
     chosen = order[np.unique(np.linspace(0, len(order) - 1, SHRUNK).round().astype(int))]
@@ -216,7 +216,7 @@ def shrinkage_of(
 def calibration_of(
     posterior: Posterior, groups: Groups, observed: np.ndarray, draws: int, seed: int
 ) -> Calibration:
-    """Half of each group's rows predicted from the other half, where the family can do that."""
+    """Predicts half of each group's rows from the other half, if the family can."""
     some = some_groups(groups, JUDGED, seed)
     own, held_out = _rows_of(groups, some, observed), False
     at, given = some, None if is_fixed(posterior.family) else some
@@ -224,7 +224,7 @@ def calibration_of(
         given, at = some.split(0.5, seed)
         own, held_out = own[np.isin(some.row_order, at.row_order)], True
     binary = bool(np.isin(observed, (0, 1)).all())
-    # Bins of predicted probability pick out what is extreme by chance: little of that may be left.
+    # Bins by predicted probability select extremes of Monte Carlo noise, so it must be small.
     exact = binary and posterior.adapter.describe().means
     kind, draws = ("mean", draws) if exact else ("response", 4 * draws if binary else draws)
     drawn = np.asarray(

@@ -1,7 +1,7 @@
 """The figures of a report as Plotly's own JSON, {"data": ..., "layout": ...}.
 
-Colours are names of the style sheet's variables, `var(--blue)`: the page's script fills in what they
-are in light, dark and print. Labels are escaped, since Plotly reads a little HTML in texts.
+Colours are variables of the style sheet, such as `var(--blue)`; the page's script fills them in for
+light, dark and print. Labels are escaped, since Plotly interprets some HTML in texts.
 """
 
 import html
@@ -42,8 +42,20 @@ def figure(data: list[dict[str, Any]], x: Any, y: Any, **layout: Any) -> Figure:
     return {"data": data, "layout": own}
 
 
+def _bars(x: Any, y: Any, hover: str) -> dict[str, Any]:
+    """Blue bars."""
+    look = {"marker": {"color": "var(--blue)"}, "hovertemplate": f"{hover}<extra></extra>"}
+    return {"type": "bar", "x": x, "y": y, **look}
+
+
+def _scatter(mode: str, x: Any, y: Any, look: dict[str, Any]) -> dict[str, Any]:
+    """Lines or markers; those without a text of their own ignore the pointer."""
+    quiet = {} if "hovertemplate" in look else {"hoverinfo": "skip"}
+    return {"type": "scatter", "mode": mode, "x": x, "y": y, **quiet, **look}
+
+
 def sizes(counts: np.ndarray, by: str) -> Figure | None:
-    """Histogram of rows per group, in growing bins where they are heavy-tailed; None if all alike."""
+    """Histogram of rows per group, log-spaced if heavy-tailed; None if all sizes are equal."""
     if counts.min() == counts.max():
         return None
     top, middle = int(counts.max(initial=1)), float(np.median(counts))
@@ -57,35 +69,26 @@ def sizes(counts: np.ndarray, by: str) -> Figure | None:
     names = [
         str(a) if b - a == 1 else f"{a}–{b - 1}" for a, b in zip(edges[:-1], edges[1:], strict=True)
     ]
-    bars = {
-        "type": "bar",
-        "x": names,
-        "y": found.tolist(),
-        "marker": {"color": "var(--blue)"},
-        "hovertemplate": "%{x} rows: %{y:,} groups<extra></extra>",
-    }
+    bars = _bars(names, found.tolist(), "%{x} rows: %{y:,} groups")
     x = {"title": f"rows in a group ({text(by)})", "type": "category", "nticks": 12}
     return figure([bars], x, "groups", bargap=0.06, height=280)
 
 
 def trace(history: dict[str, np.ndarray]) -> Figure | None:
-    """The ELBO by step; the vertical axis leaves out a poor start."""
+    """The ELBO by step; a poor start is below the axis."""
     elbo = np.asarray(history.get("elbo", []), np.float64)
     if len(elbo) < 2:
         return None
     step = np.asarray(history.get("step", np.arange(1, len(elbo) + 1)), np.float64)
     parts = np.array_split(np.arange(len(elbo)), min(len(elbo), POINTS))
     mean = lambda values: shorten([values[p].mean() for p in parts], 8)
-    few = len(elbo) <= 60
-    line = {
-        "type": "scatter",
-        "mode": "lines+markers" if few else "lines",
-        "x": mean(step),
-        "y": mean(elbo),
+    look = {
         "line": {"color": "var(--blue)", "width": 2},
         "marker": {"size": 7},
         "hovertemplate": "step %{x:,.0f}<br>%{y:,.2f} nats<extra></extra>",
     }
+    mode = "lines+markers" if len(elbo) <= 60 else "lines"
+    line = _scatter(mode, mean(step), mean(elbo), look)
     later = elbo[np.isfinite(elbo)][len(elbo) // 4 :]
     low, high = float(later.min()), float(elbo.max())
     room = max(0.08 * (high - low), 1e-6 * abs(high), 0.05)
@@ -96,46 +99,29 @@ def trace(history: dict[str, np.ndarray]) -> Figure | None:
 def forest(names: list[str], columns: dict[str, np.ndarray], zero: str) -> Figure:
     """Means with 50% and 90% intervals, one line a parameter.
 
-    `zero` says what the axis must show: "line" marks zero where it is in range, "from" begins there,
-    "unit" runs from -1 to 1.
+    For `zero` see `models.adapter.Section`.
     """
     place = list(range(len(names)))[::-1]
-    bar = lambda low, high, width: {
-        "type": "scatter",
-        "mode": "lines",
-        "x": shorten(
-            np.stack([columns[low], columns[high], np.full(len(names), np.nan)], 1).ravel()
-        ),
-        "y": [v for p in place for v in (p, p, None)],
-        "line": {"color": "var(--blue)", "width": width},
-        "hoverinfo": "skip",
-    }
+    rows = [v for p in place for v in (p, p, None)]
+    bars = []
+    for low, high, width in (("q5", "q95", 2), ("q25", "q75", 6)):
+        look = {"line": {"color": "var(--blue)", "width": width}}
+        bars.append(_scatter("lines", _joined(columns[low], columns[high]), rows, look))
     said = np.stack([columns[c] for c in ("sd", "q5", "q95")], 1)
-    dots = {
-        "type": "scatter",
-        "mode": "markers",
-        "x": shorten(columns["mean"]),
-        "y": place,
+    ring = {"color": "var(--paper)", "size": 9, "line": {"color": "var(--blue)", "width": 2}}
+    look = {
         "text": [text(n) for n in names],
         "customdata": [shorten(row) for row in said],
-        "marker": {
-            "color": "var(--paper)",
-            "size": 9,
-            "line": {"color": "var(--blue)", "width": 2},
-        },
+        "marker": ring,
         "hovertemplate": "<b>%{text}</b><br>mean %{x:.4g}, sd %{customdata[0]:.3g}<br>"
         "90%: %{customdata[1]:.4g} to %{customdata[2]:.4g}<extra></extra>",
     }
-    x = {
-        "title": "",
-        "automargin": False,
-        "range": _reach(columns, zero),
-        "zeroline": zero != "from",
-    }
+    dots = _scatter("markers", shorten(columns["mean"]), place, look)
+    x = {"title": "", "automargin": False, "range": _reach(columns, zero)}
+    x["zeroline"] = zero != "from"
     ticks = [_short(n) for n in names]
     y = {"tickvals": place, "ticktext": ticks, "range": [-0.7, len(names) - 0.3], "showgrid": False}
-    height = 48 + 34 * len(names)
-    return figure([bar("q5", "q95", 2), bar("q25", "q75", 6), dots], x, y, height=height)
+    return figure([*bars, dots], x, y, height=48 + 34 * len(names))
 
 
 def _reach(columns: dict[str, np.ndarray], zero: str) -> list[float]:
@@ -157,7 +143,7 @@ def _short(name: str) -> str:
 
 
 def caterpillar(effects: Effects, which: int, title: str, centre: float) -> Figure:
-    """Groups in the order of one effect, each with its 90% interval; `centre` is what they vary about."""
+    """Groups sorted by one effect, each with its 90% interval; `centre` is the reference line."""
     mean, low, high = (a[:, which] for a in (effects.mean, effects.low, effects.high))
     own = np.searchsorted(effects.drawn, chosen(effects.centre[:, which]))
     own = own[np.argsort(mean[own], kind="stable")]
@@ -171,63 +157,37 @@ def caterpillar(effects: Effects, which: int, title: str, centre: float) -> Figu
     ):
         at = np.flatnonzero(part)
         i = own[at]
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": name,
-                "x": at.tolist(),
-                "y": shorten(mean[i]),
-                "error_y": {
-                    "type": "data",
-                    "symmetric": False,
-                    "array": shorten(high[i] - mean[i]),
-                    "arrayminus": shorten(mean[i] - low[i]),
-                    "width": 0,
-                    "thickness": 1.5,
-                    "color": colour,
-                },
-                "marker": {"color": colour, "size": 5 if len(own) > 60 else 7},
-                "text": [text(label) for label in labels[i]],
-                "customdata": [
-                    [int(sizes[j]), int(ranks[j]), *shorten([low[j], high[j]])] for j in i
-                ],
-                "hovertemplate": "<b>%{text}</b>, rank %{customdata[1]:,}<br>mean %{y:.3g}, 90%: "
-                "%{customdata[2]:.3g} to %{customdata[3]:.3g}<br>%{customdata[0]:,} rows<extra></extra>",
-            }
-        )
+        above, below = shorten(high[i] - mean[i]), shorten(mean[i] - low[i])
+        bars = {"type": "data", "symmetric": False, "array": above, "arrayminus": below}
+        look = {
+            "name": name,
+            "error_y": {**bars, "width": 0, "thickness": 1.5, "color": colour},
+            "marker": {"color": colour, "size": 5 if len(own) > 60 else 7},
+            "text": [text(label) for label in labels[i]],
+            "customdata": [[int(sizes[j]), int(ranks[j]), *shorten([low[j], high[j]])] for j in i],
+            "hovertemplate": "<b>%{text}</b>, rank %{customdata[1]:,}<br>mean %{y:.3g}, 90%: "
+            "%{customdata[2]:.3g} to %{customdata[3]:.3g}<br>%{customdata[0]:,} rows<extra></extra>",
+        }
+        traces.append(_scatter("markers", at.tolist(), shorten(mean[i]), look))
     x = {"title": "groups, in order", "showticklabels": False, "showgrid": False}
     line = _across(centre)
     return figure(traces, x, text(title), height=400, showlegend=True, legend=LEGEND, shapes=[line])
 
 
 def spread(effects: Effects, which: int, title: str) -> Figure:
-    """Histogram of all groups' means: what a caterpillar of some of them leaves out."""
+    """Histogram of the means of all groups, of which a caterpillar shows some."""
     found, edges = np.histogram(effects.centre[:, which], 40)
     middle = (edges[:-1] + edges[1:]) / 2
-    bars = {
-        "type": "bar",
-        "x": shorten(middle),
-        "y": found.tolist(),
-        "marker": {"color": "var(--blue)"},
-        "hovertemplate": "around %{x:.3g}: %{y:,} groups<extra></extra>",
-    }
+    bars = _bars(shorten(middle), found.tolist(), "around %{x:.3g}: %{y:,} groups")
     return figure([bars], f"posterior mean of {text(title)}", "groups", bargap=0.06, height=240)
 
 
 def shrinkage(found: Shrinkage, outcome: str) -> Figure:
-    """Raw means and posterior means of groups by their size, joined: who is pulled, and how far."""
+    """Raw means joined to posterior means of groups, by size."""
     n, x = _places(found)
-    nothing = np.full(len(n), np.nan)
-    lines = {
-        "type": "scatter",
-        "mode": "lines",
-        "x": shorten(np.stack([n, n, nothing], 1).ravel()),
-        "y": shorten(np.stack([found.raw, found.posterior, nothing], 1).ravel()),
-        "line": {"color": "var(--grey)", "width": 1},
-        "hoverinfo": "skip",
-        "showlegend": False,
-    }
+    grey = {"color": "var(--grey)", "width": 1}
+    ends = _joined(n, n), _joined(found.raw, found.posterior)
+    lines = _scatter("lines", *ends, {"line": grey, "showlegend": False})
     said = [
         [text(label), int(size), *shorten([raw, post])]
         for label, size, raw, post in zip(*found[:4], strict=True)
@@ -236,36 +196,29 @@ def shrinkage(found: Shrinkage, outcome: str) -> Figure:
         "<b>%{customdata[0]}</b>, %{customdata[1]:,} rows<br>own mean %{customdata[2]:.3g}, "
         "posterior %{customdata[3]:.3g}<extra></extra>"
     )
-    dots = lambda y, name, marker: {
-        "type": "scatter",
-        "mode": "markers",
-        "name": name,
-        "x": shorten(n),
-        "y": shorten(y),
-        "customdata": said,
-        "marker": marker,
-        "hovertemplate": hover,
-    }
+    own = {"customdata": said, "hovertemplate": hover}
+    dots = lambda y, name, marker: _scatter(
+        "markers", shorten(n), shorten(y), {"name": name, "marker": marker, **own}
+    )
     hollow = {"symbol": "circle-open", "size": 7, "color": "var(--orange)", "line": {"width": 1.5}}
     full = {"symbol": "circle", "size": 7, "color": "var(--blue)"}
-    data = [
-        lines,
-        dots(found.raw, "own mean", hollow),
-        dots(found.posterior, "posterior mean", full),
-    ]
-    y = f"mean of {text(outcome)}"
-    return figure(
-        data, x, y, shapes=[_across(found.everyone)], showlegend=True, legend=LEGEND, height=400
-    )
+    means = dots(found.raw, "own mean", hollow), dots(found.posterior, "posterior mean", full)
+    look = {"shapes": [_across(found.everyone)], "showlegend": True, "legend": LEGEND}
+    return figure([lines, *means], x, f"mean of {text(outcome)}", height=400, **look)
+
+
+def _joined(low: np.ndarray, high: np.ndarray) -> list[Any]:
+    """Pairs of ends as the coordinates of separate lines."""
+    return shorten(np.stack([low, high, np.full(len(low), np.nan)], 1).ravel())
 
 
 def _places(found: Shrinkage) -> tuple[np.ndarray, dict[str, Any]]:
-    """Where the groups of a picture of shrinkage stand, and the axis: by size, if sizes differ."""
+    """The x positions of groups in a shrinkage plot, and the axis: by size, if sizes differ."""
     sizes = found.sizes
     if found.alike:
         order = np.argsort(np.argsort(found.raw, kind="stable"))
         return order.astype(float), {"title": "groups, by their own mean", "showticklabels": False}
-    # Nudged, so that groups of one size do not hide each other; hovering tells the true size.
+    # Jittered, so that groups of one size do not hide each other; hovering shows the true size.
     n = sizes * np.exp(0.08 * np.random.default_rng(0).uniform(-1, 1, len(sizes)))
     x: dict[str, Any] = {"title": "rows in the group"}
     if n.max() > 8 * n.min():
@@ -283,15 +236,12 @@ def reliability(found: Calibration) -> Figure:
     share = np.array([found.observed[part].mean() for part in parts])
     n = np.array([len(part) for part in parts])
     half = 1.645 * np.sqrt(np.maximum(p * (1 - p), 1e-9) / n)
-    dots = {
-        "type": "scatter",
-        "mode": "markers",
-        "x": shorten(p),
-        "y": shorten(share),
+    look = {
         "customdata": n.tolist(),
         "marker": {"color": "var(--blue)", "size": 9},
         "hovertemplate": "predicted %{x:.1%}<br>observed %{y:.1%} of %{customdata:,} rows<extra></extra>",
     }
+    dots = _scatter("markers", shorten(p), shorten(share), look)
     top = float(min(1.0, 1.08 * max(p.max(), share.max())))
     bottom = float(max(0.0, min(p.min(), share.min()) - 0.08 * top))
     band = _band(p, p - half, p + half)
@@ -302,18 +252,12 @@ def reliability(found: Calibration) -> Figure:
 
 
 def pit(found: Calibration, seed: int = 0) -> Figure:
-    """Histogram of where outcomes fall among their predicted draws; flat where calibrated."""
+    """Histogram of the probability integral transform: flat where predictions are calibrated."""
     bins = 20 if len(found.observed) > 1000 else 10
     share, band = pit_shares(found, seed, bins)
     middle = (np.arange(bins) + 0.5) / bins
-    bars = {
-        "type": "bar",
-        "x": shorten(middle),
-        "y": shorten(share),
-        "width": 0.94 / bins,
-        "marker": {"color": "var(--blue)"},
-        "hovertemplate": "near the %{x:.0%} quantile: %{y:.1%} of rows<extra></extra>",
-    }
+    said = "near the %{x:.0%} quantile: %{y:.1%} of rows"
+    bars = {**_bars(shorten(middle), shorten(share), said), "width": 0.94 / bins}
     ends = np.array([0.0, 1.0])
     low, high = np.full(2, 1 / bins - band), np.full(2, 1 / bins + band)
     line = _line([0.0, 1.0], [1 / bins, 1 / bins])
@@ -334,12 +278,10 @@ def pit_shares(found: Calibration, seed: int, bins: int) -> tuple[np.ndarray, fl
 
 
 def _band(x: np.ndarray, low: np.ndarray, high: np.ndarray) -> list[dict[str, Any]]:
-    edge = {"type": "scatter", "mode": "lines", "x": shorten(x), "hoverinfo": "skip"}
-    line = {"width": 0, "color": "var(--orange)"}
-    return [
-        {**edge, "y": shorten(low), "line": line},
-        {**edge, "y": shorten(high), "line": line, "fill": "tonexty", "fillcolor": "var(--band)"},
-    ]
+    edge = {"line": {"width": 0, "color": "var(--orange)"}}
+    filled = {**edge, "fill": "tonexty", "fillcolor": "var(--band)"}
+    ends = (low, edge), (high, filled)
+    return [_scatter("lines", shorten(x), shorten(y), look) for y, look in ends]
 
 
 def _across(y: float) -> dict[str, Any]:
@@ -349,11 +291,11 @@ def _across(y: float) -> dict[str, Any]:
 
 def _line(x: list[float], y: list[float]) -> dict[str, Any]:
     line = {"color": "var(--orange)", "width": 2, "dash": "dash"}
-    return {"type": "scatter", "mode": "lines", "x": x, "y": y, "line": line, "hoverinfo": "skip"}
+    return _scatter("lines", x, y, {"line": line})
 
 
 def shorten(values: Any, digits: int = 5) -> list[Any]:
-    """Numbers with few digits, None where there is none: a page need not carry sixteen.
+    """Numbers with few digits, which keeps the page small; None for those that are not finite.
 
     Example:
         >>> shorten([1.23456789, float("nan"), 12345678.0])

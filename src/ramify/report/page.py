@@ -1,4 +1,4 @@
-"""Putting a report together: figures, words, style and scripts in one file."""
+"""Assembles a report: figures, words, style and scripts in one file."""
 
 import base64
 import gzip
@@ -37,7 +37,7 @@ def write_report(
     What was fitted, on what data, the trace, population effects, group sds and correlations, the
     groups, shrinkage, calibration, the diagnostics' verdict and the worst groups, and how to load
     the fit again. The page holds its own scripts (Plotly's, gzipped: about 2 MB) and its policy
-    forbids any request. With very many groups a random part of them is drawn, and the page says so.
+    forbids any request. With very many groups a random sample of them is shown, and the page says so.
 
     Args:
         posterior: the fit.
@@ -199,7 +199,7 @@ def _calibration_said(found: facts.Calibration) -> dict[str, str]:
 
 
 def _policy(*scripts: str) -> str:
-    """A content security policy: these scripts and no other, and no request to anywhere."""
+    """A content security policy that allows these scripts only, and no request."""
     digest = lambda s: base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()
     allowed = " ".join(f"'sha256-{digest(script)}'" for script in scripts)
     return (
@@ -209,7 +209,7 @@ def _policy(*scripts: str) -> str:
 
 
 def _json(drawn: dict[str, figures.Figure]) -> str:
-    """The figures for a script element, which no label can end: JSON may write < in other ways."""
+    """The figures for a script element; escaping < keeps a label from ending it."""
     return json.dumps(drawn, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 

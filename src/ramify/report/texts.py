@@ -25,7 +25,7 @@ _VERDICTS = {
 
 
 def title_of(posterior: Posterior) -> str:
-    """The formula, or what there is in place of one."""
+    """The title of the page."""
     return posterior.adapter.describe().title or f"Hierarchical model by {posterior.by}"
 
 
@@ -92,7 +92,7 @@ def trace_said(history: dict[str, np.ndarray]) -> str:
 def population_of(posterior: Posterior, summary: Summary) -> list[dict[str, Any]]:
     """The summary in parts that share a scale: titles, rows, rows shown, and what zero means."""
     names, found = np.array(summary.names, dtype=object), []
-    for section in posterior.adapter.sections(summary.names, posterior.by):
+    for section in posterior.adapter.sections(summary.names):
         rows = np.array(section.rows)
         shown = _comparable(rows, names, summary)
         found.append({"title": section.title, "rows": rows, "shown": shown, "zero": section.zero})
@@ -100,7 +100,7 @@ def population_of(posterior: Posterior, summary: Summary) -> list[dict[str, Any]
 
 
 def _comparable(rows: np.ndarray, names: np.ndarray, summary: Summary) -> np.ndarray:
-    """Leaves the intercept out of a picture in which it would flatten all the rest."""
+    """The rows without the intercept, if it would flatten the others in a figure."""
     reach = np.maximum(np.abs(summary["q5"]), np.abs(summary["q95"]))[rows]
     width = (summary["q95"] - summary["q5"])[rows]
     is_intercept = names[rows] == "Intercept"
@@ -112,7 +112,7 @@ def _comparable(rows: np.ndarray, names: np.ndarray, summary: Summary) -> np.nda
 
 
 def table_of(summary: Summary, rows: np.ndarray) -> dict[str, Any]:
-    """Some rows of the summary with as many digits as their sds call for."""
+    """Some rows of the summary, with digits according to their sds."""
     columns = [c for c in STATISTICS if c in summary.columns]
     found = []
     for i in rows[:LISTED]:
@@ -124,7 +124,7 @@ def table_of(summary: Summary, rows: np.ndarray) -> dict[str, Any]:
 
 
 def _number(column: str, value: float, digits: int) -> str:
-    """A cell: quantities with their sd's digits, an effective sample size whole, k-hat with two."""
+    """A cell: `ess` without decimals, `k_hat` with two, others with these digits."""
     digits = {"ess": 0, "k_hat": 2}.get(column, digits)
     return f"{value:,.{digits}f}".replace("-", "−")
 
@@ -140,7 +140,7 @@ def decimals(sd: float) -> int:
 
 
 def groups_said(shown: int, drawn: int, N: int) -> tuple[str, str]:
-    """What the caterpillar shows, and the histogram beside it."""
+    """Captions of the caterpillar plot and the histogram beside it."""
     who = f"All {N:,} groups" if drawn == N else f"{drawn:,} of the {N:,} groups, taken at random"
     tail = "with means and 90% intervals. Point at one (or tap it) for its label."
     if shown == drawn:
@@ -204,7 +204,7 @@ def cell(text: str, value: Any, bad: Any = False) -> dict[str, Any]:
 
 
 def again_of(posterior: Posterior, path: Path) -> dict[str, str]:
-    """How to load the fit: from the page's own folder, or one named fit in it, if it is there."""
+    """How to load the fit: from the page's folder or `fit` in it, if one holds a fit."""
     here = path.resolve().parent
     saved = [folder for folder in (here, here / "fit") if (folder / "fit.json").is_file()]
     folder = f"{saved[0].name if saved else 'fit'}/"

@@ -12,22 +12,20 @@ from jaxtyping import Array, Float
 
 from ramify.data.batch import Batch
 from ramify.data.groups import Groups
-from ramify.frontends.formula import results, saving
-from ramify.frontends.formula.formula import Formula, are_numbers
-from ramify.frontends.formula.priors import Priors, in_words
+from ramify.data.tables import as_table, in_zone
+from ramify.frontends.formula import saving
+from ramify.frontends.formula.formula import SD, Formula, are_numbers
+from ramify.frontends.formula.likelihoods import INVERSE
+from ramify.frontends.formula.priors import Priors, in_words, sd_name
 from ramify.frontends.formula.reading import read_rows
 from ramify.models.adapter import Adapter, Description, Section
 from ramify.models.parameters import Named
+from ramify.posterior.prediction import labelled, quantile_names
 
 
 @final
 class FormulaAdapter(Adapter):
-    """Reads tables for a `FormulaModel`, names its results and saves it.
-
-    Attributes:
-        formula: the formula of the model.
-        priors: its priors.
-    """
+    """Reads tables for a `FormulaModel`, names its results and saves it."""
 
     def __init__(self, model: Any):
         super().__init__(model)
@@ -40,15 +38,14 @@ class FormulaAdapter(Adapter):
         return read_rows(self.formula, table, what, outcomes=outcomes)
 
     def beside(self, at: Groups, group: Mapping[str, np.ndarray] | None) -> Groups:
-        """The rows with the group columns of their z, and `U_apart` where theirs are different.
+        """The rows with the group columns of their z, and `U_apart` where their own differ.
 
-        Rows read to predict have all their columns in X_all. There z only needs the U it was
-        conditioned on, and for a new group any U will do, since it is taken off again.
+        Rows to predict have all their columns in X_all: the U b inside z is taken off again, so
+        that any U will do for a new group.
         """
         size = len(self.formula.layout.grouped)
         if group is None and size and "U" not in at.group:
-            group = {"U": np.zeros((len(at), size), jnp.zeros(()).dtype)}
-            return replace(at, group={**at.group, **group})
+            return replace(at, group={"U": np.zeros((len(at), size), jnp.zeros(()).dtype)})
         if group is None or "U" not in at.group or "U" not in group:
             return at
         apart = np.repeat(at.group["U"] - group["U"], at.sizes, 0) + at.rows.get("U_apart", 0.0)
@@ -69,8 +66,23 @@ class FormulaAdapter(Adapter):
         return {**values, "Intercept": np.asarray(values["Intercept"], np.float64) + far}
 
     def named_theta(self, theta: Float[Array, " D"]) -> Named:
-        """The same of one theta, without the far part of the intercept."""
-        return results.user_scale(self.formula, self.model.theta.values(theta))
+        """The same of one theta; the intercept is less `Formula.far_intercept`."""
+        spec, layout, inside = self.formula, self.formula.layout, self.model.theta.values(theta)
+        b = inside["b"] if layout.common else jnp.zeros(0)
+        shift = layout.intercept_shift(b)
+        values: Named = {}
+        if layout.intercept:
+            near = layout.shift - spec.far_intercept
+            values["Intercept"] = near + layout.scale * (inside["intercept"] - shift)
+        effects = layout.coefficients(b)
+        values |= {name: effects[k] for k, name in enumerate(layout.common)}
+        values["sd"] = layout.deviations(SD * inside["sd"])
+        if "cor" in inside:
+            values["cor"] = inside["cor"] @ inside["cor"].T
+        values |= {name: spec.unit(name) * inside[name] for name in spec.family.parameters}
+        if "cutpoints" in values:
+            values["cutpoints"] = values["cutpoints"] + shift
+        return values
 
     def local_values(
         self, theta: Float[Array, " D"], z: Float[Array, "B M"], batch: Batch
@@ -81,27 +93,39 @@ class FormulaAdapter(Adapter):
 
     def entry_names(self, name: str, shape: Sequence[int]) -> list[str]:
         """The effects that vary by group."""
-        del name, shape
         return list(self.formula.layout.group)
 
     def categories(self, kind: str) -> list[str]:
         """The levels of an ordered response, where each has a probability of its own."""
-        if kind != "probability":
-            return []
-        if not self.formula.has_cutpoints:
+        if kind == "probability" and not self.formula.has_cutpoints:
             raise ValueError(
                 f"kind=\"probability\" is for likelihood='ordered'; for {self.formula.likelihood!r} "
                 'use kind="mean".'
             )
-        return [str(level) for level in self.formula.levels or ()]
+        return [str(x) for x in self.formula.levels or ()] if kind == "probability" else []
 
     def expected(
         self, kind: str, theta: Float[Array, " D"], z_rows: Float[Array, "R M"], batch: Batch
     ) -> Float[Array, "R *levels"]:
         """Each row's mean outcome ("mean"), linear predictor ("link") or its levels' probabilities."""
         inside = self.model.theta.values(theta)
-        one = lambda z, row: results.expected(self.formula, kind, inside, {"effects": z}, row)
+        one = lambda z, row: self._expected(kind, inside, {"effects": z}, row)
         return jax.vmap(one)(z_rows, batch.rows | batch.group_at_rows())
+
+    def _expected(self, kind: str, theta: Named, z: Named, row: Named) -> Float[Array, "*levels"]:
+        spec, layout, eta = self.formula, self.formula.layout, self.formula.predictor(theta, z, row)
+        if spec.link == "identity":
+            return layout.base - spec.origin + layout.scale * eta
+        if kind == "link":
+            centred = spec.has_cutpoints and "b" in theta
+            return eta + (layout.intercept_shift(theta["b"]) if centred else 0)
+        if spec.levels is not None and spec.has_cutpoints:
+            probability = spec.family.distribution(spec.link, eta, theta, row).probs
+            if kind == "probability":
+                return probability
+            numbers = spec.levels if are_numbers(spec.levels) else range(len(spec.levels))
+            return probability @ jnp.asarray(list(numbers), eta.dtype)
+        return INVERSE[spec.link](eta) * (row["trials"] if "trials" in row else 1.0)
 
     def observed(self, batch: Batch) -> dict[str, Any]:
         """The outcomes of the rows: numbers, or numbers of levels."""
@@ -116,23 +140,57 @@ class FormulaAdapter(Adapter):
         return np.asarray(levels, np.float64)[y.astype(int)]
 
     def summary_rows(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Draws of the globals by the names that a statistician gives them, in order."""
-        return results.summary_rows(values, self.formula)
+        """Draws of every parameter: effects, sds, correlations, then those of the likelihood."""
+        layout, by, levels = self.formula.layout, self.formula.by, self.formula.levels
+        found = {"Intercept": values["Intercept"]} if layout.intercept else {}
+        found |= {name: values[name] for name in layout.common}
+        found |= {sd_name(name, by): values["sd"][:, m] for m, name in enumerate(layout.group)}
+        if "cor" in values:
+            for i, first in enumerate(layout.group):
+                for j, second in enumerate(layout.group[:i]):
+                    found[f"cor({second}, {first} | {by})"] = values["cor"][:, i, j]
+        found |= {name: values[name] for name in ("sigma", "nu", "shape") if name in values}
+        if "cutpoints" in values and levels is not None:
+            for k, (low, high) in enumerate(zip(levels[:-1], levels[1:], strict=True)):
+                found[f"cutpoint({low}|{high})"] = values["cutpoints"][:, k]
+        return found
 
-    def sections(self, names: Sequence[str], by: str) -> list[Section]:
+    def sections(self, names: Sequence[str]) -> list[Section]:
         """Effects, sds, correlations, and parameters of the likelihood."""
-        del by
-        return results.sections(names, self.formula)
+        common = {"Intercept", *self.formula.layout.common}
+        rows: dict[str, list[int]] = {"effect": [], "sd": [], "cor": [], "family": []}
+        for i, name in enumerate(names):
+            kind = name.split("(")[0] if name.startswith(("sd(", "cor(")) else "family"
+            rows["effect" if name in common else kind].append(i)
+        found = [
+            Section("Population effects", rows["effect"], "line"),
+            Section(f"Standard deviations between groups ({self.formula.by})", rows["sd"], "from"),
+            Section("Correlations of group effects", rows["cor"], "unit"),
+            Section("Parameters of the likelihood", rows["family"], "line"),
+        ]
+        return [section for section in found if section.rows]
 
     def group_effects(
-        self,
-        sampled: Iterable[tuple[np.ndarray, dict[str, np.ndarray]]],
-        sizes: np.ndarray,
-        totals: bool,
-        quantiles: Sequence[float],
+        self, sampled: Iterable[Any], sizes: np.ndarray, totals: bool, quantiles: Sequence[float]
     ) -> Any:
-        """A table of the groups' effects: see `Posterior.group_effects`."""
-        return results.group_effects(self.formula, sampled, sizes, totals, quantiles)
+        """One row for each group: label, rows, and mean, sd and quantiles of each effect."""
+        spec, labels, parts = self.formula, [], []
+        for names, draws in sampled:
+            effects = draws["effects"]  # [S, B, M]
+            if totals:
+                zero = np.zeros_like(draws["sd"][:, 0])
+                population = [draws.get(name, zero) for name in spec.layout.group]
+                effects = effects + np.stack(population, 1)[:, None]
+            levels = np.quantile(effects, np.asarray(quantiles, np.float64), axis=0)
+            labels.append(names)
+            parts.append(np.stack([effects.mean(0), effects.std(0), *levels]))
+        table = np.concatenate(parts, 1)  # [statistics, N, M]
+        columns: dict[str, Any] = {"n": np.asarray(sizes)}
+        for m, effect in enumerate(spec.layout.group):
+            for i, statistic in enumerate(["mean", "sd", *quantile_names(quantiles)]):
+                columns[f"{effect}_{statistic}"] = table[i, :, m]
+        own = in_zone(spec.table, np.concatenate(labels), spec.zone)
+        return as_table(spec.table, labelled(spec.by, own, columns))
 
     def describe(self) -> Description:
         """The formula, its likelihood and its priors."""

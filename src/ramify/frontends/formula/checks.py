@@ -1,4 +1,4 @@
-"""What can be seen to be wrong with a design before any fit: errors, and warnings where a fit goes on."""
+"""Checks of a design before the fit: errors, and warnings where the fit can go on."""
 
 import warnings
 from typing import Any
@@ -13,9 +13,7 @@ from ramify.frontends.formula.text import FormulaText, error, place_of
 
 Matrix = Float[np.ndarray, "n P"]
 
-_FAR = (
-    20.0  # a group-level column further from zero than that, in sds, can't be told from a constant
-)
+_FAR = 20.0  # sds from zero: beyond, a group-level column can't be told from a constant
 # Columns of a model's groups.
 OWN = ("y", "X", "X_all", "W", "U", "U_apart", "offset", "trials", "weights")
 _LEVELS = 100  # of a category, if they are also more than a tenth of the rows
@@ -23,7 +21,7 @@ _ROWS = 1000  # of a linear program that looks for separation, to begin with
 
 
 def check_columns(parts: FormulaText, table: Any, used: list[str]) -> None:
-    """Raises where the formula names a column that the table has not, or the table has no rows."""
+    """Raises if the table lacks a column that the formula names, or has no rows."""
     for name in [*used, parts.by]:
         try:
             columns_of(table, [name])
@@ -45,7 +43,7 @@ def check_columns(parts: FormulaText, table: Any, used: list[str]) -> None:
 
 
 def check_categories(frame: Any) -> None:
-    """Raises where a category has so many levels that it must be something else."""
+    """Raises if a category has so many levels that it was hardly meant as one."""
     for name in frame.columns:
         count = len(getattr(frame[name].dtype, "categories", ()))
         if count > _LEVELS and count > len(frame) / 10:
@@ -64,7 +62,7 @@ def check_design(
     W: Float[np.ndarray, "n M"],
     family: Likelihood,
 ) -> None:
-    """Raises where the columns can't belong to a model."""
+    """Raises if no model can be made of these columns."""
     if not group.names:
         raise error(parts.text, place_of(parts.text, parts.by), "nothing varies by group")
     if family.support == "levels" and "Intercept" not in common.names:
@@ -107,7 +105,7 @@ def _check_constant(coding: Coding, matrix: Matrix) -> None:
 
 
 def check_response(name: str, y: Float[np.ndarray, " n"]) -> None:
-    """Raises where there is nothing to explain."""
+    """Raises if the response is constant."""
     if len(y) and np.ptp(y) == 0:
         hint = " Is the level misspelt?" if name.endswith("]") else ""
         raise ValueError(
@@ -117,10 +115,7 @@ def check_response(name: str, y: Float[np.ndarray, " n"]) -> None:
 
 
 def warn_of_separation(names: list[str], X: Matrix, y: Float[np.ndarray, " n"]) -> None:
-    """Warns where predictors tell a binary response perfectly, so that effects have no finite size.
-
-    The priors then decide how large they are, which a user should know.
-    """
+    """Warns if predictors separate a binary response perfectly: only the prior then limits effects."""
     yes = y == 1
     own = [k for k, name in enumerate(names) if name != "Intercept"]
     for k in own:
@@ -142,8 +137,8 @@ def warn_of_separation(names: list[str], X: Matrix, y: Float[np.ndarray, " n"]) 
 def separable(X: Matrix, yes: Bool[np.ndarray, " n"]) -> bool:
     """Whether some linear combination of columns is >= 0 for every yes and <= 0 for every no.
 
-    A linear program on some of the rows; those that its answer gets wrong are added, and where no
-    answer is left the response is not separable. So all rows count without all being in it.
+    A linear program on some of the rows. Rows that its solution gets wrong are added, until there are
+    none (separable) or no solution is left (not separable).
     """
     from scipy.optimize import linprog
 

@@ -1,7 +1,7 @@
-"""Design matrices by the `formulae` package, and all it takes to make them again for new rows.
+"""Design matrices by the `formulae` package, and the state needed to code new rows the same way.
 
-What a coding remembers (levels and contrasts of categories, knots, the constants of scale() and
-poly()) is kept as plain values, so that it can be written as JSON and read back without data.
+The state (levels and contrasts of categories, knots, the constants of scale() and poly()) is plain
+values, which can be written as JSON and read back without data.
 """
 
 import contextlib
@@ -26,10 +26,10 @@ _PLAIN = (
 
 
 class Coding(NamedTuple):
-    """One side of a formula, evaluated: the terms with all that they remember.
+    """One part of a formula, evaluated: its terms and their state.
 
     Attributes:
-        text: that side.
+        text: that part.
         terms: the coding library's terms, offsets included.
         names: of the columns, in order: `Intercept`, `x`, `kind[b]`, `x:kind[b]`, ...
         owners: the term that each column belongs to.
@@ -75,9 +75,9 @@ def variables(part: str, whole: str) -> list[str]:
 
 
 def check_by_row(part: str, whole: str) -> None:
-    """Raises where a part of a formula has a function of all rows, as a response may not.
+    """Raises if a part of a formula has a stateful function, such as scale(), as a response may not.
 
-    Its constants are those of the rows at hand: not of the fit's, once others are conditioned on.
+    Its constants would be those of the rows at hand, not those of the fit.
     """
     from formulae.transforms import TRANSFORMS
 
@@ -118,7 +118,7 @@ def code(part: str, whole: str, frame: Any) -> tuple[Coding, Float64[np.ndarray,
 
 
 def _unshare(terms: list[Any]) -> None:
-    """Gives each term components of its own: of a/b, a and a:b share one, and are coded differently."""
+    """Gives each term its own components: those of a/b share one, which they code differently."""
     for term in terms:
         if hasattr(term, "components"):
             term.components = copy.deepcopy(term.components)
@@ -134,13 +134,13 @@ def _check_names(part: str, names: list[str], matrix: Float64[np.ndarray, "n P"]
 
 
 def namespace() -> dict[str, Any]:
-    """What the calls of a formula may name."""
+    """The functions that a formula may call."""
     plain = {name: getattr(np, name) for name in _PLAIN}
     return {**plain, "np": SimpleNamespace(**plain)}
 
 
 def check_levels(coding: Coding, frame: Any, what: str) -> None:
-    """Raises where new rows have a category that the fit did not, or text in place of numbers."""
+    """Raises if new rows have a category that the fit has not seen, or text in place of numbers."""
     for name, kind in coding.kinds.items():
         now = "category" if hasattr(frame[name].dtype, "categories") else "number"
         if now != kind:
@@ -170,9 +170,9 @@ def _some(levels: list[Any]) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """The coding library at work: it prints beside raising, and can't compare scale(x) to scale(f(x)).
+    """Silences `formulae`, which prints before it raises, and repairs its comparison of calls.
 
-    Its `LazyCall.__eq__` looks for the callee of whatever it is compared with, a plain variable too.
+    `LazyCall.__eq__` fails on anything that is not a call, as in scale(x) == scale(f(x)).
     """
     from formulae.terms.call_resolver import LazyCall
 
@@ -235,7 +235,7 @@ def _check_function(call: Any, whole: str) -> None:
 
 
 def to_plain(coding: Coding) -> dict[str, Any]:
-    """All of a coding as values that JSON knows."""
+    """A coding as JSON values."""
     terms = [
         {"kind": t.kind, "components": [_component(c) for c in getattr(t, "components", [])]}
         for t in coding.terms
@@ -245,7 +245,7 @@ def to_plain(coding: Coding) -> dict[str, Any]:
 
 
 def from_plain(plain: dict[str, Any]) -> Coding:
-    """The coding again, without its data."""
+    """The inverse of `to_plain`."""
     from formulae.terms.terms import Intercept, Term
 
     description = _describe(plain["text"], plain["text"])
@@ -306,7 +306,7 @@ def _state(transform: Any) -> dict[str, Any] | None:
 
 
 def _value(value: Any) -> Any:
-    """A remembered value in JSON's terms."""
+    """A value of the state as JSON."""
     if isinstance(value, np.ndarray):
         return {"array": value.tolist()}
     if isinstance(value, np.generic):

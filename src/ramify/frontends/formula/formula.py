@@ -1,4 +1,4 @@
-"""Formula: a formula evaluated on the rows of a fit, with all that new rows and results need."""
+"""Formula: a formula evaluated on the rows of a fit."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ SD = 0.3  # the unit of group sds inside: a fit begins at one, and they are smal
 
 @dataclass(frozen=True)
 class Formula:
-    """A formula, evaluated: all that new rows need to be read as those of the fit were.
+    """A formula, evaluated: what is needed to read new rows like those of the fit.
 
     Attributes:
         parts: the text.
@@ -74,13 +74,13 @@ class Formula:
 
     @property
     def origin(self) -> float:
-        """What is taken off outcomes before they are float32, where they are far from zero."""
+        """Subtracted from outcomes that are too far from zero for float32; else zero."""
         # Only where the link is the identity does the outcome move with the predictor.
         return self.layout.far(self.layout.base) if self.link == "identity" else 0.0
 
     @property
     def far_intercept(self) -> float:
-        """What is taken off the intercept before it is float32, where it is far from zero."""
+        """Subtracted from an intercept that is too far from zero for float32; else zero."""
         return self.layout.far(self.layout.shift) if self.layout.intercept else 0.0
 
     def unit(self, name: str) -> float:
@@ -88,7 +88,7 @@ class Formula:
         return self.layout.scale if name in self.family.scaled else 1.0
 
     def predictor(self, theta: Named, z: Named, row: Named) -> Float[Array, ""]:
-        """The linear predictor of one row, inside, without the shift where y is standardised."""
+        """The linear predictor of one row, inside: for an identity link, of the standardised y."""
         return jnp.sum(row["W"] * z["effects"]) + self.offset(theta, row)
 
     def offset(self, theta: Named, row: Named) -> Float[Array, ""]:
@@ -101,7 +101,7 @@ class Formula:
         return bool(self.family.parameters) or self.layout.offset_uses_theta(columns)
 
     def to_user_scale(self, y: Array) -> Array:
-        """Outcomes inside -> outcomes as the user has them, less the origin."""
+        """Outcomes inside -> outcomes in the user's units, less the origin."""
         if self.link == "identity":
             return self.layout.base - self.origin + self.layout.scale * y
         if self.levels is None or not self.has_cutpoints or not are_numbers(self.levels):

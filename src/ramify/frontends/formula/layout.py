@@ -3,11 +3,11 @@
 The linear predictor of a row is `offset + X b + W u_i`. Inside, columns are centred and in units of
 their sds, and effects that vary by group have their population mean inside z:
 
-- a column that is in both X and W: z = b + u, so that the rows tell of z alone;
-- a column of X that is the same in all rows of each group: part of the mean of z's intercept;
-- the rest stays a coefficient of the rows.
+- a column that is in both X and W: z = b + u, so that the likelihood depends on z alone;
+- a column of X that is constant within groups: part of the mean of z's intercept;
+- other columns keep their coefficient in the rows.
 
-A likelihood that involves theta as little as possible is what `solved` is fastest with.
+`solved` is fastest where the likelihood does not involve theta.
 """
 
 from collections.abc import Collection
@@ -31,18 +31,18 @@ class EffectLayout:
     """Names, places and units.
 
     Attributes:
-        common: the P columns of X, the intercept apart.
+        common: the P columns of X without the intercept.
         group: the M columns of W.
         intercept: whether there is a common intercept.
-        centre: what is taken off each common column, [P].
-        unit: what it is then divided by, [P].
-        group_unit: what each group-level column is divided by, [M].
+        centre: subtracted from each common column, [P].
+        unit: the divisor of each common column, [P].
+        group_unit: the divisor of each group-level column, [M].
         shared: (place in X, place in W) of the columns that are in both.
         grouped: places in X of the columns that are constant within groups.
         rest: places in X of the others.
-        shift: what is added to the linear predictor inside, times `scale`; the offset apart.
+        shift: constant of the linear predictor, in response units, without the offset.
         scale: the unit of the linear predictor.
-        offset_centre: what is taken off the offset.
+        offset_centre: subtracted from the offset.
     """
 
     common: tuple[str, ...]
@@ -60,11 +60,11 @@ class EffectLayout:
 
     @property
     def base(self) -> float:
-        """Where the linear predictor of a row is zero inside: shift and offset together."""
+        """Constant of the linear predictor, in response units: shift and offset together."""
         return self.shift + self.offset_centre
 
     def far(self, value: float) -> float:
-        """The value, or zero where float32 has room for it: what is far is added on the host."""
+        """The value if it is too far from zero for float32, else zero; it is added on the host."""
         return value if abs(value) > FAR * self.scale else 0.0
 
     @property
@@ -77,7 +77,7 @@ class EffectLayout:
         return self.scale * b / jnp.asarray(self.unit, b.dtype)
 
     def intercept_shift(self, b: Float[Array, " P"]) -> Float[Array, ""]:
-        """What centring the columns adds to the intercept, inside: sum_k centre_k b_k / unit_k."""
+        """The shift of the intercept, inside, by centring: sum_k centre_k b_k / unit_k."""
         return b @ jnp.asarray(np.divide(self.centre, self.unit), b.dtype)
 
     def deviations(self, u: Float[Array, "*batch M"]) -> Float[Array, "*batch M"]:
@@ -85,7 +85,7 @@ class EffectLayout:
         return self.scale * u / jnp.asarray(self.group_unit, u.dtype)
 
     def level(self, theta: Named) -> Float[Array, ""]:
-        """The intercept that goes with shared columns that are not centred in W."""
+        """The intercept for shared columns, which are not centred in W."""
         level = theta["intercept"] if "intercept" in theta else jnp.zeros(())
         if not self.shared:
             return level
@@ -115,9 +115,9 @@ class EffectLayout:
     def offset(self, theta: Named, row: Named) -> Float[Array, ""]:
         """The linear predictor of one row, inside, less W z.
 
-        A row with all its common columns, `X_all`, is taken at its word: its group's deviation is
-        added to its own X b. Otherwise the row is data to condition on, and its group's z has in it
-        the group's own U b; where a row's differ from these, `U_apart` is by how much.
+        A row with `X_all` is one to predict: its group's deviation is added to the row's own X b.
+        Other rows are data, and their group's z includes U b; `U_apart` is by how much a row's own
+        columns differ from the U of its group.
         """
         eta = row["offset"] if "offset" in row else jnp.zeros(())
         if "X_all" in row:

@@ -84,7 +84,7 @@ def _negative_binomial(link: str, eta: Array, family: Values, row: Values) -> Ar
 
 
 def _ordered(link: str, eta: Array, family: Values, row: Values) -> Array:
-    """Log of sigmoid(a) - sigmoid(b) = sigmoid(a) sigmoid(-b) (1 - exp(b - a)), none of it lost."""
+    """Log of sigmoid(a) - sigmoid(b) = sigmoid(a) sigmoid(-b) (1 - exp(b - a)), without cancellation."""
     cut = family["cutpoints"]
     ends = jnp.concatenate([jnp.full(1, -BIG, cut.dtype), cut, jnp.full(1, BIG, cut.dtype)])
     level = row["y"].astype(int)
@@ -146,9 +146,9 @@ LIKELIHOODS: dict[str, Likelihood] = {
 def start(
     likelihood: Likelihood, link: str, y: Float[np.ndarray, " n"], trials: np.ndarray | None
 ) -> tuple[float, float]:
-    """Where the linear predictor is about, and its unit: (mean, sd) of y for an identity link.
+    """A rough centre and unit of the linear predictor: mean and sd of y for an identity link.
 
-    With them taken out, every parameter is of the order of one, which is where a fit begins.
+    In these units every parameter is of the order of one, where a fit starts.
     """
     if link == "identity":
         sd = float(np.std(y))

@@ -64,7 +64,7 @@ class FormulaModel(Model):
         return FormulaAdapter(self)
 
     def __repr__(self) -> str:
-        """The formula and what is made of it."""
+        """The formula, its likelihood and the numbers of effects."""
         spec = self.formula
         count = len(spec.layout.common) + spec.layout.intercept
         return (
@@ -73,7 +73,7 @@ class FormulaModel(Model):
         )
 
     def _prior(self, theta: Named) -> Float[Array, ""]:
-        """Log density of theta: the priors are of the user's scale, hence the constants."""
+        """Log density of theta; the constants are Jacobians, since priors are on the user's scale."""
         layout, priors = self.formula.layout, self.priors
         density = jnp.zeros(())
         if layout.intercept:

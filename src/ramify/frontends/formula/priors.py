@@ -29,7 +29,7 @@ from numpyro.distributions import constraints, truncated
 from ramify.frontends.formula.layout import EffectLayout
 
 POSITIVE = ("sd", "sigma", "nu", "shape")
-_SMALL = 1e-30  # as near to a bound, or its inverse as far out, as float32 goes with room to spare
+_SMALL = 1e-30  # it and its inverse are in the range of float32
 
 
 class Priors(dict[str, Any]):
@@ -48,7 +48,7 @@ class Priors(dict[str, Any]):
 
 
 def in_words(prior: Any) -> str:
-    """A distribution as one would write it."""
+    """A distribution as text: `Normal(0, 2.5)`."""
     if _wraps(prior):
         inner, bounds = in_words(prior.base_dist), [f"{n}={_number(v)}" for n, v in _own(prior)]
         return f"{type(prior).__name__}({', '.join([inner, *bounds])})"
@@ -56,19 +56,19 @@ def in_words(prior: Any) -> str:
 
 
 def _wraps(prior: Any) -> bool:
-    """Whether it is another distribution, truncated."""
+    """Whether it is a truncated distribution."""
     return hasattr(truncated, type(prior).__name__) and hasattr(prior, "base_dist")
 
 
 def _plain(prior: Any) -> bool:
-    """Whether its name and its parameters say all of it."""
+    """Whether its name and parameters define it."""
     kind = type(prior)
     known = getattr(dist, kind.__name__, None) is kind and bool(kind.arg_constraints)
     return known and not _wraps(prior)
 
 
 def same(prior: Any) -> Any:
-    """Something that is equal for equal distributions."""
+    """A value that is equal for equal distributions."""
     return str(to_plain(prior)) if _plain(prior) or _wraps(prior) else id(prior)
 
 
@@ -81,14 +81,14 @@ def _number(value: Any) -> str:
 
 
 def sd_name(effect: str, by: str) -> str:
-    """What a group sd is called: `sd(x | user)`."""
+    """The name of a group sd: `sd(x | user)`."""
     return f"sd({effect} | {by})"
 
 
 def defaults(
     layout: EffectLayout, by: str, link: str, family: list[str], sd_y: float, correlated: bool
 ) -> Priors:
-    """The default prior of every parameter, by the name that results have for it."""
+    """The default prior of every parameter, by its name in results."""
     spread = 2.5 * layout.scale
     priors = Priors()
     if layout.intercept:
@@ -116,7 +116,7 @@ def replaced(
     by: str,
     owners: Mapping[str, str],
 ) -> Priors:
-    """The priors with those given by the user in place of the defaults.
+    """The priors with the user's in place of defaults.
 
     A name may be that of one parameter, of a term with several columns, `b` for all common effects
     or `sd` for all group sds; the narrower name wins.
@@ -160,10 +160,10 @@ def _checked(name: str, target: str, prior: Any, layout: EffectLayout) -> Any:
 
 
 def _check_support(name: str, target: str, prior: Any) -> None:
-    """Raises unless the prior has a density on all numbers that the parameter may be.
+    """Raises unless the prior has a density on the parameter's whole range.
 
-    Inside a parameter is a real number, or the logarithm of a positive one, whatever its prior: where
-    the density ends within that range the fit would put mass beyond the end, or start there.
+    Inside, a parameter is a real number or the logarithm of a positive one. If the density ended
+    within that range, the fit would put mass beyond its end, or start there.
     """
     positive = target in POSITIVE or target.startswith("sd(")
     support, what = prior.support, f"priors[{name!r}] = {in_words(prior)}"
@@ -184,7 +184,7 @@ def _check_support(name: str, target: str, prior: Any) -> None:
 
 
 def _range(support: Any) -> str:
-    """The numbers that a support holds, in words."""
+    """A support in words."""
     low, high = getattr(support, "lower_bound", None), getattr(support, "upper_bound", None)
     if low is not None and high is not None:
         return f"numbers from {_number(low)} to {_number(high)}"
@@ -194,7 +194,7 @@ def _range(support: Any) -> str:
 
 
 def log_density(priors: list[Any], values: Float[Array, " n"]) -> Float[Array, ""]:
-    """The sum of log densities of numbers, each with its own prior; those of one kind at once."""
+    """The sum of log densities of numbers, each under its own prior; priors of one kind are batched."""
     total = jnp.zeros((), values.dtype)
     kinds: dict[type, list[int]] = {}
     for i, prior in enumerate(priors):
@@ -210,7 +210,7 @@ def log_density(priors: list[Any], values: Float[Array, " n"]) -> Float[Array, "
 
 
 def moved(prior: Any, by: float) -> tuple[Any, float]:
-    """The prior of a number less `by`, and `by`; if that is none of NumPyro's, the prior and zero."""
+    """The prior shifted by -`by`, and `by`; the prior itself and zero where it has no location."""
     own = dict(_own(prior)) if _plain(prior) else {}
     if not by or "loc" not in own or prior.support is not constraints.real:
         return prior, 0.0
@@ -234,7 +234,7 @@ def to_plain(prior: Any) -> dict[str, Any]:
 
 
 def from_plain(plain: Mapping[str, Any]) -> Any:
-    """The distribution again."""
+    """The inverse of `to_plain`."""
     name, given = plain["distribution"], dict(plain["parameters"])
     kind = getattr(dist, name, None) or getattr(truncated, name, None)
     if not (isinstance(kind, type) and issubclass(kind, dist.Distribution)):

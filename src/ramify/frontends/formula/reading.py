@@ -1,4 +1,4 @@
-"""Tables as the columns of a formula's model."""
+"""From a user's table to the columns of a formula's model."""
 
 from dataclasses import replace
 from typing import Any
@@ -17,7 +17,7 @@ from ramify.frontends.formula.text import FormulaText
 
 
 def read_rows(formula: Formula, table: Any, what: str, *, outcomes: bool) -> Groups:
-    """A table as the model's columns.
+    """Reads a table as the model's groups.
 
     Args:
         formula: the formula of the fit.
@@ -48,7 +48,7 @@ def read_rows(formula: Formula, table: Any, what: str, *, outcomes: bool) -> Gro
 
 
 def _arranged(layout: EffectLayout, groups: Groups) -> Groups:
-    """Common columns in their places: those constant within groups are group columns."""
+    """Splits the common columns: those that were constant within groups become group columns."""
     rows = dict(groups.rows)
     X, group = rows.pop("X_all"), {}
     if layout.rest:
@@ -57,7 +57,7 @@ def _arranged(layout: EffectLayout, groups: Groups) -> Groups:
         U = X[:, list(layout.grouped)]
         group["U"] = np.ascontiguousarray(U[groups.starts])
         apart = U - np.repeat(group["U"], groups.sizes, 0)
-        # What happened to be constant in the groups of the fit need not be in others.
+        # A column that is constant within the groups of the fit may vary in other groups.
         rows |= {"U_apart": apart} if apart.any() else {}
     return replace(groups, rows=rows, group=group)
 
@@ -69,12 +69,12 @@ def predictors(parts: FormulaText) -> list[str]:
 
 
 def no_predictors(y: np.ndarray) -> Any:
-    """A frame with as many rows, for formulas without a predictor."""
+    """A frame of that many rows, for formulas without predictors."""
     import pandas as pd
 
     return pd.DataFrame({"(none)": np.zeros(len(y))})
 
 
 def with_labels(rows: dict[str, np.ndarray], table: Any, by: str) -> dict[str, Any]:
-    """The columns, and the label column of the table beside them."""
+    """The columns and the table's label column."""
     return {**rows, **columns_of(table, [by])}

@@ -15,11 +15,11 @@ Levels = list[Any] | None
 
 
 class Response(NamedTuple):
-    """Outcomes as numbers, with what belongs to them.
+    """Outcomes as numbers, with their levels, trials and weights.
 
     Attributes:
-        y: the outcomes: numbers, counts, 0 and 1, or the places of `levels`.
-        levels: what the places stand for, where they are not the numbers themselves.
+        y: the outcomes: numbers, counts, 0 and 1, or positions in `levels`.
+        levels: the levels of an ordered or two-level response; else None.
         trials: binomial trials.
         weights: how often each row counts.
     """
@@ -39,7 +39,7 @@ def response_columns(parts: FormulaText) -> list[str]:
 
 
 def read_extra(parts: FormulaText, table: Any, n: int, what: str) -> dict[str, np.ndarray]:
-    """Trials and weights of rows, those that the formula has."""
+    """Trials and weights of the rows, if the formula has them."""
     found = {}
     for role, column in (("trials", parts.trials), ("weights", parts.weights)):
         if column is None:
@@ -66,7 +66,7 @@ def read_extra(parts: FormulaText, table: Any, n: int, what: str) -> dict[str, n
 def read_response(
     parts: FormulaText, table: Any, support: str, likelihood: str, levels: Levels, what: str
 ) -> Response:
-    """Reads and checks the outcomes; `levels` are those of the fit, once there was one."""
+    """Reads and checks the outcomes; `levels` are those of the fit, None before a fit."""
     frame = read_frame(table, response_columns(parts), what)
     extra = read_extra(parts, table, len(frame), what)
     name, level = _named(parts.response)
@@ -92,7 +92,7 @@ def read_response(
 
 
 def _warn_of_order(name: str, levels: Any) -> None:
-    """Text has no order of its own, and the alphabet's is seldom that of the answers."""
+    """Warns that levels of text are in alphabetical order, which is seldom the one meant."""
     warnings.warn(
         f"the levels of {name} are text, and taken in the order of the alphabet: "
         f"{' < '.join(map(str, levels))}. Give an ordered categorical, or numbers, for another.",
@@ -102,7 +102,7 @@ def _warn_of_order(name: str, levels: Any) -> None:
 
 
 def _named(text: str) -> tuple[str | None, str | None]:
-    """A response that is a column, or one level of it: `y`, `y[yes]`; else nothing."""
+    """The column and the level of a response such as `y` or `y[yes]`; (None, None) for others."""
     match = re.fullmatch(r"([^\W\d]\w*|`[^`]+`)\s*(?:\[\s*([^\[\]]+?)\s*\])?", text)
     if match is None:
         return None, None
@@ -126,7 +126,7 @@ def _numbers(
 
 
 def _places(name: str, values: Any, likelihood: str, levels: Levels) -> tuple[np.ndarray, Levels]:
-    """The place of each value among the levels: the second of two counts as a success."""
+    """The position of each value in the levels; the second of two levels counts as a success."""
     if levels is None:
         found = values.cat.categories.tolist() if hasattr(values, "cat") else np.unique(values)
         levels = [x.item() if isinstance(x, np.generic) else x for x in found]

@@ -1,7 +1,7 @@
-"""A formula on disk: `config.json` for people and programs, the rows of the fit beside it.
+"""A formula on disk: `config.json`, and the rows of the fit beside it.
 
-With both, a saved fit needs neither the model nor the table to predict again, known groups included.
-Nothing in them can execute code: a formula calls functions of a fixed list only.
+With both, a saved fit predicts without the model and the table, also for known groups. Neither can
+execute code: a formula calls only functions of a fixed list.
 """
 
 import json
@@ -24,7 +24,7 @@ FORMAT_VERSION = 1
 
 
 def save(formula: Formula, given: priors.Priors, groups: Groups | None, folder: Path) -> None:
-    """Writes a formula with all it remembers and its priors, and the columns of the fit."""
+    """Writes a formula with its state and its priors, and the columns of the fit."""
     config = {
         "formula": formula.text,
         "likelihood": formula.likelihood,
@@ -84,7 +84,7 @@ def _save_rows(origin: float, groups: Groups, folder: Path) -> None:
 
 
 def load_rows(folder: Path, by: str, labels: np.ndarray, origin: float) -> Groups | None:
-    """The data of the fit, if they were saved with it; outcomes less the origin."""
+    """The data of the fit, if they were saved; `origin` is subtracted from the outcomes."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
@@ -101,7 +101,7 @@ def load_rows(folder: Path, by: str, labels: np.ndarray, origin: float) -> Group
     }
     rows, group = part("rows/"), part("group/")
     _check_lengths(path, (labels, sizes, number, *group.values()), (order, *rows.values()))
-    # Fits were once saved with the outcomes as they came, whatever their distance from zero.
+    # Fits of early versions were saved with the outcomes as they were, far from zero or not.
     apart = arrays.get("origin", np.zeros(1))[0] - origin
     rows |= {"y": rows["y"] + apart} if apart else {}
     return Groups(by, labels, sizes, rows, group, number, order)

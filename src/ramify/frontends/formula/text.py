@@ -1,7 +1,7 @@
-"""The text of a formula: what is left of the tilde, the common part, and the one grouping term.
+"""Parsing a formula into its response, its common part and its one grouping term.
 
-The grouping term is taken out here, so that the library which codes the predictors never sees the
-grouping column: it would make a dense rows x groups array of it.
+The grouping term is taken out here. `formulae`, which codes the predictors, would make a dense array
+of rows x groups of the grouping column.
 """
 
 import re
@@ -21,11 +21,11 @@ PROPORTIONS = ("p", "prop", "proportion")
 
 
 class FormulaError(ValueError):
-    """A formula that can't be read; the message shows the place."""
+    """A formula that can't be parsed; the message shows the place."""
 
 
 class Token(NamedTuple):
-    """A piece of the text and where it begins."""
+    """A token of the text and its position."""
 
     text: str
     kind: str
@@ -57,7 +57,7 @@ class FormulaText(NamedTuple):
 
 
 def parse(text: str) -> FormulaText:
-    """Takes a formula apart.
+    """Splits a formula into its parts.
 
     Example:
         >>> parts = parse("y | trials(n) ~ 1 + x + (1 + x || user)")
@@ -96,9 +96,9 @@ def unquoted(name: str) -> str:
 
 
 def formula_columns(text: str) -> list[str]:
-    """The names in a formula that can only be columns, in order of appearance.
+    """The names of columns in a formula, in order of appearance.
 
-    Functions, their keyword arguments, constants, strings and levels in brackets are none.
+    Functions, their keyword arguments, constants, strings and levels in brackets are not columns.
 
     Example:
         >>> formula_columns("y | trials(n) ~ 1 + bs(age, df=4) + C(kind, 'a') + (1 + x | shop)")
@@ -114,7 +114,7 @@ def formula_columns(text: str) -> list[str]:
 
 
 def place_of(text: str, name: str) -> int:
-    """Where a name stands in the formula, as a whole word."""
+    """The position of a name in the formula, as a whole word."""
     found = [t.at for t in _scan(text) if unquoted(t.text) == name]
     return found[0] if found else 0
 
@@ -153,7 +153,7 @@ def _check_brackets(text: str, tokens: list[Token]) -> None:
 
 
 def _check_operands(text: str, tokens: list[Token]) -> None:
-    """Raises where two operators or two operands meet, or something is missing at the end."""
+    """Raises if two operators or two operands are adjacent, or an operand is missing at the end."""
     operand, before = False, Token("", "start", 0)
     for token in tokens:
         opens = token.kind != "operator" or token.text in "({"
@@ -195,7 +195,7 @@ def _left(text: str, tokens: list[Token], tilde: Token) -> tuple[str, str | None
 
 
 def _additions(text: str) -> dict[str, str] | None:
-    """What `trials(n) + weights(w)` says; None where it is something else."""
+    """The columns in `trials(n) + weights(w)`; None for any other text."""
     calls = [re.fullmatch(r"\s*(\w+)\s*\(([^()]*)\)\s*", part) for part in text.split("+")]
     found = {call[1]: call[2].strip() for call in calls if call and call[1] in ADDITIONS}
     return found if len(found) == len(calls) else None

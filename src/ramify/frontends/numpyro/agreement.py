@@ -1,9 +1,9 @@
-"""Whether a model means the same on blocks as on the whole: two ways to evaluate it must agree.
+"""A check that a model means the same on blocks as on the whole data.
 
-On a small block the function is run as its author means it, with group numbers that repeat, and in
-the way Ramify runs it: every row a group of its own, in another order. A density that mixes groups
-or rows, or that depends on a group's number, comes out different; then parts of the block are
-changed one by one to find out why.
+On a small block the function is run as its author wrote it, with group numbers that repeat, and as
+Ramify runs it, with each row a group of its own and in another order. Densities that mix groups or
+rows, or depend on a group's number, differ. Parts of the block are then changed one by one to find
+out why.
 """
 
 from collections.abc import Callable
@@ -49,7 +49,7 @@ def check_agreement(evaluator: Evaluator, groups: Any) -> set[str]:
 
 
 def _as_written(evaluator: Evaluator, block: Block, point: Point) -> Terms:
-    """Every site's terms and values as the author means them, for the rows in `_chosen` order."""
+    """Terms and values of every site as the function is written, for the rows in `_chosen` order."""
     layout, chosen = evaluator.layout, _chosen(block)
     named = evaluator.arguments.bind(block.index, block.n_group, point.rows, point.group)
     sites = run(evaluator.fn, named, from_values(evaluator.latent_values(point.theta, point.z)))
@@ -61,16 +61,17 @@ def _as_written(evaluator: Evaluator, block: Block, point: Point) -> Terms:
 
 
 def _as_blocks(evaluator: Evaluator, block: Block, point: Point) -> Terms:
-    """The same as the model's own functions give it."""
+    """The same as the evaluator computes it."""
     chosen = _chosen(block)
     owner = block.index[chosen]
     z = point.z[owner]
     rows = {n: column[chosen] for n, column in point.rows.items()}
     group = {n: column[owner] for n, column in point.group.items()}
-    terms = evaluator.theta_terms(point.theta) | evaluator.z_terms(point.theta, z, group)
-    terms |= evaluator.row_terms(point.theta, z, rows, group)
-    told = evaluator.theta_deterministics(point.theta)
-    return terms | told | evaluator.z_deterministics(point.theta, z, group)
+    evaluate, theta = evaluator.evaluate, point.theta
+    found = evaluate("term", "theta", theta) | evaluate("term", "z", theta, z, group=group)
+    found |= evaluate("term", "row", theta, z, rows, group)
+    found |= evaluate("value", "theta", theta)
+    return found | evaluate("value", "z", theta, z, group=group)
 
 
 def _chosen(block: Block) -> np.ndarray:
@@ -89,7 +90,7 @@ def _why(
     evaluate: Callable[[Point], Terms],
     name: str,
 ) -> str:
-    """What makes a site's log density differ: found by changing one thing at a time."""
+    """Why a site's log density differs, found by changing one thing at a time."""
     level, chosen = evaluator.layout.terms[name].level, _chosen(block)
     owner, before = block.index[chosen], np.asarray(evaluate(point)[name])
 

@@ -1,4 +1,4 @@
-"""What a flat model is called with: its arguments by name, and small blocks to try it on."""
+"""The arguments of a NumPyro function by name, and small blocks to try it on."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ Columns = Mapping[str, Any]
 
 
 class Refused(ValueError):
-    """A model that can't be fitted; the message names what is wrong and the cure."""
+    """A model that can't be fitted; the message says what is wrong and what to do."""
 
 
 class Arguments(NamedTuple):
@@ -49,7 +49,7 @@ class Arguments(NamedTuple):
 
     @property
     def one_row_each(self) -> bool:
-        """Whether the model has no way to tell groups from rows: then there is one row in each."""
+        """Whether the model takes no group numbers, so that each group has one row."""
         return self.index is None
 
     @property
@@ -112,7 +112,7 @@ def _check_supplied(
 
 
 class Block(NamedTuple):
-    """A few rows of the data in made-up groups: enough to see what a model does."""
+    """A few rows of the data in made-up groups, to try a model on."""
 
     index: np.ndarray  # pyright: ignore[reportIncompatibleMethodOverride]
     n_group: int
@@ -126,7 +126,7 @@ class Block(NamedTuple):
 
 
 def small_block(arguments: Arguments, groups: Groups, n_group: int, n_rows: int) -> Block:
-    """Real rows and real group columns, from all over the data, put together anew.
+    """Rows and group columns from all over the data, combined into new groups.
 
     Groups have unequal numbers of rows: 0 has most of them. A model that takes no group numbers gets
     as many rows as groups.
@@ -148,7 +148,7 @@ def _spread(column: np.ndarray, count: int) -> np.ndarray:
 
 
 def example_row(columns: Columns) -> dict[str, np.ndarray]:
-    """The first entry of each column, to stand in where no row is looked at: each [1, ...]."""
+    """The first entry of each column, [1, ...], used where the values do not matter."""
     return {name: _spread(column, 1) for name, column in columns.items()}
 
 

@@ -1,9 +1,9 @@
-"""Taking a sampler's reparametrisation off a model.
+"""Removing LocScaleReparam from a model's group sites.
 
-Non-centred, x = loc + scale * e with e ~ N(0, 1), a group's rows tell of x and so of theta and e only
-together: the posterior of e moves with theta, by many of its sds where there are many rows. Centred,
-x ~ N(loc, scale), they tell of x alone. NUTS prefers the first where rows are few; integrating over
-the groups' sites with points that stay where they are while theta moves needs the second.
+In the non-centred form, x = loc + scale * e with e ~ N(0, 1), the posterior of e moves with theta, by
+many of its sds where a group has many rows. In the centred form, x ~ N(loc, scale), the rows determine
+x whatever theta is. NUTS prefers the first where rows are few. Ramify integrates over the group sites
+with points that stay fixed while theta moves, which needs the second.
 """
 
 import functools
@@ -26,7 +26,7 @@ def decentred(layout: SiteLayout) -> frozenset[str]:
 
 
 def centred(fn: Callable[..., Any], names: frozenset[str]) -> Callable[..., Any]:
-    """The model with LocScaleReparam taken off these sites, around the function or within it."""
+    """The model without LocScaleReparam at these sites, applied around the function or inside it."""
 
     @functools.wraps(fn)
     def model(*args: Any, **kwargs: Any) -> Any:
@@ -38,10 +38,10 @@ def centred(fn: Callable[..., Any], names: frozenset[str]) -> Callable[..., Any]
 
 @contextmanager
 def _taken_off(names: frozenset[str]) -> Iterator[None]:
-    """NumPyro's `reparam` at work with LocScaleReparam passed over at these sites.
+    """Makes NumPyro's `reparam` skip LocScaleReparam at these sites.
 
-    A handler within the function is made and asked before any of ours, so its class is changed for the
-    time of a run; NumPyro's stack of handlers is global, and its runs one at a time, in any case.
+    A handler inside the function runs before any of ours, so its class is changed during a run. Runs
+    can't overlap in any case, since NumPyro's stack of handlers is global.
     """
     own = handlers.reparam.process_message
 

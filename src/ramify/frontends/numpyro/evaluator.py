@@ -1,8 +1,7 @@
 """Evaluator: the sites of a NumPyro function on a block, one log density or value per group or row.
 
-Wherever one density is wanted of each group or row, the function is run with as many groups as there
-are rows, row r in group r, each with its own copy of z: then row r's log density depends on that copy
-alone, and all of them come from one run of the function.
+The function is run with as many groups as there are rows: row r is in group r, with its own copy of z.
+The log density of row r then depends on that copy alone, and one run gives all of them.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,9 +10,8 @@ from typing import Any, Literal, final
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
-from ramify.data.batch import Batch
 from ramify.data.groups import Groups
 from ramify.frontends.numpyro.arguments import Arguments, example_row, repeated
 from ramify.frontends.numpyro.layout import Level, Place, SiteLayout
@@ -21,12 +19,12 @@ from ramify.frontends.numpyro.program import Program
 from ramify.frontends.numpyro.sites import from_values, run
 from ramify.models.parameters import Named, Space
 
-What = tuple[Literal["term", "value", "observed"], Level]
+Kind = Literal["term", "value", "observed"]
 
 
 @final
 class Evaluator:
-    """Evaluates a NumPyro function; its model and its adapter ask it.
+    """Evaluates the sites of a NumPyro function, for its model and its adapter.
 
     Attributes:
         fn: the function.
@@ -34,8 +32,8 @@ class Evaluator:
         layout: where each of its sites belongs.
         theta: the space of the latent sites that all groups share.
         z: the space of the latent sites of a group.
-        row: one row of the data, [1, ...] each, to stand in where no row is looked at.
-        group: the same of group columns.
+        row: one row of the data, [1, ...] each, used where the values do not matter.
+        group: the same for group columns.
     """
 
     def __init__(
@@ -48,53 +46,32 @@ class Evaluator:
         self.group = example_row({n: groups.group[n] for n in arguments.group})
         self._programs: dict[Any, Program] = {}
 
-    def theta_terms(self, theta: Float[Array, " D"]) -> Named:
-        """The log density of each site of theta, [], without Jacobians."""
-        return self._evaluate(("term", "theta"), theta, self._nobody(1), None, None)
-
-    def z_terms(self, theta: Float[Array, " D"], z: Float[Array, "n M"], group: Named) -> Named:
-        """The log density of each site of the groups, [n], without Jacobians."""
-        return self._evaluate(("term", "z"), theta, z, None, group)
-
-    def row_terms(
-        self, theta: Float[Array, " D"], z_rows: Float[Array, "R M"], rows: Named, group: Named
+    def evaluate(
+        self,
+        kind: Kind,
+        level: Level,
+        theta: Array,
+        z: Array | None = None,
+        rows: Named | None = None,
+        group: Named | None = None,
     ) -> Named:
-        """The log density of each site of the rows, [R]; group columns are those of each row."""
-        return self._evaluate(("term", "row"), theta, z_rows, rows, group)
+        """Some sites of the function, with each row a group of its own; traced once for each shape.
 
-    def theta_deterministics(self, theta: Float[Array, " D"]) -> Named:
-        """The deterministic sites that follow from theta alone."""
-        return self._evaluate(("value", "theta"), theta, self._nobody(1), None, None)
+        Args:
+            kind: "term" for log densities (without Jacobians), "value" for the values of
+                deterministic sites, "observed" for those of observed sites.
+            level: whose sites: those of theta, of the groups or of the rows.
+            theta: [D].
+            z: [n, M]; None for the sites of theta.
+            rows: row columns, [n, ...] each; None where the sites do not depend on them.
+            group: group columns of each row, likewise.
 
-    def z_deterministics(
-        self, theta: Float[Array, " D"], z: Float[Array, "n M"], group: Named
-    ) -> Named:
-        """The deterministic sites of the groups, [n, ...]."""
-        return self._evaluate(("value", "z"), theta, z, None, group)
-
-    def observed(self, batch: Batch) -> Named:
-        """The values of the sites observed in the rows, [R, ...]."""
-        theta, z = jnp.zeros(self.theta.size), self._nobody(batch.segment.shape[0])
-        return self._evaluate(("observed", "row"), theta, z, batch.rows, batch.group_at_rows())
-
-    def latent_values(self, theta: Array, z: Array) -> Named:
-        """The values of the latent sites, shaped as the function knows them."""
-        local = jax.vmap(self.z.values)(z)
-        axes = self.layout.axes
-        return self.theta.values(theta) | {n: jnp.moveaxis(v, 0, axes[n]) for n, v in local.items()}
-
-    def keywords(self, n: int, rows: Mapping[str, Any], group: Mapping[str, Any]) -> dict[str, Any]:
-        """The function's arguments where each of n rows is a group of its own."""
-        return self.arguments.bind(np.arange(n, dtype=np.int32), n, rows, group)
-
-    def _evaluate(
-        self, what: What, theta: Array, z: Array, rows: Named | None, group: Named | None
-    ) -> Named:
-        """Some of the model's sites with each row a group of its own, traced once for each shape.
-
-        Where columns are None nobody looks at them: copies of one row stand in.
+        Returns:
+            Name -> [n, ...], or [...] for the sites of theta.
         """
-        if not self._asked(what):
+        what: tuple[Kind, Level] = kind, level
+        z = jnp.zeros((1, self.z.size)) if z is None else z
+        if not self._asked(*what):
             return {}  # a fit without its data has no columns, and needs none
         rows = None if rows is None else _taken(self.row, rows)
         group = None if group is None else _taken(self.group, group)
@@ -105,27 +82,38 @@ class Evaluator:
             self._programs[what, shapes] = Program(pick, *jax.tree.unflatten(tree, shapes))
         return self._programs[what, shapes](theta, z, rows, group)
 
-    def _asked(self, what: What) -> dict[str, Place]:
-        """The sites that are meant, and where they belong."""
-        kind, level = what
+    def latent_values(self, theta: Array, z: Array) -> Named:
+        """The values of the latent sites, in the shapes of the function."""
+        local = jax.vmap(self.z.values)(z)
+        axes = self.layout.axes
+        return self.theta.values(theta) | {n: jnp.moveaxis(v, 0, axes[n]) for n, v in local.items()}
+
+    def keywords(self, n: int, rows: Mapping[str, Any], group: Mapping[str, Any]) -> dict[str, Any]:
+        """The function's arguments where each of n rows is a group of its own."""
+        return self.arguments.bind(np.arange(n, dtype=np.int32), n, rows, group)
+
+    def _asked(self, kind: Kind, level: Level) -> dict[str, Place]:
+        """The sites of this kind and level, with their places."""
         places = self.layout.deterministics if kind == "value" else self.layout.terms
         names = self.layout.outcomes if kind == "observed" else places
         return {n: places[n] for n in names if places[n].level == level}
 
     def _pick(
-        self, what: What, theta: Array, z: Array, rows: Named | None, group: Named | None
+        self,
+        what: tuple[Kind, Level],
+        theta: Array,
+        z: Array,
+        rows: Named | None,
+        group: Named | None,
     ) -> Named:
-        n = z.shape[0]
+        n = z.shape[0]  # columns that are None do not matter: copies of one row stand in
         rows = repeated(self.row, n) if rows is None else rows
         group = repeated(self.group, n) if group is None else group
         values = from_values(self.latent_values(theta, z))
         sites = run(self.fn, self.keywords(n, rows, group), values)
         if what[0] == "term":
-            return {n: place.summed(sites[n].log_prob) for n, place in self._asked(what).items()}
-        return {n: place.per_item(sites[n].value) for n, place in self._asked(what).items()}
-
-    def _nobody(self, n: int) -> Float[Array, "n M"]:
-        return jnp.zeros((n, self.z.size))
+            return {n: place.summed(sites[n].log_prob) for n, place in self._asked(*what).items()}
+        return {n: place.per_item(sites[n].value) for n, place in self._asked(*what).items()}
 
 
 def _taken(names: Mapping[str, Any], columns: Named) -> Named:

@@ -1,7 +1,7 @@
 """Sorting a model's sites: which belong to theta, which to each group's z, which to each row.
 
-The model is run on two blocks of different sizes. An axis that grows with the groups or the rows
-gives itself away, whatever its plate is called, and whether or not it has one.
+The model is run on two blocks of different sizes. An axis whose length changes with the number of
+groups or of rows counts these, whatever its plate is called, if it has one.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ class Place(NamedTuple):
     axis: int | None
 
     def per_item(self, values: Any) -> Any:
-        """The array with the axis of groups or rows first; as it is where there is none."""
+        """The array with the axis of groups or rows first, if there is one."""
         return values if self.axis is None else jnp.moveaxis(values, self.axis, 0)
 
     def summed(self, log_prob: Any) -> Any:
@@ -44,9 +44,9 @@ class SiteLayout(NamedTuple):
         z: latent sites of a group, with the shape they have in one.
         axes: which axis of a z site's value counts the groups.
         terms: for every sample site, where its log density belongs.
-        deterministics: for those that can be told block by block, where they belong.
+        deterministics: places of the deterministic sites that can be computed block by block.
         outcomes: the sites observed in the rows, each with the row columns its value is made of.
-        left_out: deterministic sites that are not told.
+        left_out: the other deterministic sites, which results leave out.
     """
 
     theta: dict[str, Parameter]
@@ -65,7 +65,7 @@ class SiteLayout(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """The same model seen on two blocks."""
+    """The sites of a model on two blocks."""
 
     arguments: Arguments
     blocks: tuple[Block, Block]

@@ -26,7 +26,7 @@ class NumpyroModel(Model):
     """
 
     def __init__(self, evaluator: Evaluator, outcome: str | None = None):
-        """Refuses an outcome that is no site observed in the rows."""
+        """Raises if the outcome is not a site observed in the rows."""
         layout = evaluator.layout
         if outcome is not None and outcome not in layout.outcomes:
             known = ", ".join(layout.outcomes) or "none"
@@ -49,7 +49,7 @@ class NumpyroModel(Model):
 
     @property
     def can_simulate(self) -> bool:
-        """Whether there is an outcome to draw, and no doubt which."""
+        """Whether there is exactly one outcome to draw, or one was named."""
         return self.outcome is not None
 
     @property
@@ -59,21 +59,22 @@ class NumpyroModel(Model):
 
     def log_prior(self, theta: Float[Array, " D"]) -> Float[Array, ""]:
         """Log p(theta) of the unconstrained theta, Jacobian included."""
-        terms = self.evaluator.theta_terms(theta)
+        terms = self.evaluator.evaluate("term", "theta", theta)
         return sum(terms.values(), self.theta.constrain(theta)[1])
 
     def log_local(
         self, theta: Float[Array, " D"], z: Float[Array, "B M"], batch: Batch
     ) -> Float[Array, " B"]:
         """Log p(z_i | theta, u_i) of each place, and of what is observed of the group itself."""
-        terms = self.evaluator.z_terms(theta, z, batch.group)
+        terms = self.evaluator.evaluate("term", "z", theta, z, group=batch.group)
         return sum(terms.values(), jax.vmap(self.z.constrain)(z)[1])
 
     def log_lik(
         self, theta: Float[Array, " D"], z_rows: Float[Array, "R M"], batch: Batch
     ) -> Float[Array, " R"]:
         """Log p(y_ij | theta, z_i, x_ij) of each row, given each row's own copy of its z."""
-        terms = self.evaluator.row_terms(theta, z_rows, batch.rows, batch.group_at_rows())
+        columns = batch.rows, batch.group_at_rows()
+        terms = self.evaluator.evaluate("term", "row", theta, z_rows, *columns)
         return sum(terms.values(), jnp.zeros(z_rows.shape[0], z_rows.dtype))
 
     def simulate(
@@ -85,8 +86,8 @@ class NumpyroModel(Model):
     ) -> Array:
         """A new outcome for each row, [R, ...]: the model run forward, latent sites as given.
 
-        Outcome columns are None where the model allows it, as in `numpyro.infer.Predictive`; where
-        it does not, its data stand in, and the observed sites are drawn all the same.
+        Outcome columns are None where the model allows it, as in `numpyro.infer.Predictive`. Where
+        it does not, data stand in, and the observed sites are drawn nevertheless.
         """
         if self.outcome is None:
             raise ValueError(self._no_outcome())

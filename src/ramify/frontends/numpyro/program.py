@@ -1,10 +1,10 @@
-"""A function traced once: its gathers by own row number and its dead equations taken out.
+"""A function traced once, without gathers that are identities and without dead equations.
 
-A flat model picks each row's group by `beta[user]`. On a block where every row is a group of its own
-`user` is 0, 1, 2, ... and that gather is the identity, but XLA does not see it, and the derivative of
-a gather is a scatter: left in, they double the cost of a likelihood's curvature. So the program is
-read once per block shape, integers that are known beforehand are followed through it, and a gather
-at 0, 1, 2, ... becomes the slice that it is. JAX's own interpreter runs the result.
+A NumPyro model picks each row's group by `beta[user]`. On a block where every row is a group of its own
+`user` is 0, 1, 2, ..., and that gather is the identity. XLA does not see this, and the derivative of a
+gather is a scatter, which doubles the cost of a likelihood's curvature. So the traced program is read
+once per block shape: constant integers are propagated, and a gather at 0, 1, 2, ... becomes a slice.
+JAX's own interpreter runs the result.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ Known = dict[Var, np.ndarray]
 
 
 class Program:
-    """What a function of arrays does, for arguments of given shapes and types.
+    """A function of arrays, traced for arguments of given shapes and types.
 
     Attributes:
         shapes: shapes and types of what it returns.
@@ -51,7 +51,7 @@ class Program:
         return str(self._closed)
 
     def reached(self, inputs: Sequence[bool]) -> Any:
-        """Which outputs depend on the inputs marked; it may say so too often, never too seldom."""
+        """Which outputs may depend on the marked inputs: an upper bound."""
         jaxpr = self._closed.jaxpr
         found = {v for v, marked in zip(jaxpr.invars, inputs, strict=True) if marked}
         for equation in jaxpr.eqns:
@@ -62,7 +62,7 @@ class Program:
 
 
 def _rewritten(jaxpr: Jaxpr, known: Known) -> tuple[Jaxpr, list[np.ndarray | None]]:
-    """The program without gathers at known own numbers, and what is known of its outputs."""
+    """The program without identity gathers, and the known values of its outputs."""
     same: dict[Var, Any] = {}
     through = lambda v: v if isinstance(v, Literal) else same.get(v, v)  # noqa: E731
     equations: list[JaxprEqn] = []
@@ -95,7 +95,7 @@ def _inside(equation: JaxprEqn, values: list[Any], known: Known) -> JaxprEqn:
 
 
 def _as_slice(gather: JaxprEqn, indices: np.ndarray, same: dict[Var, Any]) -> list[JaxprEqn] | None:
-    """The equations that replace a gather of every row at its own number, where it is one."""
+    """The equations that replace an identity gather; None for other gathers."""
     operand = gather.invars[0]
     pick = _own_slice(operand.aval.shape, indices, gather.params)  # pyright: ignore[reportAttributeAccessIssue]
     if pick is None:
@@ -160,7 +160,7 @@ def _own_axis(
 
 
 def _fold(equation: JaxprEqn, values: list[Any], known: Known) -> None:
-    """Works out an equation between known integers, of the kinds that indexing is made of."""
+    """Evaluates an equation of known integers, for the primitives that indexing uses."""
     params, out = equation.params, equation.outvars[0]
     name, first = equation.primitive.name, values[0]
     if name == "lt":

@@ -1,4 +1,4 @@
-"""Running a NumPyro model on a block, and what was seen at each of its sites."""
+"""Runs a NumPyro model on a block and records its sites."""
 
 import traceback
 import zlib
@@ -21,7 +21,7 @@ Supply = Callable[[dict[str, Any]], Any]
 
 
 class Seen(NamedTuple):
-    """A site after one run; in what `look` returns, arrays are shapes.
+    """A site after one run; `look` returns shapes in place of arrays.
 
     Attributes:
         kind: "sample" or "deterministic".
@@ -67,7 +67,7 @@ def from_values(values: dict[str, Array]) -> Supply:
 
 
 def from_noise(key: PRNGKeyArray) -> Supply:
-    """Supplies latent sites with small noise, and refuses what is no latent site of our kind."""
+    """Supplies latent sites with small noise, and refuses sites that can't be inferred."""
 
     def supply(site: dict[str, Any]) -> Any:
         _check_site(site)
@@ -92,7 +92,7 @@ def draw(
     values: dict[str, Array],
     again: frozenset[str],
 ) -> dict[str, Array]:
-    """Runs the model forward: latent sites as given, the observed sites named drawn `again`."""
+    """Runs the model forward with given latent sites; draws the observed sites in `again`."""
 
     def supply(site: dict[str, Any]) -> Any:
         if site["name"] not in again:
@@ -111,7 +111,7 @@ def draw(
 
 
 def _check_site(site: dict[str, Any]) -> None:
-    """Refuses what a variational posterior over (theta, z) can't hold."""
+    """Refuses sites that can't be part of (theta, z)."""
     name = site.get("name")
     if site["type"] == "plate":
         size, part = site["args"]
@@ -195,7 +195,7 @@ def _traced(probe: Fn, arguments: Arguments, block: Block) -> Program:
 
 
 def _hidden(error: Exception) -> str | None:
-    """What to say of a site that asks for random numbers: all that we see have got their values."""
+    """The message for a site that draws random numbers: one that is hidden from us; else None."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     drawn = isinstance(error, AssertionError) and frames[-1].f_code.co_name == "sample"
     sites = [f.f_locals["name"] for f in frames if f.f_code is numpyro.sample.__code__]
