@@ -34,7 +34,6 @@ class Quadratic(NamedTuple):
         value = self.value + jnp.sum((self.slope - 0.5 * pull) * step, -1)
         return Quadratic(value, self.slope - pull, self.curvature)
 
-
     def packed(self) -> Float[Array, "B numbers"]:
         """Value, slope and curvature of each group in one array."""
         flat = self.curvature.reshape(len(self.value), -1)

@@ -195,9 +195,7 @@ class Structure:
         )
 
 
-def linear(
-    weights: Float[Array, "R P M"], z_rows: Float[Array, "R M K"]
-) -> Float[Array, "R P K"]:
+def linear(weights: Float[Array, "R P M"], z_rows: Float[Array, "R M K"]) -> Float[Array, "R P K"]:
     """Sums over m of w_pm z_m, for each row and draw.
 
     Few terms are written out: they become part of the pass that uses them, where a product of
