@@ -13,13 +13,13 @@ import oracle
 import ramify as rf
 from exact_fits import exact_fit, gaussian, read
 from ramify.diagnostics.diagnosis import diagnose
-from ramify.families.weighted_theta import Cloud
+from ramify.families.weighted_theta import WeightedTheta
 from ramify.numerics import budgets
 from ramify.numerics.psis import effective_draws, k_hat
 from ramify.posterior.draws import draw_theta
 from ramify.posterior.posterior import Posterior
 from ramify.posterior.summary import Summary, reliability, with_reliability
-from ramify.posterior.theta_weights import theta_log_weights
+from ramify.posterior.theta_check import theta_log_weights
 
 SIZES = np.array([4, 0, 3, 6, 1, 5, 2, 3])
 N, DIM = len(SIZES), 2
@@ -44,8 +44,8 @@ def spoiled(fit: Posterior, table, shift: float, factor: float) -> Posterior:
     return Posterior(fit.model, family, fit.groups, local_draws=fit.local_draws)
 
 
-def with_cloud(fit: Posterior, cloud: Cloud) -> Posterior:
-    family = eqx.tree_at(lambda f: f.cloud, fit.family, cloud, is_leaf=lambda x: x is None)
+def with_weighted(fit: Posterior, weighted: WeightedTheta) -> Posterior:
+    family = eqx.tree_at(lambda f: f.weighted, fit.family, weighted, is_leaf=lambda x: x is None)
     return Posterior(fit.model, family, fit.groups)
 
 
@@ -208,7 +208,7 @@ def test_only_some_of_very_many_groups_are_judged(exact, monkeypatch):
 def test_bad_input(exact):
     with pytest.raises(ValueError, match="at least 25 draws"):
         diagnose(exact, draws=10)
-    loaded = Posterior(exact.model, exact.family, None, source=exact._source)
+    loaded = Posterior(exact.model, exact.family, None, schema=exact._schema)
     with pytest.raises(ValueError, match="pass groups="):
         diagnose(loaded)
     assert diagnose(loaded, read(oracle.simulate(3, N, SIZES, DIM)[0], N), draws=100).k_hat < 0.3
@@ -228,11 +228,13 @@ def test_weighted_draws_of_theta_are_judged_in_place_of_q(exact, table):
     post, rng = oracle.exact(table, N), np.random.default_rng(0)
     points = rng.multivariate_normal(post.theta_mean, post.theta_cov, 1000)
     bad = spoiled(exact, table, shift=0.0, factor=3.0)  # wide, but where its conditionals expect it
-    even = Cloud(jnp.asarray(points), jnp.full(1000, -np.log(1000)))
-    found = diagnose(with_cloud(bad, even), draws=400)
+    even = WeightedTheta(jnp.asarray(points), jnp.full(1000, -np.log(1000)))
+    found = diagnose(with_weighted(bad, even), draws=400)
     assert found.verdict == "trust" and found.effective_draws > 300
-    moved = Cloud(jnp.asarray(points + 3 * np.sqrt(np.diag(post.theta_cov))), even.log_weight)
-    assert diagnose(with_cloud(bad, moved), draws=400).verdict == "do not trust"
+    moved = WeightedTheta(
+        jnp.asarray(points + 3 * np.sqrt(np.diag(post.theta_cov))), even.log_weight
+    )
+    assert diagnose(with_weighted(bad, moved), draws=400).verdict == "do not trust"
 
 
 def test_a_draw_where_a_density_overflows_counts_for_nothing(exact):

@@ -182,16 +182,16 @@ def test_budgets_of_solved_are_hard():
     for allowed in range(1, 13):
         short = rf.fit(model, groups, max_steps=allowed)
         assert short.notes["sweeps"] == allowed
-        assert short.family.cloud is None
+        assert short.family.weighted is None
         assert allowed > 3 or not short.notes["converged"]
         # A q(theta) that was not found is the one that the fit began with.
         if allowed == 1:
             start = rf.solved(model, groups).theta.covariance
             np.testing.assert_allclose(short.family.theta.covariance, start, rtol=1e-4)
     whole = rf.fit(model, groups)
-    assert whole.notes["converged"] and whole.family.cloud is not None
+    assert whole.notes["converged"] and whole.family.weighted is not None
     cut = rf.fit(model, groups, max_steps=whole.notes["sweeps"] - 1)
-    assert cut.notes["sweeps"] == whole.notes["sweeps"] - 1 and cut.family.cloud is None
+    assert cut.notes["sweeps"] == whole.notes["sweeps"] - 1 and cut.family.weighted is None
     assert cut.notes["converged"] and "before theta's draws were weighed" in str(cut)
 
 

@@ -82,7 +82,7 @@ def test_answers_of_nuts(name):
     stored = problems.reference(problem)
     _, groups = problems.for_ramify(problem)
     posterior = rf.fit(rf.from_numpyro(problem.model, groups), groups, progress=False)
-    said = posterior.family.cloud or posterior.family.theta
+    said = posterior.family.weighted or posterior.family.theta
     mean, covariance = (np.asarray(m, np.float64) for m in (said.mean, said.covariance))
     sd, own = np.sqrt(np.diagonal(covariance)), posterior.notes["theta_effective_draws"] ** -0.5
     left = 0.5 / np.sqrt(posterior.local_draws)

@@ -120,7 +120,7 @@ def test_group_columns_of_deterministic_sites():
     draws = posterior.sample(10)
     expected = draws["a"] + groups.group["measured"]
     np.testing.assert_allclose(draws["shifted"], expected, rtol=1e-5, atol=1e-6)
-    loaded = Posterior(made, posterior.family, None, source=posterior._source)
+    loaded = Posterior(made, posterior.family, None, schema=posterior._schema)
     with pytest.raises(ValueError, match='needs the column "measured".*pass groups='):
         loaded.sample(10)
     np.testing.assert_array_equal(loaded.sample(10, groups)["shifted"], draws["shifted"])

@@ -91,7 +91,7 @@ def compare(name: str, mean_rms: float, sd_median: float, corr: float, z_sd: flo
     problem = problems.make(name)
     model, groups = problems.for_ramify(problem)
     reference, posterior = problems.reference(problem), rf.fit(model, groups)
-    said = posterior.family.cloud or posterior.family.theta
+    said = posterior.family.weighted or posterior.family.theta
     mean, covariance = np.asarray(said.mean), np.asarray(said.covariance)
     sd = np.sqrt(np.diag(covariance))
     error = (mean - reference.u_mean) / reference.u_sd

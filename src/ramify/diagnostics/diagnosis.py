@@ -32,7 +32,7 @@ from ramify.posterior.conditioned import Conditioned, condition
 from ramify.posterior.draws import Chunk, Draws, draw_theta, generator
 from ramify.posterior.posterior import Posterior
 from ramify.posterior.prediction import labelled
-from ramify.posterior.theta_weights import affordable, again_at_theta, theta_log_weights
+from ramify.posterior.theta_check import affordable, again_at_theta, theta_log_weights
 
 
 @final
@@ -209,17 +209,17 @@ def _proposal(
     what is to be seen then is whether new weights agree with those of the fit.
     """
     drawn = draw_theta(key, posterior.family, posterior.model, S)
-    cloud = getattr(posterior.family, "cloud", None)
-    if cloud is None:
+    weighted = getattr(posterior.family, "weighted", None)
+    if weighted is None:
         covariance = np.asarray(posterior.family.theta.covariance, np.float64)
         return drawn, np.sqrt(np.diagonal(covariance))
-    D, rng = len(cloud.mean), generator(key)
-    factor = np.linalg.cholesky(cloud.covariance * (FREEDOM - 2) / FREEDOM)
+    D, rng = len(weighted.mean), generator(key)
+    factor = np.linalg.cholesky(weighted.covariance * (FREEDOM - 2) / FREEDOM)
     points = rng.normal(size=(S, D)) / np.sqrt(rng.chisquare(FREEDOM, (S, 1)) / FREEDOM)
     log_q = -0.5 * (FREEDOM + D) * np.log1p(np.sum(points**2, 1) / FREEDOM)  # less a constant
-    theta = (cloud.mean + points @ factor.T).astype(drawn.theta.dtype)
+    theta = (weighted.mean + points @ factor.T).astype(drawn.theta.dtype)
     new = drawn._replace(theta=theta, log_q=log_q)
-    return new, np.sqrt(np.diagonal(cloud.covariance))
+    return new, np.sqrt(np.diagonal(weighted.covariance))
 
 
 def _shift(

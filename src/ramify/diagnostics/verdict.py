@@ -60,7 +60,7 @@ def _about_theta(posterior: Posterior, found: Theta) -> tuple[int, str]:
     if found.k_hat > BAD or beyond_noise > FAR:
         cure = _cure(posterior)
         return 2, f"{said}: q(theta) is not near the posterior. The weights {moved}. {cure}."
-    weighted = getattr(posterior.family, "cloud", None) is not None
+    weighted = getattr(posterior.family, "weighted", None) is not None
     uneven = not weighted and found.k_hat > GOOD and found.effective < 0.5 * found.draws
     if uneven or beyond_noise > MOVED:
         return 1, f"{said}, and the weights {moved}. {_cure(posterior)}."

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from ramify.data.batch import Batch
 from ramify.families.conditional import Local
 from ramify.families.gaussian import Gaussian
-from ramify.families.weighted_theta import Cloud
+from ramify.families.weighted_theta import WeightedTheta
 from ramify.models.model import Model
 from ramify.numerics.points import group_noise
 
@@ -34,7 +34,7 @@ class Branched(eqx.Module):
     theta: Gaussian
     local: Any  # a `conditional.Supplier`: Table | Amortizer | Solver
     N: int = eqx.field(static=True)
-    cloud: Cloud | None = None  # weighted draws that correct q(theta), where there are any
+    weighted: WeightedTheta | None = None  # draws that correct q(theta), where there are any
 
     def prepare(self, model: Model, batch: Batch) -> Any:
         """What the supplier works out for a block, once for all theta."""

@@ -3,7 +3,7 @@
 With few groups the posterior of a scale is skewed, and no Gaussian has its sd. Where the data are
 small enough to evaluate log p(theta) + sum_i log p^(y_i | theta) a few thousand times, draws from a
 Student t around q(theta) are weighted by it. All that the posterior says of theta then comes from
-this cloud; the ELBO remains that of q(theta).
+these draws; the ELBO remains that of q(theta).
 """
 
 import equinox as eqx
@@ -11,13 +11,14 @@ import numpy as np
 from jaxtyping import Array, Float, Float64
 
 
-class Cloud(eqx.Module):
+class WeightedTheta(eqx.Module):
     """Points of theta with log weights that sum to one.
 
     Example:
         >>> import jax.numpy as jnp
-        >>> cloud = Cloud(jnp.array([[0.0], [4.0]]), jnp.log(jnp.array([0.75, 0.25])))
-        >>> float(cloud.mean[0]), float(cloud.covariance[0, 0])
+        >>> log_weight = jnp.log(jnp.array([0.75, 0.25]))
+        >>> weighted = WeightedTheta(jnp.array([[0.0], [4.0]]), log_weight)
+        >>> float(weighted.mean[0]), float(weighted.covariance[0, 0])
         (1.0, 3.0)
     """
 

@@ -70,7 +70,7 @@ def fit(
     family, why = (family, "as asked") if family is not None else default_family(model, groups)
     _check_family(family, model, groups)
     if isinstance(family, Branched):
-        family = replace(family, cloud=None)  # of an earlier fit
+        family = replace(family, weighted=None)  # of an earlier fit
     with Progress(progress, len(groups), max_steps, max_seconds) as bar:
         if isinstance(family, Branched) and isinstance(family.local, Solver):
             if asked and (wrong := _missing_curvature(model, groups, family)):

@@ -10,7 +10,7 @@ from ramify.frontends.formula.model import FormulaModel
 from ramify.io.folder import ROWS, read_json
 from ramify.io.saving import check_spaces, read_record
 from ramify.models.model import Model
-from ramify.posterior.matching import Source, source_of
+from ramify.posterior.matching import DataSchema, schema_of
 from ramify.posterior.posterior import Posterior
 
 
@@ -37,10 +37,10 @@ def load(
     model = FormulaModel(*saving.load(folder)) if model is None else model
     check_spaces(fit, model.theta, model.z, folder)
     record = read_record(folder, fit, encoder)
-    source = Source(record.by, record.labels, record.rows, record.group)
-    groups = saving.load_rows(folder, source.by, source.labels, model.adapter.origin)
+    schema = DataSchema(record.by, record.labels, record.rows, record.group)
+    groups = saving.load_rows(folder, schema.by, schema.labels, model.adapter.origin)
     if groups is not None:
-        _check_rows(source, record.n_rows, groups, folder)
+        _check_rows(schema, record.n_rows, groups, folder)
     return Posterior(
         model,
         record.family,
@@ -48,14 +48,14 @@ def load(
         local_draws=record.local_draws,
         history=record.history,
         notes=record.notes,
-        source=source,
+        schema=schema,
     )
 
 
-def _check_rows(source: Source, n_rows: int | None, groups: Groups, folder: Path) -> None:
+def _check_rows(schema: DataSchema, n_rows: int | None, groups: Groups, folder: Path) -> None:
     """Raises where the saved rows are not those of the fit."""
     shapes = lambda s: {(n, shape) for c in (s.rows, s.group) for n, (shape, _) in c.items()}
-    if shapes(source_of(groups)) != shapes(source) or n_rows not in (None, groups.n_rows):
+    if shapes(schema_of(groups)) != shapes(schema) or n_rows not in (None, groups.n_rows):
         raise ValueError(
             f"{folder / ROWS} does not have the rows or columns of the fit. The folder's files do not "
             "belong together."

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ramify.families.branched import Branched
-from ramify.families.weighted_theta import Cloud
+from ramify.families.weighted_theta import WeightedTheta
 from ramify.inference.marginal import Marginal, OutOfBudget
 from ramify.inference.theta_search import Learned
 from ramify.inference.theta_weights import MOST_K_HAT, value_noise, weigh_theta
@@ -33,7 +33,8 @@ def with_weighted_theta(
     if k > MOST_K_HAT:
         return family, notes | {"warnings": [_uneven(k, noise)]}
     normal = log_weight - np.logaddexp.reduce(log_weight)
-    return replace(family, cloud=Cloud(jnp.asarray(points), jnp.asarray(normal))), notes
+    weighted = WeightedTheta(jnp.asarray(points), jnp.asarray(normal))
+    return replace(family, weighted=weighted), notes
 
 
 def _uneven(k: float, noise: float) -> str:

@@ -5,6 +5,7 @@ it, and their shapes are checked. The user brings the model.
 """
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +25,7 @@ from ramify.families.joint import Joint
 from ramify.families.network import Amortizer, Layers, Pooled, Single
 from ramify.families.solver import Solver
 from ramify.families.table import Table
-from ramify.families.weighted_theta import Cloud
+from ramify.families.weighted_theta import WeightedTheta
 from ramify.io.folder import ARRAYS, FIT, FORMAT, FORMAT_VERSION, LABELS, write_folder
 from ramify.models.parameters import Space
 from ramify.numerics.triangular import free_size
@@ -53,6 +54,7 @@ class FitRecord(NamedTuple):
 
 
 IN_JSON = FitRecord._fields[3:]
+WEIGHTED = "cloud"  # what files call `Branched.weighted`, since the first release
 
 
 def save(record: FitRecord, path: Path, more: Callable[[Path], None]) -> None:
@@ -147,7 +149,12 @@ def _plain(value: Any) -> Any:
 def _arrays(tree: Any) -> dict[str, np.ndarray]:
     """The arrays of a module by their path in it."""
     leaves = jax.tree_util.tree_leaves_with_path(eqx.filter(tree, eqx.is_array))
-    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
+    return {_name(path): np.asarray(leaf) for path, leaf in leaves}
+
+
+def _name(path: Any) -> str:
+    """What a file calls the array at this path."""
+    return re.sub(r"^\.weighted\b", f".{WEIGHTED}", jax.tree_util.keystr(path))
 
 
 def _describe(family: Family) -> dict[str, Any]:
@@ -157,8 +164,8 @@ def _describe(family: Family) -> dict[str, Any]:
         parts = [gaussian(q) for q in family.parts]
         return {"is": "joint", "parts": parts, "D": family.D, "M": family.M, "N": family.N}
     local = _describe_local(family.local)
-    cloud = None if family.cloud is None else len(family.cloud.points)
-    static = {"local": local, "N": family.N, "cloud": cloud}
+    weighted = None if family.weighted is None else len(family.weighted.points)
+    static = {"local": local, "N": family.N, WEIGHTED: weighted}
     return {"is": "branched", "theta": gaussian(family.theta), **static}
 
 
@@ -212,9 +219,9 @@ def _skeleton(made_of: dict[str, Any], encoder: Any) -> Family:
         parts = tuple(_gaussian(**q) for q in made_of["parts"])
         return Joint(parts, made_of["D"], made_of["M"], made_of["N"])
     local = _local(made_of["local"], encoder)
-    theta, T = _gaussian(**made_of["theta"]), made_of["cloud"]
-    cloud = None if T is None else Cloud(jnp.zeros((T, theta.dim)), jnp.zeros(T))
-    return Branched(theta, local, made_of["N"], cloud)
+    theta, T = _gaussian(**made_of["theta"]), made_of[WEIGHTED]
+    weighted = None if T is None else WeightedTheta(jnp.zeros((T, theta.dim)), jnp.zeros(T))
+    return Branched(theta, local, made_of["N"], weighted)
 
 
 def _gaussian(dim: int, diagonal: bool, map: Any) -> Gaussian:
@@ -260,7 +267,7 @@ def _filled(skeleton: Family, arrays: dict[str, np.ndarray], folder: Path) -> Fa
     holes, rest = eqx.partition(skeleton, lambda x: isinstance(x, jax.ShapeDtypeStruct))
 
     def fill(path: Any, hole: Any) -> Any:
-        name = jax.tree_util.keystr(path)
+        name = _name(path)
         if name not in arrays or arrays[name].shape != hole.shape:
             got = f"shape {list(arrays[name].shape)}" if name in arrays else "nothing"
             raise ValueError(

@@ -71,9 +71,9 @@ def posterior_theta(key: PRNGKeyArray, family: Family, model: Model, draws: int)
     Their density has no meaning then: metrics that need it draw from q(theta) itself.
     """
     found = draw_theta(key, family, model, draws)
-    if isinstance(family, Joint) or family.cloud is None:
+    if isinstance(family, Joint) or family.weighted is None:
         return found
-    theta = family.cloud.draw(generator(key), draws).astype(found.theta.dtype)
+    theta = family.weighted.draw(generator(key), draws).astype(found.theta.dtype)
     return found._replace(theta=theta, log_q=np.full(draws, np.nan))
 
 

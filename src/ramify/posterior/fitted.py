@@ -13,14 +13,14 @@ from ramify.models.model import Model
 from ramify.numerics.memory import check_memory
 from ramify.posterior import prediction
 from ramify.posterior.matching import (
+    DataSchema,
     Part,
-    Source,
     check_columns,
     check_together,
     matched,
     numbered,
     parts,
-    source_of,
+    schema_of,
     unloaded,
     without_rows,
 )
@@ -40,15 +40,15 @@ class Fitted:
         local_draws: int = 1,
         history: Mapping[str, np.ndarray] | None = None,
         notes: Mapping[str, Any] | None = None,
-        source: Source | None = None,
+        schema: DataSchema | None = None,
     ):
-        """Checks that all belong together; `source` replaces the groups of a loaded fit."""
+        """Checks that all belong together; `schema` replaces the groups of a loaded fit."""
         if groups is not None:
-            source = source_of(groups)
-        if source is None:
+            schema = schema_of(groups)
+        if schema is None:
             raise ValueError("Posterior needs the groups of the fit, or what was saved of them.")
-        check_together(model, family, len(source.labels))
-        self.model, self.family, self.groups, self._source = model, family, groups, source
+        check_together(model, family, len(schema.labels))
+        self.model, self.family, self.groups, self._schema = model, family, groups, schema
         self.adapter = model.adapter
         self.local_draws = local_draws
         self._outcomes: dict[Any, Any] = {}  # what simulate makes of each kind of table
@@ -58,12 +58,12 @@ class Fitted:
     @property
     def labels(self) -> Shaped[np.ndarray, " N"]:
         """Labels of the groups of the fit."""
-        return self._source.labels
+        return self._schema.labels
 
     @property
     def by(self) -> str:
         """Name of the column with the labels."""
-        return self._source.by
+        return self._schema.by
 
     def _local_draws(self, asked: int | None) -> int:
         if asked is None:
@@ -81,16 +81,16 @@ class Fitted:
         """Groups whose z to draw, with their rows if the family uses them."""
         needs_rows = K > 1 or not is_fixed(self.family)
         if groups is None and self.groups is None and not needs_rows:
-            return unloaded(self._source)
+            return unloaded(self._schema)
         groups = self._default(groups)
         if needs_rows:
-            return matched(self._source, self.family, groups)
+            return matched(self._schema, self.family, groups)
         return without_rows(
-            self._source, numbered(self._source, self.family, groups), columns=False
+            self._schema, numbered(self._schema, self.family, groups), columns=False
         )
 
     def _for_metrics(self, groups: Groups | None) -> Groups:
-        groups = matched(self._source, self.family, self._default(groups))
+        groups = matched(self._schema, self.family, self._default(groups))
         if method_of(self.family) == "joint" and len(groups) != len(self.labels):
             raise ValueError(
                 f"joint() covers all {len(self.labels):,} groups of its fit at once; got "
@@ -101,7 +101,7 @@ class Fitted:
     def _default(self, groups: Any) -> Groups:
         """The given groups, or those of a given table; by default the fit's."""
         if groups is not None and not isinstance(groups, Groups):
-            groups = prediction.read(self._source, self.adapter, groups, "groups", outcomes=True)
+            groups = prediction.read(self._schema, self.adapter, groups, "groups", outcomes=True)
         if groups is None and self.groups is None:
             raise ValueError("This fit was loaded from a file, which holds no data: pass groups=.")
         return groups if groups is not None else self.groups  # pyright: ignore[reportReturnType]
@@ -109,18 +109,18 @@ class Fitted:
     def _given(self, given: Any) -> Groups | None:
         if not prediction.has_rows(given, self.by, "given"):
             return None
-        groups = prediction.read(self._source, self.adapter, given, "given", outcomes=True)
-        check_columns(self._source.rows, groups.rows, "row column of given")
+        groups = prediction.read(self._schema, self.adapter, given, "given", outcomes=True)
+        check_columns(self._schema.rows, groups.rows, "row column of given")
         return groups
 
     def _parts(self, at: Groups, given: Groups | None, K: int) -> list[Part]:
-        return parts(self._source, self.adapter, self.family, self.groups, at, given, K)
+        return parts(self._schema, self.adapter, self.family, self.groups, at, given, K)
 
     def _record(self) -> FitRecord:
         """What to save of the fit."""
         theta, z = describe_space(self.model.theta), describe_space(self.model.z)
         n_rows = None if self.groups is None else self.groups.n_rows
-        columns = self._source.rows, self._source.group, n_rows
+        columns = self._schema.rows, self._schema.group, n_rows
         own = self.family, self.history, self.labels, self.by
         return FitRecord(*own, theta, z, *columns, self.local_draws, self.notes)
 

@@ -19,7 +19,7 @@ from ramify.models.model import Model
 Columns = dict[str, tuple[tuple[int, ...], str]]  # name -> shape of an element, dtype
 
 
-class Source(NamedTuple):
+class DataSchema(NamedTuple):
     """What a fit keeps of its data when the data are not loaded."""
 
     by: str
@@ -39,10 +39,10 @@ class Part(NamedTuple):
     family: Family
 
 
-def source_of(groups: Groups) -> Source:
-    """The `Source` of a data set."""
+def schema_of(groups: Groups) -> DataSchema:
+    """The `DataSchema` of a data set."""
     columns = lambda c: {n: (v.shape[1:], v.dtype.str) for n, v in c.items()}
-    return Source(groups.by, groups.labels, columns(groups.rows), columns(groups.group))
+    return DataSchema(groups.by, groups.labels, columns(groups.rows), columns(groups.group))
 
 
 def check_together(model: Model, family: Family, N: int) -> None:
@@ -59,20 +59,20 @@ def check_together(model: Model, family: Family, N: int) -> None:
         )
 
 
-def matched(source: Source, family: Family, groups: Groups, what: str = "groups") -> Groups:
+def matched(schema: DataSchema, family: Family, groups: Groups, what: str = "groups") -> Groups:
     """The groups with the numbers of their labels in the fit; refuses data the fit can't serve."""
-    check_columns(source.rows, groups.rows, f"row column of {what}")
-    check_columns(source.group, groups.group, f"group column of {what}")
-    return numbered(source, family, groups)
+    check_columns(schema.rows, groups.rows, f"row column of {what}")
+    check_columns(schema.group, groups.group, f"group column of {what}")
+    return numbered(schema, family, groups)
 
 
-def numbered(source: Source, family: Family, groups: Groups) -> Groups:
+def numbered(schema: DataSchema, family: Family, groups: Groups) -> Groups:
     """The groups with the numbers of their labels in the fit; refuses new ones it can't serve."""
-    groups = groups.renumbered(source.labels)
-    new = groups.number >= len(source.labels)
+    groups = groups.renumbered(schema.labels)
+    new = groups.number >= len(schema.labels)
     if is_fixed(family) and new.any():
         raise ValueError(
-            f"{method_of(family)}() has parameters for the {len(source.labels):,} groups it was "
+            f"{method_of(family)}() has parameters for the {len(schema.labels):,} groups it was "
             f"fitted to; group {_show(groups.labels[new][0])} is new"
             + (f", and {new.sum() - 1:,} more are" if new.sum() > 1 else "")
             + ". Fit an amortized() or solved() family to infer new groups."
@@ -99,9 +99,9 @@ def check_columns(
             )
 
 
-def without_rows(source: Source, groups: Groups, *, columns: bool = True) -> Groups:
+def without_rows(schema: DataSchema, groups: Groups, *, columns: bool = True) -> Groups:
     """The same groups without rows; without row columns too if `columns` is False."""
-    rows = {n: np.zeros((0, *shape), kind) for n, (shape, kind) in source.rows.items()}
+    rows = {n: np.zeros((0, *shape), kind) for n, (shape, kind) in schema.rows.items()}
     return replace(
         groups,
         sizes=np.zeros(len(groups), np.int64),
@@ -110,15 +110,15 @@ def without_rows(source: Source, groups: Groups, *, columns: bool = True) -> Gro
     )
 
 
-def unloaded(source: Source) -> Groups:
+def unloaded(schema: DataSchema) -> Groups:
     """The groups of a fit whose data are not loaded: labels and numbers only."""
-    N = len(source.labels)
+    N = len(schema.labels)
     sizes, none = np.zeros(N, np.int64), np.zeros(0, np.int64)
-    return Groups(source.by, source.labels, sizes, {}, {}, np.arange(N), none)
+    return Groups(schema.by, schema.labels, sizes, {}, {}, np.arange(N), none)
 
 
 def parts(
-    source: Source,
+    schema: DataSchema,
     adapter: Adapter,
     family: Family,
     fitted: Groups | None,
@@ -131,25 +131,25 @@ def parts(
     In this order: `given`; for a group of the fit, the fit's own rows; for a new group there are
     none, and it is drawn from the population p(z | theta, u_i).
     """
-    at = numbered(source, family, at)
+    at = numbered(schema, family, at)
     if is_fixed(family):
         _check_same_rows(family, fitted, at, given)
         if local_draws == 1:
             known = {} if fitted is None else fitted.group
             known = {n: c[at.number] for n, c in known.items()}
-            at = _with_group_columns(source, adapter.beside(at, known), known)
-            return [Part(without_rows(source, at, columns=False), at, family)]
+            at = _with_group_columns(schema, adapter.beside(at, known), known)
+            return [Part(without_rows(schema, at, columns=False), at, family)]
     in_given = _positions(given, at)
-    in_fit = np.where((in_given < 0) & (at.number < len(source.labels)), at.number, -1)
+    in_fit = np.where((in_given < 0) & (at.number < len(schema.labels)), at.number, -1)
     if fitted is None and (in_fit >= 0).any():
         raise ValueError(
             f"group {_show(at.labels[in_fit >= 0][0])} was in the fit, whose rows are not kept "
             "in a saved fit: pass them as given=."
         )
     found = [
-        _part(source, adapter, family, given, in_given, at),
-        _part(source, adapter, family, fitted, in_fit, at),
-        _population(source, adapter, family, (in_given < 0) & (in_fit < 0), at),
+        _part(schema, adapter, family, given, in_given, at),
+        _part(schema, adapter, family, fitted, in_fit, at),
+        _population(schema, adapter, family, (in_given < 0) & (in_fit < 0), at),
     ]
     return [part for part in found if part is not None]
 
@@ -163,7 +163,7 @@ def _positions(groups: Groups | None, at: Groups) -> Int[np.ndarray, " N"]:
 
 
 def _part(
-    source: Source,
+    schema: DataSchema,
     adapter: Adapter,
     family: Family,
     groups: Groups | None,
@@ -176,12 +176,12 @@ def _part(
         return None
     at = _some(at, mine)
     given = replace(groups.subset(positions=positions[mine]), number=at.number)
-    at = _with_group_columns(source, adapter.beside(at, given.group), given.group)
+    at = _with_group_columns(schema, adapter.beside(at, given.group), given.group)
     return Part(replace(given, group=at.group), at, family)
 
 
 def _population(
-    source: Source, adapter: Adapter, family: Family, mine: np.ndarray, at: Groups
+    schema: DataSchema, adapter: Adapter, family: Family, mine: np.ndarray, at: Groups
 ) -> Part | None:
     """The groups of `at` without any rows to condition on.
 
@@ -191,8 +191,8 @@ def _population(
     if not mine.any():
         return None
     at, model = _some(at, mine), adapter.model
-    at = _with_group_columns(source, adapter.beside(at, None), {})
-    given = without_rows(source, at)
+    at = _with_group_columns(schema, adapter.beside(at, None), {})
+    given = without_rows(schema, at)
     if isinstance(family, Branched) and isinstance(family.local, Amortizer):
         if model.z.size <= MAX_DIM:
             family = Branched(family.theta, solver(model, example(given)), family.N)
@@ -203,16 +203,16 @@ def _some(groups: Groups, mine: np.ndarray) -> Groups:
     return groups if mine.all() else groups.subset(positions=mine)
 
 
-def _with_group_columns(source: Source, at: Groups, other: Mapping[str, np.ndarray]) -> Groups:
+def _with_group_columns(schema: DataSchema, at: Groups, other: Mapping[str, np.ndarray]) -> Groups:
     """`at` with every group column of the fit: its own, or else those of `other`, [N_at, ...]."""
-    for name in source.group:
+    for name in schema.group:
         if name not in at.group and name not in other:
             raise ValueError(
                 f'the group column "{name}" of group {_show(at.labels[0])} is missing: the model '
                 "was fitted with it. Add it to the table."
             )
-    found = {n: at.group[n] if n in at.group else other[n] for n in source.group}
-    check_columns(source.group, found, "group column")
+    found = {n: at.group[n] if n in at.group else other[n] for n in schema.group}
+    check_columns(schema.group, found, "group column")
     return replace(at, group=found)
 
 

@@ -25,7 +25,7 @@ from ramify.posterior.matching import check_columns, matched
 from ramify.posterior.metrics import Estimate, EvidenceForm, PredictiveForm
 from ramify.posterior.row_values import data_columns, row_log_lik
 from ramify.posterior.summary import Summary, summarise_theta, with_reliability, words
-from ramify.posterior.theta_weights import affordable, theta_log_weights
+from ramify.posterior.theta_check import affordable, theta_log_weights
 
 Named = dict[str, Shaped[np.ndarray, "..."]]
 
@@ -184,11 +184,11 @@ class Posterior(Fitted):
             prediction.check_no_clash(at, names)
         if not prediction.has_rows(at, self.by, "at"):
             return prediction.nothing(at, names if summary else None, draws, len(categories))
-        where = prediction.read(self._source, self.adapter, at, "at")
+        where = prediction.read(self._schema, self.adapter, at, "at")
         given = None if given is None else self._given(given)
         K = self._local_draws(local_draws)
         found = self._parts(where, given, K)
-        outcome = prediction.outcome_of(self.adapter, self._source, found[0], kind, self._outcomes)
+        outcome = prediction.outcome_of(self.adapter, self._schema, found[0], kind, self._outcomes)
         how = where.n_rows, outcome, kind, draws, K, seed, categories
         task = prediction.Task(self.adapter, self.family, found, *how)
         if summary:
@@ -327,8 +327,8 @@ class Posterior(Fitted):
             local_draws: as in `sample`.
         """
         train = None if train is None else self._given(train)
-        rows = prediction.read(self._source, self.adapter, test, "test", outcomes=True)
-        check_columns(self._source.rows, rows.rows, "row column of test")
+        rows = prediction.read(self._schema, self.adapter, test, "test", outcomes=True)
+        check_columns(self._schema.rows, rows.rows, "row column of test")
         K = self._local_draws(local_draws)
         found = self._parts(rows, train, K)
         key = jax.random.key(seed)
@@ -374,7 +374,7 @@ class Posterior(Fitted):
         if self.model.can_simulate and name is not None:
             predicted = {name: self.predict(data, data, draws, seed, summary=False)}
         K, n = self._local_draws(None), data.n_rows
-        found = self._parts(prediction.read(self._source, self.adapter, data, "groups"), data, K)
+        found = self._parts(prediction.read(self._schema, self.adapter, data, "groups"), data, K)
         theta = posterior_theta(jax.random.key(seed), self.family, self.model, draws)
         log_lik = row_log_lik(self.adapter, found, n, theta, K)
         return {"posterior_predictive": predicted, "log_likelihood": log_lik}
@@ -387,7 +387,7 @@ class Posterior(Fitted):
         in nats the amortization gap that this closed and the structure gap to the solved
         conditional (None where z is too large to solve for).
         """
-        groups = matched(self._source, self.family, self._default(groups))
+        groups = matched(self._schema, self.family, self._default(groups))
         family, gaps = refine(self.model, self.family, groups)
         own = groups.renumbered(groups.labels)
         notes = {"method": "branch", "why": "refined from a fit by " + method_of(self.family)}

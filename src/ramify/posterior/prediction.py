@@ -22,13 +22,13 @@ from ramify.numerics import budgets
 from ramify.numerics.memory import check_memory
 from ramify.posterior.conditioned import condition
 from ramify.posterior.draws import Chunk, map_draws, posterior_theta
-from ramify.posterior.matching import Part, Source, check_columns
+from ramify.posterior.matching import DataSchema, Part, check_columns
 
 Kind = Literal["response", "mean", "link", "probability"]
 
 
 def read(
-    source: Source, adapter: Adapter, table: Any, what: str, *, outcomes: bool = False
+    schema: DataSchema, adapter: Adapter, table: Any, what: str, *, outcomes: bool = False
 ) -> Groups:
     """A table as groups, with those of the fit's columns that it has.
 
@@ -41,9 +41,9 @@ def read(
         names = column_names(table, what)
         present = lambda columns: [name for name in columns if name in names]
         groups = Groups.from_table(
-            table, by=source.by, rows=present(source.rows), group=present(source.group)
+            table, by=schema.by, rows=present(schema.rows), group=present(schema.group)
         )
-    check_columns(source.rows, groups.rows, f"row column of {what}", missing=True)
+    check_columns(schema.rows, groups.rows, f"row column of {what}", missing=True)
     return groups
 
 
@@ -68,13 +68,13 @@ def categories_of(adapter: Adapter, kind: str) -> list[str]:
 
 
 def outcome_of(
-    adapter: Adapter, source: Source, part: Part, kind: Kind, seen: dict[Any, Any]
+    adapter: Adapter, schema: DataSchema, part: Part, kind: Kind, seen: dict[Any, Any]
 ) -> Any:
     """Shape and type of one outcome, traced once for each kind of table and then kept in `seen`."""
     columns = part.at.rows | part.at.group
     known = kind, *((name, c.shape[1:], c.dtype.str) for name, c in columns.items())
     if known not in seen:
-        seen[known] = _traced(adapter, source, part, kind)
+        seen[known] = _traced(adapter, schema, part, kind)
     return seen[known]
 
 
@@ -87,7 +87,7 @@ def _outcome(
     return adapter.expected(kind, theta, z_rows, batch)
 
 
-def _traced(adapter: Adapter, source: Source, part: Part, kind: Kind) -> Any:
+def _traced(adapter: Adapter, schema: DataSchema, part: Part, kind: Kind) -> Any:
     """Shape and type of one outcome; raises if `simulate` asks for a column that is not there."""
     model, batch, key = adapter.model, example(part.at), jax.random.key(0)
     theta = jax.ShapeDtypeStruct((model.theta.size,), part.family.theta.mean.dtype)
@@ -96,7 +96,7 @@ def _traced(adapter: Adapter, source: Source, part: Part, kind: Kind) -> Any:
         out = jax.eval_shape(partial(_outcome, kind, adapter), key, theta, z, batch)
     except KeyError as error:
         name = error.args[0]
-        known = name in source.rows or name in source.group
+        known = name in schema.rows or name in schema.group
         raise ValueError(
             f'simulate(key, theta, z, row) asks for "{name}", and the table to predict has no such '
             "column: add it." + ("" if known else " (Nor had the data of the fit.)")

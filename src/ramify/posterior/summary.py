@@ -80,9 +80,9 @@ def summarise_theta(
 
     Where the fit has weighted draws of theta, everything comes from all of them.
     """
-    model, cloud = adapter.model, getattr(family, "cloud", None)
-    if cloud is not None:
-        theta, weight = np.asarray(cloud.points), cloud.weight
+    model, weighted = adapter.model, getattr(family, "weighted", None)
+    if weighted is not None:
+        theta, weight = np.asarray(weighted.points), weighted.weight
     else:
         draws = int(min(draws, max(budgets.SUMMARY_NUMBERS // model.theta.size, 100)))
         theta, weight = draw_theta(jax.random.key(seed), family, model, draws).theta, None

@@ -243,4 +243,4 @@ def _rows_of(groups: Groups, some: Groups, values: np.ndarray) -> Float64[np.nda
 
 def check(posterior: Posterior, groups: Any) -> Groups:
     """The groups to report on: those given (a table for a formula), or the fit's."""
-    return matched(posterior._source, posterior.family, posterior._default(groups))
+    return matched(posterior._schema, posterior.family, posterior._default(groups))
