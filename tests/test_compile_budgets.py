@@ -1,0 +1,98 @@
+"""How many programs each public call may compile: a program is a cost that every user pays.
+
+The numbers are what calls take today. A change that needs more must say why and raise them; a change
+that needs fewer lowers them. A second call, a second fit and an equal model that was built anew
+compile nothing.
+"""
+
+import contextlib
+
+import jax
+import numpy as np
+import pytest
+
+import ramify as rf
+
+# Programs that a call may compile after those above it, on README's example with fewer shops.
+BUDGETS = {
+    "fit": 48,
+    "summary": 3,
+    "group_effects": 4,
+    "predict": 4,
+    "diagnose": 6,
+    "elbo": 3,
+    "log_evidence": 2,
+    "log_predictive": 2,
+    "to_arviz": 7,
+    "write_report": 6,
+}
+FORMULA = "sold ~ 1 + discount + (1 + discount | shop)"
+
+
+@contextlib.contextmanager
+def counted():
+    """A list that grows by one for each program that is compiled within."""
+    programs = []
+
+    def heard(name, seconds, **_):
+        if name.endswith("backend_compile_duration"):
+            programs.append(seconds)
+
+    jax.monitoring.register_event_duration_secs_listener(heard)
+    try:
+        yield programs
+    finally:
+        jax.monitoring.unregister_event_duration_listener(heard)
+
+
+def table():
+    rng = np.random.default_rng(0)
+    shop = np.repeat(np.arange(60), rng.integers(5, 21, 60))
+    discount = rng.uniform(0, 1, shop.size)
+    own = rng.normal([1.0, 0.8], [0.6, 0.3], (60, 2))[shop]
+    sold = rng.poisson(np.exp(own[:, 0] + own[:, 1] * discount))
+    return {"shop": shop, "discount": discount, "sold": sold}
+
+
+def built():
+    return rf.from_formula(FORMULA, table(), likelihood="poisson")
+
+
+def calls(folder):
+    """Every public call, in the order of a user's questions, on the fit that is its argument."""
+    new = {"shop": [900] * 3, "discount": [0.0, 0.2, 0.5], "sold": [9, 7, 14]}
+    return {
+        "summary": lambda p: p.summary(),
+        "group_effects": lambda p: p.group_effects(),
+        "predict": lambda p: p.predict({"shop": [900], "discount": [0.8]}, given=new),
+        "diagnose": lambda p: rf.diagnose(p),
+        "elbo": lambda p: p.elbo(draws=100),
+        "log_evidence": lambda p: p.log_evidence(draws=100, form="per_group"),
+        "log_predictive": lambda p: p.log_predictive(None, table(), draws=100, form="per_row"),
+        "to_arviz": lambda p: p.to_arviz(draws=100),
+        "write_report": lambda p: rf.write_report(p, p.groups, folder / "report.html"),
+    }
+
+
+def test_programs_of_every_call(tmp_path):
+    pytest.importorskip("arviz_base")
+    pytest.importorskip("plotly")
+    spent = {}
+    with counted() as programs:
+        posterior = rf.fit(*built())
+        spent["fit"] = len(programs)
+        for name, call in calls(tmp_path).items():
+            before = len(programs)
+            call(posterior)
+            spent[name] = len(programs) - before
+            again = len(programs)
+            call(posterior)
+            assert len(programs) == again, f"{name} compiled again"
+        again = len(programs)
+        posterior = rf.fit(*built())
+        assert len(programs) == again, "a second fit of an equal model compiled again"
+        for call in calls(tmp_path).values():
+            call(posterior)
+        assert len(programs) == again, "a call on a second fit compiled again"
+    over = {name: (count, BUDGETS[name]) for name, count in spent.items() if count > BUDGETS[name]}
+    assert not over, f"more programs than budgeted: {over}; all: {spent}"
