@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import optax
 
-from ramify.data.batch import example
+from ramify.data.batch import Batch, example
 from ramify.data.groups import Groups
 from ramify.data.host import pack
 from ramify.data.resident import to_device
@@ -21,6 +21,7 @@ from ramify.inference.minibatches import Minibatches
 from ramify.inference.progress import Budget, Progress
 from ramify.inference.steps import Recipe
 from ramify.models.model import Model
+from ramify.models.structure_check import check_structure
 from ramify.numerics import budgets
 from ramify.numerics.precision import computing
 from ramify.posterior.posterior import Posterior
@@ -66,6 +67,7 @@ def fit(
     """
     groups = groups.renumbered(groups.labels)  # a subset's groups have their parent's numbers
     model.check(example(groups))
+    check_structure(model, _few_rows(groups))
     asked = family is not None
     family, why = (family, "as asked") if family is not None else default_family(model, groups)
     _check_family(family, model, groups)
@@ -103,6 +105,13 @@ def default_family(model: Model, groups: Groups) -> tuple[Branched, str]:
     if why is not None:
         return amortized(model, groups, covariance="dense" if M <= 16 else "block"), why
     return family, f"z is small (M = {M}) and the likelihood smooth in it"
+
+
+def _few_rows(groups: Groups) -> Batch:
+    """The smallest of the first groups that have rows: enough to try a model on."""
+    sizes = groups.sizes[:1000]
+    order = np.argsort(np.where(sizes > 0, sizes, sizes.max() + 1))[:3]
+    return pack(groups, np.sort(order), max(int(sizes[order].sum()), 1))
 
 
 def _missing_curvature(model: Model, groups: Groups, family: Branched) -> str | None:

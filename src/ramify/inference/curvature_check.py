@@ -78,7 +78,10 @@ def opinions(model: Model, batch: Batch, theta: Float[Array, " D"]) -> Opinions:
 
 
 def missing_curvature(model: Model, batch: Batch, theta: Float[Array, " D"]) -> str | None:
-    """Why the derivatives can't be trusted, in words; None if they can."""
+    """Why the derivatives can't be trusted, in words; None if they can, or are declared to be."""
+    declared = model.structure.likelihood
+    if declared is not None and declared.smooth:
+        return None
     said = opinions(model, batch, theta)
     real = np.asarray(batch.group_mask)
     own, stein = (np.asarray(x, np.float64)[real] for x in (said.curvature, said.curvature_stein))

@@ -37,6 +37,8 @@ class Model:
         log_lik: theta, z, row -> [], log p(y_ij | theta, z_i, x_ij); `row` has the row columns and
             those of its group.
         simulate: key, theta, z, row -> a new outcome of that row, for `predict`.
+        structure: what you know of log_local and log_lik. Optional: fits compile and run faster, with
+            the same results. `fit` compares it with the densities and refuses what disagrees.
 
     Example:
         >>> import numpyro.distributions as dist
@@ -51,6 +53,26 @@ class Model:
         ... )
         >>> model
         Model(theta: mu [], tau [] positive; z: b [])
+
+        The same b, with a slope on x that varies as well. Both are normal, and a row sees them in
+        one linear predictor, b + slope x:
+
+        >>> from ramify.models.structure import LinearPredictors, NormalPrior, Structure
+        >>> mean, sds = lambda t, group: t["mu"], lambda t, group: t["tau"]
+        >>> density = lambda t, eta, row: dist.Bernoulli(logits=eta[0]).log_prob(row["y"])
+        >>> weights = lambda row: jnp.stack([jnp.ones(()), row["x"]])[None]  # [P, M], P = 1
+        >>> model = Model(
+        ...     theta={"mu": real(2), "tau": positive(2)},
+        ...     z={"b": real(2)},
+        ...     log_prior=lambda t: dist.Normal(0, 1).log_prob(t["mu"]).sum()
+        ...     + dist.HalfNormal(1).log_prob(t["tau"]).sum(),
+        ...     log_local=lambda t, z, group: dist.Normal(t["mu"], t["tau"]).log_prob(z["b"]).sum(),
+        ...     log_lik=lambda t, z, row: density(t, weights(row) @ z["b"], row),
+        ...     structure=Structure(
+        ...         prior=NormalPrior(mean, sds),
+        ...         likelihood=LinearPredictors(weights, lambda t, row: jnp.zeros(1), density),
+        ...     ),
+        ... )
     """
 
     structure = BlockStructure()  # what is known of the densities

@@ -25,7 +25,7 @@ from ramify.numerics.small_linalg import UNROLLED, inverse_lower
 
 
 class Normal(NamedTuple):
-    """p(z_i | theta, u_i) = N(mean, (root' root)^-1) of each place, root triangular.
+    """p(z_i | theta, u_i) of each place: N(mean, P^-1), with a triangular root of P = root' root.
 
     All places may share one root.
     """
@@ -84,10 +84,18 @@ class BlockPredictors:
 
 @dataclass(frozen=True)
 class BlockStructure:
-    """What is known of a model, for a block; None stands for what is not."""
+    """What is known of a model, for a block; None stands for what is not.
+
+    Attributes:
+        prior: theta, batch -> p(z_i | theta, u_i) of each place.
+        likelihood: how rows see z.
+        trusted: whether a front end made it together with the densities, so that `fit` need not
+            compare the two.
+    """
 
     prior: Callable[[Array, Batch], Normal] | None = None
     likelihood: BlockPredictors | None = None
+    trusted: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,7 +108,7 @@ class NormalPrior:
     Attributes:
         mean: theta, group -> [M].
         scale: theta, group -> [M], the sds of independent entries, or [M, M], a lower triangular L with
-            covariance L L'.
+            a positive diagonal and covariance L L'.
     """
 
     mean: Callable[[Named, Named], Array]
@@ -114,8 +122,8 @@ class NormalPrior:
             each = lambda of: jax.vmap(lambda group: of(values, group), axis_size=places)
             # Without group columns all groups have the same scale, and one inverse is enough.
             scale = each(self.scale)(batch.group) if batch.group else self.scale(values, {})
-            diagonal = scale.ndim == 1 + bool(batch.group)
-            root = _diagonal(1 / scale) if diagonal else inverse_lower(scale)
+            independent = scale.ndim == 1 + bool(batch.group)
+            root = diagonal(1 / scale) if independent else inverse_lower(scale)
             return Normal(each(self.mean)(batch.group), root)
 
         return normal
@@ -147,13 +155,11 @@ class LinearPredictors:
         """The same as functions of the flat theta and a block."""
         rows = lambda batch: batch.rows | batch.group_at_rows()
 
-        def offsets(flat: Float[Array, " D"], batch: Batch) -> Float[Array, "R P"]:
+        def offsets(flat: Float[Array, " D"], batch: Batch) -> Array:
             values = theta.values(flat)
             return jax.vmap(lambda row: self.offset(values, row))(rows(batch))
 
-        def density(
-            flat: Float[Array, " D"], eta: Float[Array, "R P K"], batch: Batch
-        ) -> Float[Array, "R K"]:
+        def density(flat: Float[Array, " D"], eta: Float[Array, "R P K"], batch: Batch) -> Array:
             values = theta.values(flat)
             # Draws within rows: the other way round JAX would put their axis first.
             one = lambda eta, row: jax.vmap(lambda e: self.density(values, e, row), -1)(eta)
@@ -208,5 +214,6 @@ def linear(weights: Float[Array, "R P M"], z_rows: Float[Array, "R M K"]) -> Flo
     return sum(terms[1:], terms[0])
 
 
-def _diagonal(entries: Float[Array, "*batch M"]) -> Float[Array, "*batch M M"]:
+def diagonal(entries: Float[Array, "*batch M"]) -> Float[Array, "*batch M M"]:
+    """Diagonal matrices with these entries."""
     return entries[..., None] * jnp.eye(entries.shape[-1], dtype=entries.dtype)

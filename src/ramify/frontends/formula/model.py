@@ -45,7 +45,8 @@ class FormulaModel(Model):
             self._outcome,
         )
         self.formula, self.priors = formula, priors
-        self.structure = BlockStructure(self._normal, self._predictors().on_blocks(self.theta))
+        linear = self._predictors().on_blocks(self.theta)
+        self.structure = BlockStructure(self._normal, linear, trusted=True)
         saved = [(name, same(prior)) for name, prior in priors.items()]
         own = formula.text, formula.likelihood, formula.link, layout, str(formula.levels)
         self._contents = *own, *saved

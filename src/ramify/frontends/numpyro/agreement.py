@@ -30,22 +30,35 @@ class Point(NamedTuple):
     group: dict[str, Any]
 
 
-def check_agreement(evaluator: Evaluator, groups: Any) -> set[str]:
-    """Refuses a model whose densities mix groups or rows; returns deterministic sites that do."""
+class Agreement(NamedTuple):
+    """What was found: deterministic sites that mix groups or rows, and a normal p(z | theta, u)."""
+
+    mixed: set[str]
+    normal_prior: bool
+
+
+def check_agreement(evaluator: Evaluator, groups: Any) -> Agreement:
+    """Refuses a model whose densities mix groups or rows."""
     block = small_block(evaluator.arguments, groups, 3, 7)
     rng = np.random.default_rng(0)
     noise = lambda *shape: np.asarray(0.3 * rng.normal(size=shape), jnp.result_type(float))  # noqa: E731
     D, M = evaluator.theta.size, evaluator.z.size
     point = Point(noise(D), noise(block.n_group, M), block.rows, block.group)
-    both = lambda p: (_as_written(evaluator, block, p), _as_blocks(evaluator, block, p))
-    whole, picked = jax.jit(both)(point)
+    normal = evaluator.has_normal_prior()
+    ways = lambda p: (
+        _as_written(evaluator, block, p),
+        _as_blocks(evaluator, block, p),
+        _as_normal(evaluator, block, p) if normal else None,
+    )
+    whole, picked, density = jax.jit(ways)(point)
     places = evaluator.layout.terms | evaluator.layout.deterministics
     differ = {n for n in places if not np.all(_close(whole[n], picked[n]))}
     for name in evaluator.layout.terms:
         if name in differ:
             evaluate = jax.jit(lambda p: _as_written(evaluator, block, p))
             raise Refused(_why(evaluator, block, point, evaluate, name))
-    return differ
+    terms = sum(picked[name] for name in evaluator.layout.z)
+    return Agreement(differ, normal and bool(np.all(_close(terms, density))))
 
 
 def _as_written(evaluator: Evaluator, block: Block, point: Point) -> Terms:
@@ -72,6 +85,14 @@ def _as_blocks(evaluator: Evaluator, block: Block, point: Point) -> Terms:
     found |= evaluate("term", "row", theta, z, rows, group)
     found |= evaluate("value", "theta", theta)
     return found | evaluate("value", "z", theta, z, group=group)
+
+
+def _as_normal(evaluator: Evaluator, block: Block, point: Point) -> Any:
+    """The log density of each group's z by the means and scales of its sites."""
+    owner = block.index[_chosen(block)]
+    group = {n: column[owner] for n, column in point.group.items()}
+    normal = evaluator.normal_prior(point.theta, group, len(owner))
+    return normal.log_density(point.z[owner])
 
 
 def _chosen(block: Block) -> np.ndarray:

@@ -69,9 +69,9 @@ def from_numpyro(
         if centre and away:
             written = centred(fn, away)
             layout = sort_sites(written, arguments, groups, plate)
-        mixed = check_agreement(Evaluator(written, arguments, layout, groups), groups)
-        evaluator = Evaluator(written, arguments, layout.without(mixed), groups)
-        return NumpyroModel(evaluator, outcome)
+        found = check_agreement(Evaluator(written, arguments, layout, groups), groups)
+        evaluator = Evaluator(written, arguments, layout.without(found.mixed), groups)
+        return NumpyroModel(evaluator, outcome, normal_prior=found.normal_prior)
     except Refused as refused:
         inner = getattr(fn, "func", fn)  # of a functools.partial
         name = getattr(inner, "__name__", type(inner).__name__)

@@ -15,11 +15,13 @@ from jaxtyping import Array
 from ramify.data.groups import Groups
 from ramify.frontends.numpyro.arguments import Arguments, example_row, repeated
 from ramify.frontends.numpyro.layout import Level, Place, SiteLayout
+from ramify.frontends.numpyro.normals import joined
 from ramify.frontends.numpyro.program import Program
-from ramify.frontends.numpyro.sites import from_values, run
+from ramify.frontends.numpyro.sites import Seen, from_values, run
 from ramify.models.parameters import Named, Space
+from ramify.models.structure import Normal
 
-Kind = Literal["term", "value", "observed"]
+Kind = Literal["term", "value", "observed", "normal"]
 
 
 @final
@@ -59,7 +61,8 @@ class Evaluator:
 
         Args:
             kind: "term" for log densities (without Jacobians), "value" for the values of
-                deterministic sites, "observed" for those of observed sites.
+                deterministic sites, "observed" for those of observed sites, "normal" for mean and
+                root of the groups' sites together, where these are normal.
             level: whose sites: those of theta, of the groups or of the rows.
             theta: [D].
             z: [n, M]; None for the sites of theta.
@@ -81,6 +84,21 @@ class Evaluator:
             pick = lambda *x: self._pick(what, *x)  # noqa: E731
             self._programs[what, shapes] = Program(pick, *jax.tree.unflatten(tree, shapes))
         return self._programs[what, shapes](theta, z, rows, group)
+
+    def normal_prior(self, theta: Array, group: Named, n: int) -> Normal:
+        """p(z_i | theta, u_i) of n groups, for a model that `has_normal_prior`."""
+        found = self.evaluate("normal", "z", theta, jnp.zeros((n, self.z.size)), group=group)
+        return Normal(found["mean"], found["root"])
+
+    def has_normal_prior(self) -> bool:
+        """Whether all sites of a group are latent and normal, with parameters that are free of z."""
+        if {n for n, p in self.layout.terms.items() if p.level == "z"} != {*self.layout.z}:
+            return False
+        theta, z, columns = jnp.zeros(self.theta.size), jnp.zeros((3, self.z.size)), self.group
+        pick = lambda theta, z, columns: self._pick(("normal", "z"), theta, z, None, columns)
+        program = Program(pick, theta, z, repeated(columns, 3))
+        flags = [False, True, *(False for _ in columns)]
+        return bool(program.shapes) and not any(program.reached(flags).values())
 
     def latent_values(self, theta: Array, z: Array) -> Named:
         """The values of the latent sites, in the shapes of the function."""
@@ -111,9 +129,19 @@ class Evaluator:
         group = repeated(self.group, n) if group is None else group
         values = from_values(self.latent_values(theta, z))
         sites = run(self.fn, self.keywords(n, rows, group), values)
+        if what[0] == "normal":
+            return self._normal(sites)
         if what[0] == "term":
             return {n: place.summed(sites[n].log_prob) for n, place in self._asked(*what).items()}
         return {n: place.per_item(sites[n].value) for n, place in self._asked(*what).items()}
+
+    def _normal(self, sites: dict[str, Seen]) -> Named:
+        """Mean and root of the groups' sites together; nothing if one of them is not normal."""
+        normals = [sites[name].normal for name in self.layout.z]
+        known = [site for site in normals if site is not None]
+        if len(known) < len(normals):
+            return {}
+        return joined(known, [self.layout.axes[name] for name in self.layout.z])._asdict()
 
 
 def _taken(names: Mapping[str, Any], columns: Named) -> Named:

@@ -12,6 +12,7 @@ from ramify.frontends.numpyro.arguments import Refused, repeated
 from ramify.frontends.numpyro.evaluator import Evaluator
 from ramify.frontends.numpyro.sites import draw
 from ramify.models.model import Model
+from ramify.models.structure import BlockStructure, Normal
 
 
 @final
@@ -25,7 +26,9 @@ class NumpyroModel(Model):
         outcome: the observed site that `simulate` draws.
     """
 
-    def __init__(self, evaluator: Evaluator, outcome: str | None = None):
+    def __init__(
+        self, evaluator: Evaluator, outcome: str | None = None, *, normal_prior: bool = False
+    ):
         """Raises if the outcome is not a site observed in the rows."""
         layout = evaluator.layout
         if outcome is not None and outcome not in layout.outcomes:
@@ -37,6 +40,7 @@ class NumpyroModel(Model):
         self.evaluator, self.fn, self.layout = evaluator, evaluator.fn, layout
         only = next(iter(layout.outcomes)) if len(layout.outcomes) == 1 else None
         self.outcome = outcome or only
+        self.structure = BlockStructure(self._normal if normal_prior else None, trusted=True)
 
     def __repr__(self) -> str:
         """The parameters with their shapes and supports, and the other sites."""
@@ -61,6 +65,10 @@ class NumpyroModel(Model):
         """Log p(theta) of the unconstrained theta, Jacobian included."""
         terms = self.evaluator.evaluate("term", "theta", theta)
         return sum(terms.values(), self.theta.constrain(theta)[1])
+
+    def _normal(self, theta: Float[Array, " D"], batch: Batch) -> Normal:
+        """p(z_i | theta, u_i) of each place, by the distributions of its sites."""
+        return self.evaluator.normal_prior(theta, batch.group, batch.index.shape[0])
 
     def log_local(
         self, theta: Float[Array, " D"], z: Float[Array, "B M"], batch: Batch

@@ -14,6 +14,7 @@ from numpyro import handlers
 from numpyro.distributions import biject_to
 
 from ramify.frontends.numpyro.arguments import Arguments, Block, Refused
+from ramify.frontends.numpyro.normals import NormalSite, normal_site
 from ramify.frontends.numpyro.program import Program
 
 Fn = Callable[..., Any]
@@ -31,6 +32,7 @@ class Seen(NamedTuple):
         support: the constraint on its values.
         plates: names of the plates it is in.
         factor: whether it is a numpyro.factor.
+        normal: its mean and scale, where it is a sample site with a normal distribution.
     """
 
     kind: str
@@ -40,6 +42,7 @@ class Seen(NamedTuple):
     support: Any
     plates: tuple[str, ...]
     factor: bool
+    normal: NormalSite | None = None
 
 
 def run(fn: Fn, named: dict[str, Any], supply: Supply) -> dict[str, Seen]:
@@ -57,8 +60,9 @@ def _seen(site: dict[str, Any]) -> Seen:
     log_prob = site["fn"].log_prob(site["value"])
     if site["scale"] is not None:
         log_prob = site["scale"] * log_prob
-    factor = bool(site["infer"].get("is_auxiliary"))
-    return Seen("sample", site["is_observed"], value, log_prob, site["fn"].support, plates, factor)
+    factor, support = bool(site["infer"].get("is_auxiliary")), site["fn"].support
+    own = plates, factor, normal_site(site)
+    return Seen("sample", site["is_observed"], value, log_prob, support, *own)
 
 
 def from_values(values: dict[str, Array]) -> Supply:
