@@ -34,19 +34,10 @@ def explain_not_finite(
     step = int(state.step) + 1
     for name, values in parts._asdict().items():
         bad = ~np.isfinite(np.asarray(values))
-        if not bad.any():
-            continue
-        if bad.ndim == 1:
-            return (
-                f"The ELBO is not finite at step {step}: its term {name} is {_first(values, bad)}."
-            )
-        place = int(np.argmax(bad.any(0)))
-        label = groups.labels[members[place]]
-        return (
-            f"The ELBO is not finite at step {step}: its term {name} is {_first(values, bad)} for "
-            f"group '{label}' ({bad.any(0).sum()} groups of this step). Check that group's rows and "
-            "the density's behaviour there; the last good state is on this exception."
-        )
+        if bad.any():
+            first = np.asarray(values)[bad].ravel()[0]
+            start = f"The ELBO is not finite at step {step}: its term {name} is {first}"
+            return f"{start}." if bad.ndim == 1 else f"{start} {_for_groups(bad, members, groups)}"
     if max(float(np.abs(np.asarray(values)).max()) for values in parts) > 1e20:
         return (
             f"The fit ran away: at step {step} the gradient of the ELBO overflows, and so nearly does "
@@ -58,5 +49,9 @@ def explain_not_finite(
     )
 
 
-def _first(values: Any, bad: np.ndarray) -> str:
-    return str(np.asarray(values)[bad].ravel()[0])
+def _for_groups(bad: np.ndarray, members: np.ndarray, groups: Groups) -> str:
+    label = groups.labels[members[int(np.argmax(bad.any(0)))]]
+    return (
+        f"for group '{label}' ({bad.any(0).sum()} groups of this step). Check that group's rows and "
+        "the density's behaviour there; the last good state is on this exception."
+    )

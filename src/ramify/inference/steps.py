@@ -74,17 +74,22 @@ def step(
         )
 
     value, gradient = eqx.filter_value_and_grad(loss)(state.family)
-    learned = eqx.filter(state.family, eqx.is_inexact_array)
-    updates, optimizer = recipe.optimizer.update(gradient, state.optimizer, learned)
-    updates = jax.tree.map(lambda u: rate * u, updates)
-    family = eqx.apply_updates(state.family, updates)
+    moved = _moved(state, gradient, rate, recipe.optimizer)
     usable = _all_finite(gradient)
     skipped = jnp.where(usable, 0, state.skipped + 1)
     finite = jnp.isfinite(value) & (skipped < 3)
-    passed = state._replace(step=state.step + 1, skipped=skipped)
-    moved = State(family, optimizer, state.step + 1, skipped)
-    new = _keep_if(alive & finite, _keep_if(usable, moved, passed), state)
-    return new, jnp.where(finite, -value, jnp.nan)
+    new = _keep_if(usable, moved, state)._replace(step=state.step + 1, skipped=skipped)
+    return _keep_if(alive & finite, new, state), jnp.where(finite, -value, jnp.nan)
+
+
+def _moved(
+    state: State, gradient: Any, rate: Float[Array, ""], optimizer: optax.GradientTransformation
+) -> State:
+    """The state with the parameters that the optimizer makes of a gradient."""
+    learned = eqx.filter(state.family, eqx.is_inexact_array)
+    updates, new = optimizer.update(gradient, state.optimizer, learned)
+    updates = jax.tree.map(lambda u: rate * u, updates)
+    return state._replace(family=eqx.apply_updates(state.family, updates), optimizer=new)
 
 
 @eqx.filter_jit(donate="all-except-first")
