@@ -71,7 +71,7 @@ def read_arguments(
     parameters = inspect.signature(fn).parameters
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     named = {n: p for n, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
-    takes = lambda name: name in named or open_ended  # noqa: E731
+    takes = lambda name: name in named or open_ended
     for given in (index, size):
         if given is not None and not takes(given):
             raise Refused(
