@@ -140,10 +140,9 @@ def _describe(family: Family) -> dict[str, Any]:
     if isinstance(family, Joint):
         parts = [gaussian(q) for q in family.parts]
         return {"is": "joint", "parts": parts, "D": family.D, "M": family.M, "N": family.N}
-    local = _describe_local(family.local)
+    static = {"theta": gaussian(family.theta), "local": _describe_local(family.local)}
     cloud = None if family.cloud is None else len(family.cloud.points)
-    static = {"local": local, "N": family.N, "cloud": cloud}
-    return {"is": "branched", "theta": gaussian(family.theta), **static}
+    return {"is": "branched", **static, "N": family.N, "cloud": cloud}
 
 
 def _describe_local(local: Any) -> dict[str, Any] | None:
@@ -157,13 +156,8 @@ def _describe_local(local: Any) -> dict[str, Any] | None:
         static |= {"modes": None if local.modes is None else local.modes.shape}
         return {"is": "solver", **static, "start": _describe_local(local.start)}
     columns = {n: [v.shape for v in moments] for n, moments in local.columns.items()}
-    return {
-        "is": "amortizer",
-        "form": local.form._asdict(),
-        "encoder": _describe_encoder(local.encoder),
-        "head": _widths(local.head),
-        "columns": columns,
-    }
+    static = {"form": local.form._asdict(), "encoder": _describe_encoder(local.encoder)}
+    return {"is": "amortizer", **static, "head": _widths(local.head), "columns": columns}
 
 
 def _describe_encoder(encoder: Any) -> dict[str, Any]:
@@ -185,9 +179,8 @@ def _shapes(made_of: dict[str, Any], encoder: Any, folder: Path) -> Any:
     try:
         return eqx.filter_eval_shape(lambda: _skeleton(made_of, encoder))
     except (KeyError, TypeError) as error:
-        raise ValueError(
-            f"{folder / FIT} is damaged, where it says what the family is: {error}."
-        ) from error
+        where = "where it says what the family is"
+        raise ValueError(f"{folder / FIT} is damaged, {where}: {error}.") from error
 
 
 def _skeleton(made_of: dict[str, Any], encoder: Any) -> Family:

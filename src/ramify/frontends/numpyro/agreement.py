@@ -86,11 +86,7 @@ def _close(a: Any, b: Any) -> np.ndarray:
 
 
 def _why(
-    evaluator: Evaluator,
-    block: Block,
-    point: Point,
-    evaluate: Callable[[Point], Terms],
-    name: str,
+    evaluator: Evaluator, block: Block, point: Point, evaluate: Callable[[Point], Terms], name: str
 ) -> str:
     """Which of `_REASONS` makes a site's log density differ: found by changing one thing at a time."""
     level, chosen = evaluator.layout.terms[name].level, _chosen(block)
