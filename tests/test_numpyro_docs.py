@@ -2,7 +2,6 @@
 
 import importlib.util
 import re
-from functools import partial
 from pathlib import Path
 
 import jax
@@ -129,9 +128,7 @@ def test_translated_model_is_the_one_that_was_meant(x64):
     values = {"intercept": intercept, "slope": slope, "sd": sd, "L": L, "r": r}
     arguments = {**groups.rows, "user": user, "n_user": 5}
     total, _ = log_density(names["model"], (), arguments, values)
-    prior = sum(
-        jax.jit(partial(model.evaluator.terms, "theta"))(model.theta.unconstrain(values)).values()
-    )
+    prior = sum(model.evaluator.evaluate("term", "theta", model.theta.unconstrain(values)).values())
     np.testing.assert_allclose(total, stan, rtol=1e-9)
     np.testing.assert_allclose(
         prior,

@@ -39,31 +39,31 @@ def figure(data: list[Figure], x: Any, y: Any, **layout: Any) -> Figure:
 
 
 def _bars(x: list[Any], y: list[Any], hover: str, **more: Any) -> Figure:
-    """A trace of bars, with the text that pointing at one shows."""
+    """A trace of blue bars; `hover` is shown for the one under the pointer."""
     style = {"marker": {"color": "var(--blue)"}, "hovertemplate": f"{hover}<extra></extra>"}
     return {"type": "bar", "x": x, "y": y, **style, **more}
 
 
 def _dots(x: Any, y: Any, hover: str, **more: Any) -> Figure:
-    """A trace of markers, with the text that pointing at one shows."""
+    """A trace of markers; `hover` is shown for the one under the pointer."""
     own = {"x": shorten(x), "y": shorten(y), "hovertemplate": f"{hover}<extra></extra>"}
     return {"type": "scatter", "mode": "markers", **own, **more}
 
 
 def _line(x: Any, y: Any, colour: str, width: int, dash: str = "solid", **more: Any) -> Figure:
-    """A trace of lines, which does not answer to the pointer; not-a-number makes a gap in it."""
+    """A trace of lines that ignores the pointer; NaN makes a gap."""
     line = {"color": f"var(--{colour})", "width": width, "dash": dash}
     own = {"x": shorten(x), "y": shorten(y), "line": line, "hoverinfo": "skip"}
     return {"type": "scatter", "mode": "lines", **own, **more}
 
 
 def _segments(start: Any, end: Any) -> np.ndarray:
-    """Coordinates of separate lines: each start and end, with a gap behind."""
+    """Pairs of ends as the coordinates of separate lines."""
     return np.stack([start, end, np.full(len(start), np.nan)], 1).ravel()
 
 
 def sizes(counts: np.ndarray, by: str) -> Figure | None:
-    """Histogram of rows per group, in growing bins where they are heavy-tailed; None if all alike."""
+    """Histogram of rows per group, log-spaced if heavy-tailed; None if all sizes are equal."""
     low, top = int(counts.min()), int(counts.max())
     if low == top:
         return None
@@ -98,8 +98,6 @@ def trace(history: dict[str, np.ndarray]) -> Figure | None:
         "marker": {"size": 7},
         "hovertemplate": "step %{x:,.0f}<br>%{y:,.2f} nats<extra></extra>",
     }
-    mode = "lines+markers" if len(elbo) <= 60 else "lines"
-    line = _scatter(mode, mean(step), mean(elbo), look)
     later = elbo[np.isfinite(elbo)][len(elbo) // 4 :]
     low, high = float(later.min()), float(elbo.max())
     room = max(0.08 * (high - low), 1e-6 * abs(high), 0.05)

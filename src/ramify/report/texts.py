@@ -81,13 +81,13 @@ def trace_said(history: dict[str, np.ndarray]) -> str:
 
 def population_of(posterior: Posterior, summary: Summary) -> list[dict[str, Any]]:
     """The summary in parts that share a scale: titles, rows, rows shown, and what zero means."""
-    sections = posterior.adapter.sections(summary.names, posterior.by)
+    sections = posterior.adapter.sections(summary.names)
     shown = [_comparable(np.array(section.rows), summary) for section in sections]
     return [{**s._asdict(), "shown": own} for s, own in zip(sections, shown, strict=True)]
 
 
 def _comparable(rows: np.ndarray, summary: Summary) -> np.ndarray:
-    """Leaves the intercept out of a picture in which it would flatten all the rest."""
+    """The rows without the intercept, if it would flatten the others in a figure."""
     low, high = summary["q5"][rows], summary["q95"][rows]
     reach = np.maximum(np.abs(low), np.abs(high))
     rest = np.array([summary.names[i] != "Intercept" for i in rows])
@@ -98,7 +98,7 @@ def _comparable(rows: np.ndarray, summary: Summary) -> np.ndarray:
 
 
 def table_of(summary: Summary, rows: list[int]) -> dict[str, Any]:
-    """Some rows of the summary with as many digits as their sds call for."""
+    """Some rows of the summary, with digits according to their sds."""
     columns = [c for c in STATISTICS if c in summary.columns]
     found = []
     for i in rows[:LISTED]:

@@ -8,7 +8,7 @@ from typing import Any, final
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Shaped
+from jaxtyping import Array, Float
 
 from ramify.data.batch import Batch
 from ramify.data.groups import Groups
@@ -66,19 +66,20 @@ class FormulaAdapter(Adapter):
         return {**values, "Intercept": np.asarray(values["Intercept"], np.float64) + far}
 
     def named_theta(self, theta: Float[Array, " D"]) -> Named:
-        """The same of one theta, the intercept less `far_intercept`: float32 has no room for it."""
-        formula, layout, inside = self.formula, self.formula.layout, self.model.theta.values(theta)
+        """The same of one theta; the intercept is less `Formula.far_intercept`."""
+        spec, layout, inside = self.formula, self.formula.layout, self.model.theta.values(theta)
         b = inside["b"] if layout.common else jnp.zeros(0)
         shift = layout.intercept_shift(b)
         values: Named = {}
         if layout.intercept:
-            near = layout.shift - formula.far_intercept
+            near = layout.shift - spec.far_intercept
             values["Intercept"] = near + layout.scale * (inside["intercept"] - shift)
-        values |= dict(zip(layout.common, layout.coefficients(b), strict=True))
+        effects = layout.coefficients(b)
+        values |= {name: effects[k] for k, name in enumerate(layout.common)}
         values["sd"] = layout.deviations(SD * inside["sd"])
         if "cor" in inside:
             values["cor"] = inside["cor"] @ inside["cor"].T
-        values |= {name: formula.unit(name) * inside[name] for name in formula.family.parameters}
+        values |= {name: spec.unit(name) * inside[name] for name in spec.family.parameters}
         if "cutpoints" in values:
             values["cutpoints"] = values["cutpoints"] + shift
         return values
@@ -112,21 +113,19 @@ class FormulaAdapter(Adapter):
         return jax.vmap(one)(z_rows, batch.rows | batch.group_at_rows())
 
     def _expected(self, kind: str, theta: Named, z: Named, row: Named) -> Float[Array, "*levels"]:
-        """The same for one row."""
-        formula, layout = self.formula, self.formula.layout
-        eta = formula.predictor(theta, z, row)
-        if formula.link == "identity":
-            return layout.base - formula.origin + layout.scale * eta
+        spec, layout, eta = self.formula, self.formula.layout, self.formula.predictor(theta, z, row)
+        if spec.link == "identity":
+            return layout.base - spec.origin + layout.scale * eta
         if kind == "link":
-            centred = formula.has_cutpoints and "b" in theta
+            centred = spec.has_cutpoints and "b" in theta
             return eta + (layout.intercept_shift(theta["b"]) if centred else 0)
-        if formula.levels is not None and formula.has_cutpoints:
-            probability = formula.family.distribution(formula.link, eta, theta, row).probs
+        if spec.levels is not None and spec.has_cutpoints:
+            probability = spec.family.distribution(spec.link, eta, theta, row).probs
             if kind == "probability":
                 return probability
-            numbers = formula.levels if are_numbers(formula.levels) else range(len(formula.levels))
+            numbers = spec.levels if are_numbers(spec.levels) else range(len(spec.levels))
             return probability @ jnp.asarray(list(numbers), eta.dtype)
-        return INVERSE[formula.link](eta) * (row["trials"] if "trials" in row else 1.0)
+        return INVERSE[spec.link](eta) * (row["trials"] if "trials" in row else 1.0)
 
     def observed(self, batch: Batch) -> dict[str, Any]:
         """The outcomes of the rows: numbers, or numbers of levels."""
@@ -141,16 +140,17 @@ class FormulaAdapter(Adapter):
         return np.asarray(levels, np.float64)[y.astype(int)]
 
     def summary_rows(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Draws of the globals by the names that a statistician gives them, in order."""
-        layout, by, levels = self.formula.layout, self.formula.by, self.formula.levels or []
-        found = {n: values[n] for n in ("Intercept", *layout.common) if n in values}
+        """Draws of every parameter: effects, sds, correlations, then those of the likelihood."""
+        layout, by, levels = self.formula.layout, self.formula.by, self.formula.levels
+        found = {"Intercept": values["Intercept"]} if layout.intercept else {}
+        found |= {name: values[name] for name in layout.common}
         found |= {sd_name(name, by): values["sd"][:, m] for m, name in enumerate(layout.group)}
         if "cor" in values:
             for i, first in enumerate(layout.group):
                 for j, second in enumerate(layout.group[:i]):
                     found[f"cor({second}, {first} | {by})"] = values["cor"][:, i, j]
         found |= {name: values[name] for name in ("sigma", "nu", "shape") if name in values}
-        if "cutpoints" in values:
+        if "cutpoints" in values and levels is not None:
             for k, (low, high) in enumerate(zip(levels[:-1], levels[1:], strict=True)):
                 found[f"cutpoint({low}|{high})"] = values["cutpoints"][:, k]
         return found
@@ -164,7 +164,7 @@ class FormulaAdapter(Adapter):
             rows["effect" if name in common else kind].append(i)
         found = [
             Section("Population effects", rows["effect"], "line"),
-            Section(f"Standard deviations between groups ({by})", rows["sd"], "from"),
+            Section(f"Standard deviations between groups ({self.formula.by})", rows["sd"], "from"),
             Section("Correlations of group effects", rows["cor"], "unit"),
             Section("Parameters of the likelihood", rows["family"], "line"),
         ]
@@ -173,23 +173,24 @@ class FormulaAdapter(Adapter):
     def group_effects(
         self, sampled: Iterable[Any], sizes: np.ndarray, totals: bool, quantiles: Sequence[float]
     ) -> Any:
-        """A table of the groups' effects: see `Posterior.group_effects`."""
-        formula, labels, parts = self.formula, [], []
+        """One row for each group: label, rows, and mean, sd and quantiles of each effect."""
+        spec, labels, parts = self.formula, [], []
         for names, draws in sampled:
             effects = draws["effects"]  # [S, B, M]
             if totals:
-                zero = np.zeros_like(draws["sd"][:, 0])  # where there is no common effect
-                common = [draws.get(name, zero) for name in formula.layout.group]
-                effects = effects + np.stack(common, 1)[:, None]
+                zero = np.zeros_like(draws["sd"][:, 0])
+                population = [draws.get(name, zero) for name in spec.layout.group]
+                effects = effects + np.stack(population, 1)[:, None]
+            levels = np.quantile(effects, np.asarray(quantiles, np.float64), axis=0)
             labels.append(names)
-            parts.append(_statistics(effects, quantiles))
+            parts.append(np.stack([effects.mean(0), effects.std(0), *levels]))
         table = np.concatenate(parts, 1)  # [statistics, N, M]
         columns: dict[str, Any] = {"n": np.asarray(sizes)}
-        for m, effect in enumerate(formula.layout.group):
-            for i, statistic in enumerate(("mean", "sd", *quantile_names(quantiles))):
+        for m, effect in enumerate(spec.layout.group):
+            for i, statistic in enumerate(["mean", "sd", *quantile_names(quantiles)]):
                 columns[f"{effect}_{statistic}"] = table[i, :, m]
-        own = in_zone(formula.table, np.concatenate(labels), formula.zone)
-        return as_table(formula.table, labelled(formula.by, own, columns))
+        own = in_zone(spec.table, np.concatenate(labels), spec.zone)
+        return as_table(spec.table, labelled(spec.by, own, columns))
 
     def describe(self) -> Description:
         """The formula, its likelihood and its priors."""
@@ -208,10 +209,3 @@ class FormulaAdapter(Adapter):
     def save(self, folder: Path, groups: Groups | None) -> None:
         """Writes the formula, its coding and its priors, and the data of the fit."""
         saving.save(self.formula, self.priors, groups, folder)
-
-
-def _statistics(
-    effects: Shaped[np.ndarray, "S B M"], quantiles: Sequence[float]
-) -> Shaped[np.ndarray, "statistics B M"]:
-    levels = np.quantile(effects, np.asarray(quantiles, np.float64), axis=0)
-    return np.stack([effects.mean(0), effects.std(0), *levels])

@@ -13,8 +13,7 @@ from ramify.frontends.formula.text import FormulaText, error
 
 Matrix = Float[np.ndarray, "n P"]
 
-# A group-level column further from zero than that, in sds, can't be told from a constant.
-_FAR = 20.0
+_FAR = 20.0  # sds from zero: beyond, a group-level column can't be told from a constant
 # Columns of a model's groups.
 _OWN = ("y", "X", "X_all", "W", "U", "U_apart", "offset", "trials", "weights")
 _LEVELS = 100  # of a category, if they are also more than a tenth of the rows

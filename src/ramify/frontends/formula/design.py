@@ -55,9 +55,8 @@ class Coding(NamedTuple):
         """The sum of the offsets of new rows, if there are any."""
         with _quiet():
             found = [t.eval_new_data(frame) for t in self.terms if t.kind == "offset"]
-        return (
-            np.sum([np.asarray(part, np.float64).ravel() for part in found], 0) if found else None
-        )
+        total = [np.asarray(part, np.float64).ravel() for part in found]
+        return np.sum(total, 0) if total else None
 
     def components(self) -> Iterator[Any]:
         """The variables and calls that the terms are made of."""

@@ -78,7 +78,7 @@ def _tuples(value: Any) -> Any:
 
 
 def load_rows(folder: Path, by: str, labels: np.ndarray, origin: float) -> Groups | None:
-    """The data of the fit, if they were saved with it; outcomes less the origin."""
+    """The data of the fit, if they were saved; `origin` is subtracted from the outcomes."""
     path = folder / ROWS
     if not path.is_file():
         return None
@@ -95,7 +95,7 @@ def load_rows(folder: Path, by: str, labels: np.ndarray, origin: float) -> Group
             f"{path} does not have the groups of the fit, or as many rows as they have. The folder's "
             "files do not belong together."
         )
-    # Fits were once saved with the outcomes as they came, whatever their distance from zero.
+    # Fits of early versions were saved with the outcomes as they were, far from zero or not.
     apart = arrays.get("origin", np.zeros(1))[0] - origin
     rows |= {"y": rows["y"] + apart} if apart else {}
     return Groups(by, labels, sizes, rows, group, number, order)

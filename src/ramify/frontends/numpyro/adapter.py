@@ -22,13 +22,13 @@ class NumpyroAdapter(Adapter):
 
     def named_theta(self, theta: Float[Array, " D"]) -> Named:
         """Named constrained values of theta, and the deterministic sites that follow from them."""
-        return self.model.theta.values(theta) | self._evaluator.deterministics("theta", theta)
+        return self.model.theta.values(theta) | self._evaluate("value", "theta", theta)
 
     def local_values(
         self, theta: Float[Array, " D"], z: Float[Array, "B M"], batch: Batch
     ) -> Named:
         """Named constrained z of each place, [B, ...], and its deterministic sites."""
-        deterministic = self._evaluator.deterministics("z", theta, z, batch.group)
+        deterministic = self._evaluate("value", "z", theta, z, group=batch.group)
         return jax.vmap(self.model.z.values)(z) | deterministic
 
     def observed(self, batch: Batch) -> Named:
@@ -41,4 +41,4 @@ class NumpyroAdapter(Adapter):
         self, theta: Float[Array, " D"], z_rows: Float[Array, "R M"], batch: Batch
     ) -> Named:
         """The log likelihood of each row, [R], for each site observed in the rows."""
-        return self._evaluator.terms("row", theta, z_rows, batch.rows, batch.group_at_rows())
+        return self._evaluate("term", "row", theta, z_rows, batch.rows, batch.group_at_rows())

@@ -70,10 +70,11 @@ def _as_blocks(evaluator: Evaluator, block: Block, point: Point) -> Terms:
     z = point.z[owner]
     rows = {n: column[chosen] for n, column in point.rows.items()}
     group = {n: column[owner] for n, column in point.group.items()}
-    theta, terms, values = point.theta, evaluator.terms, evaluator.deterministics
-    found = terms("theta", theta) | terms("z", theta, z, None, group)
-    found |= terms("row", theta, z, rows, group)
-    return found | values("theta", theta) | values("z", theta, z, group)
+    evaluate, theta = evaluator.evaluate, point.theta
+    found = evaluate("term", "theta", theta) | evaluate("term", "z", theta, z, group=group)
+    found |= evaluate("term", "row", theta, z, rows, group)
+    found |= evaluate("value", "theta", theta)
+    return found | evaluate("value", "z", theta, z, group=group)
 
 
 def _chosen(block: Block) -> np.ndarray:
@@ -88,7 +89,7 @@ def _close(a: Any, b: Any) -> np.ndarray:
 def _why(
     evaluator: Evaluator, block: Block, point: Point, evaluate: Callable[[Point], Terms], name: str
 ) -> str:
-    """Which of `_REASONS` makes a site's log density differ: found by changing one thing at a time."""
+    """Which of `_REASONS` makes a log density differ, found by changing one thing at a time."""
     level, chosen = evaluator.layout.terms[name].level, _chosen(block)
     owner, before = block.index[chosen], np.asarray(evaluate(point)[name])
 

@@ -46,54 +46,33 @@ class Evaluator:
         self.group = example_row({n: groups.group[n] for n in arguments.group})
         self._programs: dict[Any, Program] = {}
 
-    def terms(
+    def evaluate(
         self,
+        kind: Kind,
         level: Level,
-        theta: Float[Array, " D"],
-        z: Float[Array, "n M"] | None = None,
+        theta: Array,
+        z: Array | None = None,
         rows: Named | None = None,
         group: Named | None = None,
     ) -> Named:
-        """The log density of each site of a level, without Jacobians: [] for theta, [n] for others.
+        """Some sites of the function, with each row a group of its own; traced once for each shape.
 
-        Each of n rows has its own z and its own group columns. What is None nobody looks at: one row
-        of the data stands in.
+        Args:
+            kind: "term" for log densities (without Jacobians), "value" for the values of
+                deterministic sites, "observed" for those of observed sites.
+            level: whose sites: those of theta, of the groups or of the rows.
+            theta: [D].
+            z: [n, M]; None for the sites of theta.
+            rows: row columns, [n, ...] each; None where the sites do not depend on them.
+            group: group columns of each row, likewise.
+
+        Returns:
+            Name -> [n, ...], or [...] for the sites of theta.
         """
-        return self._evaluate(("term", level), theta, z, rows, group)
-
-    def deterministics(
-        self,
-        level: Level,
-        theta: Float[Array, " D"],
-        z: Float[Array, "n M"] | None = None,
-        group: Named | None = None,
-    ) -> Named:
-        """The deterministic sites that follow from theta alone, or those of n groups, [n, ...]."""
-        return self._evaluate(("value", level), theta, z, None, group)
-
-    def observed(self, batch: Batch) -> Named:
-        """The values of the sites observed in the rows, [R, ...]."""
-        theta = jnp.zeros(self.theta.size)
-        z = jnp.zeros((batch.segment.shape[0], self.z.size))
-        return self._evaluate(("observed", "row"), theta, z, batch.rows, batch.group_at_rows())
-
-    def latent_values(self, theta: Array, z: Array) -> Named:
-        """The values of the latent sites, shaped as the function knows them."""
-        local = jax.vmap(self.z.values)(z)
-        axes = self.layout.axes
-        return self.theta.values(theta) | {n: jnp.moveaxis(v, 0, axes[n]) for n, v in local.items()}
-
-    def keywords(self, n: int, rows: Mapping[str, Any], group: Mapping[str, Any]) -> dict[str, Any]:
-        """The function's arguments where each of n rows is a group of its own."""
-        return self.arguments.bind(np.arange(n, dtype=np.int32), n, rows, group)
-
-    def _evaluate(
-        self, what: What, theta: Array, z: Array | None, rows: Named | None, group: Named | None
-    ) -> Named:
-        """Some of the model's sites with each row a group of its own, traced once for each shape."""
-        if not self._asked(what):
-            return {}  # a fit without its data has no columns, and needs none
+        what: tuple[Kind, Level] = kind, level
         z = jnp.zeros((1, self.z.size)) if z is None else z
+        if not self._asked(*what):
+            return {}  # a fit without its data has no columns, and needs none
         rows = None if rows is None else _taken(self.row, rows)
         group = None if group is None else _taken(self.group, group)
         leaves, tree = jax.tree.flatten((theta, z, rows, group))
@@ -132,10 +111,9 @@ class Evaluator:
         group = repeated(self.group, n) if group is None else group
         values = from_values(self.latent_values(theta, z))
         sites = run(self.fn, self.keywords(n, rows, group), values)
-        asked = self._asked(what).items()
         if what[0] == "term":
-            return {n: place.summed(sites[n].log_prob) for n, place in asked}
-        return {n: place.per_item(sites[n].value) for n, place in asked}
+            return {n: place.summed(sites[n].log_prob) for n, place in self._asked(*what).items()}
+        return {n: place.per_item(sites[n].value) for n, place in self._asked(*what).items()}
 
 
 def _taken(names: Mapping[str, Any], columns: Named) -> Named:

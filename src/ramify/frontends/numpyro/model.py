@@ -59,21 +59,22 @@ class NumpyroModel(Model):
 
     def log_prior(self, theta: Float[Array, " D"]) -> Float[Array, ""]:
         """Log p(theta) of the unconstrained theta, Jacobian included."""
-        terms = self.evaluator.terms("theta", theta)
+        terms = self.evaluator.evaluate("term", "theta", theta)
         return sum(terms.values(), self.theta.constrain(theta)[1])
 
     def log_local(
         self, theta: Float[Array, " D"], z: Float[Array, "B M"], batch: Batch
     ) -> Float[Array, " B"]:
         """Log p(z_i | theta, u_i) of each place, and of what is observed of the group itself."""
-        terms = self.evaluator.terms("z", theta, z, None, batch.group)
+        terms = self.evaluator.evaluate("term", "z", theta, z, group=batch.group)
         return sum(terms.values(), jax.vmap(self.z.constrain)(z)[1])
 
     def log_lik(
         self, theta: Float[Array, " D"], z_rows: Float[Array, "R M"], batch: Batch
     ) -> Float[Array, " R"]:
         """Log p(y_ij | theta, z_i, x_ij) of each row, given each row's own copy of its z."""
-        terms = self.evaluator.terms("row", theta, z_rows, batch.rows, batch.group_at_rows())
+        columns = batch.rows, batch.group_at_rows()
+        terms = self.evaluator.evaluate("term", "row", theta, z_rows, *columns)
         return sum(terms.values(), jnp.zeros(z_rows.shape[0], z_rows.dtype))
 
     def simulate(
