@@ -6,14 +6,9 @@ from typing import Annotated, Any, Literal
 import typer
 
 from ramify._version import __version__
-from ramify.cli.csv import check_as_csv
+from ramify.cli import show
 from ramify.cli.errors import OneLineErrors
-from ramify.cli.files import (
-    check_readable,
-    check_writable,
-    read_table,
-    write_table,
-)
+from ramify.cli.files import check_readable, check_writable, read_table, write_table
 from ramify.frontends.formula.text import formula_columns
 from ramify.io.folder import place_for
 
@@ -30,13 +25,12 @@ Data = Annotated[
     Path | None,
     typer.Argument(metavar="[DATA]", help="Other rows than the fit's own: CSV or Parquet."),
 ]
-Seed = Annotated[
+Interval = Annotated[
+    float, typer.Option(min=0.0, max=1.0, help="Mass between the outer quantiles.")
+]
+Seed = Annotated[  # JAX takes any other seed for one of these without a word
     int,
-    typer.Option(
-        min=0,
-        max=2**32 - 1,  # JAX takes any other for one of these without a word
-        help="Of all randomness: the same seed, the same answer.",
-    ),
+    typer.Option(min=0, max=2**32 - 1, help="Of all randomness: the same seed, the same answer."),
 ]
 Open = Annotated[bool, typer.Option("--open", help="Open the report in the browser.")]
 Device = Annotated[
@@ -116,8 +110,6 @@ def fit(
 
     Prints a summary and writes the fit to a folder that the other commands read.
     """
-    from ramify.cli import show
-
     _check_free(out, overwrite)
     table = _with_rows(data, read_table(data, formula_columns(formula)))
     show.note(f"Read {table.num_rows:,} rows and {table.num_columns} columns of {data}.")
@@ -167,9 +159,7 @@ def predict(
             help="A new outcome, its mean, the linear predictor, or each ordered level's probability."
         ),
     ] = "response",
-    interval: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Mass between the outer quantiles.")
-    ] = 0.9,
+    interval: Interval = 0.9,
     draws: Annotated[int, typer.Option(min=2, help="Draws of the posterior.")] = 1000,
     seed: Seed = 0,
     device: Device = None,
@@ -181,18 +171,18 @@ def predict(
     their order with columns mean, sd and quantiles appended; with
     --kind probability, those of each level of the outcome.
     """
-    from ramify.cli import show
-
     if out is not None:
         check_writable(out)
-    for path in (new, given):
-        if path is not None:
-            check_readable(path)
+    for path in filter(None, (new, given)):
+        check_readable(path)
     posterior = _load(fit, device)
     kinds = _kinds(posterior)
     table = read_table(new, kinds=kinds)
     if out is None or out.suffix.lower() == ".csv":
-        check_as_csv(table)  # before the work, and before the first line of it is on the screen
+        # Before the work, and before the first line of it is on the screen.
+        from ramify.cli.csv import check_as_csv
+
+        check_as_csv(table)
     rows = None if given is None else read_table(given, kinds=kinds)
     predicted = posterior.predict(
         table, rows, draws, seed, kind=kind, quantiles=_quantiles(interval)
@@ -213,9 +203,7 @@ def predict(
 )
 def summary(
     fit: Fit,
-    interval: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Mass between the outer quantiles.")
-    ] = 0.9,
+    interval: Interval = 0.9,
     out: Annotated[Path | None, typer.Option(help="Also write it: CSV or Parquet.")] = None,
     groups: Annotated[
         Path | None, typer.Option(help="Write every group's effects to a CSV or Parquet file.")
@@ -226,11 +214,8 @@ def summary(
     device: Device = None,
 ) -> None:
     """Show the population effects, the groups' sds and correlations, and how the fit went."""
-    from ramify.cli import show
-
-    for path in (out, groups):
-        if path is not None:
-            check_writable(path)
+    for path in filter(None, (out, groups)):
+        check_writable(path)
     posterior = _load(fit, device)
     table = posterior.summary(quantiles=_quantiles(interval), check=check)
     show.posterior(posterior, table)
@@ -245,8 +230,6 @@ def summary(
 @app.command(epilog=_examples("ramify diagnose fit/", "ramify diagnose fit/ ratings.parquet"))
 def diagnose(fit: Fit, data: Data = None, seed: Seed = 0, device: Device = None) -> None:
     """Say whether the answer can be trusted, why, and which groups are worst."""
-    from ramify.cli import show
-
     posterior = _load(fit, device)
     import ramify as rf
 
@@ -268,8 +251,6 @@ def report(
     device: Device = None,
 ) -> None:
     """Write one HTML page about a fit, which opens offline."""
-    from ramify.cli import show
-
     out = fit / "report.html" if out is None else out
     if out.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"{out}: expected a name that ends in .html.")
@@ -301,8 +282,6 @@ def demo(
 
     demo.run(out, seed)
     if open:
-        from ramify.cli import show
-
         show.in_browser(out / "report.html")
 
 

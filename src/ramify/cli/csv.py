@@ -1,9 +1,16 @@
-"""CSV files as Arrow tables. Column types are inferred from the values, or known from a fit."""
+"""CSV files as Arrow tables. Column types are inferred from the values, or known from a fit.
+
+The commands import this file when they read or write: it imports Arrow, for which help need not wait.
+"""
 
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv
 
 from ramify.data.parquet import first_line
 
@@ -25,9 +32,6 @@ def read_csv(
         kinds: name -> "number" or "category", for the columns that a fit knows.
         check: called with the names in the header, before the rest is read.
     """
-    import pyarrow as pa
-    from pyarrow import csv
-
     try:
         with csv.open_csv(path, **_options()) as reader:
             names = reader.schema.names
@@ -35,8 +39,9 @@ def read_csv(
         text = [name for name in columns or names if kinds.get(name) == "category"]
         table = _read(path, columns, text)
         padded = _padded(path, table, kinds)
-        if columns:
-            _warn_of_text(path, padded)
+        for name in padded if columns else []:
+            said = f'column "{name}" of {path} has leading zeros, and is read as text.'
+            warnings.warn(said, UserWarning, stacklevel=3)
         return _read(path, columns, text + padded) if padded else table
     except pa.ArrowInvalid as error:
         raise ValueError(f"{path} can't be read as CSV: {first_line(error)}") from error
@@ -44,9 +49,6 @@ def read_csv(
 
 def check_as_csv(table: Any) -> None:
     """Raises if a column can't be written as CSV."""
-    import pyarrow as pa
-    from pyarrow import csv
-
     for name, column in zip(table.column_names, table.columns, strict=True):
         try:
             csv.write_csv(pa.table({name: column.slice(0, 0)}), pa.BufferOutputStream())
@@ -61,11 +63,14 @@ def check_as_csv(table: Any) -> None:
             ) from error
 
 
+def write_csv(table: Any, path: Path) -> None:
+    """Writes an Arrow table to a CSV file."""
+    check_as_csv(table)
+    csv.write_csv(table, path)
+
+
 def _read(path: Path, columns: list[str] | None, text: list[str]) -> Any:
     """Reads columns; those named in `text` as text, even if they hold numbers."""
-    import pyarrow as pa
-    from pyarrow import csv
-
     blocks = csv.ReadOptions(block_size=_BLOCK)
     table = csv.read_csv(path, read_options=blocks, **_options(columns, text))
     for field in table.schema:
@@ -77,9 +82,6 @@ def _read(path: Path, columns: list[str] | None, text: list[str]) -> Any:
 
 
 def _options(columns: list[str] | None = None, text: list[str] | None = None) -> dict[str, Any]:
-    import pyarrow as pa
-    from pyarrow import csv
-
     convert = csv.ConvertOptions(
         # An empty field is missing in a text column too; "NA" in quotes is text.
         strings_can_be_null=True,
@@ -87,18 +89,12 @@ def _options(columns: list[str] | None = None, text: list[str] | None = None) ->
         include_columns=columns or [],
         column_types=dict.fromkeys(text or [], pa.string()),
     )
-    return {
-        "parse_options": csv.ParseOptions(newlines_in_values=True),
-        "convert_options": convert,
-    }
+    parse = csv.ParseOptions(newlines_in_values=True)
+    return {"parse_options": parse, "convert_options": convert}
 
 
 def _padded(path: Path, table: Any, kinds: Mapping[str, str]) -> list[str]:
     """Columns that were read as numbers but have leading zeros, unless a fit knows them."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    from pyarrow import csv
-
     number = lambda kind: pa.types.is_integer(kind) or pa.types.is_floating(kind)
     asked = [f.name for f in table.schema if number(f.type) and f.name not in kinds]
     asked = [name for name in asked if table.column_names.count(name) == 1]
@@ -112,12 +108,3 @@ def _padded(path: Path, table: Any, kinds: Mapping[str, str]) -> list[str]:
                     if pc.call_function("any", [padded]).as_py():
                         found.add(name)
     return [name for name in asked if name in found]
-
-
-def _warn_of_text(path: Path, padded: list[str]) -> None:
-    for name in padded:
-        warnings.warn(
-            f'column "{name}" of {path} has leading zeros, and is read as text.',
-            UserWarning,
-            stacklevel=4,
-        )

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ramify.cli.csv import check_as_csv, read_csv
 from ramify.data.parquet import open_parquet, read_columns
 
 SUFFIXES = (".csv", ".parquet", ".pq")
@@ -25,6 +24,8 @@ def read_table(
     """
     check_readable(path)
     if path.suffix.lower() == ".csv" and path.is_file():
+        from ramify.cli.csv import read_csv
+
         return read_csv(path, columns, kinds or {}, partial(check_columns, path, columns or []))
     data = open_parquet(str(path))
     check_columns(path, columns or [], data.schema.names)
@@ -39,14 +40,11 @@ def check_columns(path: Path, wanted: list[str], there: list[str]) -> None:
             raise ValueError(f'{path} has {count} columns named "{name}": rename all but one.')
         if name in there:
             continue
-        near = get_close_matches(name, there, n=3) or _same_letters(name, there)
+        same_letters = [other for other in there if other.lower() == name.lower()]
+        near = get_close_matches(name, there, n=3) or same_letters
         hint = f" Did you mean {' or '.join(near)}?" if near else ""
         shown = ", ".join(there[:12]) + (", ..." if len(there) > 12 else "")
         raise ValueError(f'{path} has no column "{name}"; its columns are {shown}.{hint}')
-
-
-def _same_letters(name: str, there: list[str]) -> list[str]:
-    return [other for other in there if other.lower() == name.lower()]
 
 
 def write_table(table: Any, path: Path) -> None:
@@ -56,22 +54,17 @@ def write_table(table: Any, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}-{os.getpid()}")
     try:
-        _write(table, beside, path.suffix.lower() == ".csv")
+        if path.suffix.lower() == ".csv":
+            from ramify.cli.csv import write_csv
+
+            write_csv(table, beside)
+        else:
+            import pyarrow.parquet as pq
+
+            pq.write_table(table, beside, compression="zstd")
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
-
-
-def _write(table: Any, path: Path, as_csv: bool) -> None:
-    if as_csv:
-        from pyarrow import csv
-
-        check_as_csv(table)
-        csv.write_csv(table, path)
-        return
-    import pyarrow.parquet as pq
-
-    pq.write_table(table, path, compression="zstd")
 
 
 def check_writable(path: Path) -> None:

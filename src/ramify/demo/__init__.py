@@ -54,10 +54,8 @@ def split(table: pa.Table, seed: int = 0) -> Split:
     flown = np.bincount(number)
     place = np.arange(len(number)) - (np.cumsum(flown) - flown)[number]  # within the aircraft
     scored = (out & (flown >= FIRST + LATER))[number]
-    take = lambda rows: table.filter(pa.array(rows))
-    return Split(
-        take(~out[number]), take(scored & (place < FIRST)), take(scored & (place >= FIRST))
-    )
+    parts = ~out[number], scored & (place < FIRST), scored & (place >= FIRST)
+    return Split(*(table.filter(pa.array(rows)) for rows in parts))
 
 
 def _numbered(table: pa.Table) -> tuple[list[str], Int[np.ndarray, " rows"]]:
@@ -95,8 +93,7 @@ def judge(
     chance: Float[np.ndarray, "S rows"], later: pa.Table, seed: int = 0
 ) -> tuple[Score, Shares]:
     """Scores draws of every later flight's chance of being late against what happened."""
-    late = later["late"].to_numpy().astype(bool)
-    _, number = _numbered(later)
+    late, (_, number) = later["late"].to_numpy().astype(bool), _numbered(later)
     p = np.clip(chance.mean(0, dtype=np.float64), 1e-6, 1 - 1e-6)
     draws = np.random.default_rng(seed).random(chance.shape, np.float32) < chance
     share = np.stack([_share(draw, number) for draw in draws])
@@ -128,9 +125,8 @@ def run(out: Path, seed: int = 0, table: pa.Table | None = None) -> None:
     console, started = Console(highlight=False, soft_wrap=True), time.perf_counter()
     data = split(flights() if table is None else table, seed)
     console.print("[bold]Is a flight late? 2013, New York's airports, by aircraft")
-    console.print(
-        f"  late: it arrived more than 15 minutes after its scheduled time\n  {FORMULA}\n"
-    )
+    console.print("  late: it arrived more than 15 minutes after its scheduled time")
+    console.print(f"  {FORMULA}\n")
     model, groups = rf.from_formula(FORMULA, data.fitted, likelihood="bernoulli")
     console.print(f"Fitting {groups.n_rows:,} flights of {len(groups):,} aircraft ...")
     posterior = rf.fit(model, groups, seed=seed)
@@ -148,22 +144,20 @@ def run(out: Path, seed: int = 0, table: pa.Table | None = None) -> None:
 def _new_aircraft(console: Console, posterior: Any, data: Split, seed: int) -> None:
     """Predicts for aircraft that the fit never saw, with and without their first flights."""
     names, _ = _numbered(data.later)
-    console.print(
-        f"[bold]{len(names)} aircraft held out of the fit[/bold]: {data.later.num_rows:,} later "
-        f"flights, predicted without a refit"
-    )
+    held_out = f"[bold]{len(names)} aircraft held out of the fit[/bold]"
+    flights = f"{data.later.num_rows:,} later flights"
+    console.print(f"{held_out}: {flights}, predicted without a refit")
     later = data.later.drop_columns(["late"])
     predict = lambda given: posterior.predict(later, given, DRAWS, seed, kind="mean", summary=False)
     known, shares = judge(predict(data.first), data.later, seed)
     unknown, _ = judge(predict(None), data.later, seed)
     table = _table("known by", "log score", "Brier score", "error of share", "in 90% interval")
-    table.add_row("the population alone", *_cells(unknown))
-    table.add_row(f"first {FIRST} flights too", *_cells(known))
+    for name, score in (("the population alone", unknown), (f"first {FIRST} flights too", known)):
+        nats, brier = f"{score.log_score:.4f}", f"{score.brier:.4f}"
+        table.add_row(name, nats, brier, f"{score.error:.1%}", f"{score.inside:.0%}")
     console.print(table)
-    console.print(
-        "(of every flight's chance to be late; of every aircraft's share of late flights)\n",
-        style="dim",
-    )
+    what = "(of every flight's chance to be late; of every aircraft's share of late flights)\n"
+    console.print(what, style="dim")
     console.print(_some(names, shares, data.first))
 
 
@@ -175,15 +169,6 @@ def _table(first: str, *rest: str) -> Table:
     return table
 
 
-def _cells(score: Score) -> list[str]:
-    return [
-        f"{score.log_score:.4f}",
-        f"{score.brier:.4f}",
-        f"{score.error:.1%}",
-        f"{score.inside:.0%}",
-    ]
-
-
 def _some(names: list[str], shares: Shares, first: pa.Table) -> Table:
     """Five aircraft, from the one predicted to be least often late to the most."""
     _, number = _numbered(first)
@@ -191,7 +176,7 @@ def _some(names: list[str], shares: Shares, first: pa.Table) -> Table:
     table = _table("aircraft", f"late in first {FIRST}", "later: predicted", "90%", "observed")
     order = np.argsort(shares.mean)
     for i in order[np.linspace(0, len(order) - 1, 5).astype(int)]:
+        early, mean, observed = (f"{x[i]:.0%}" for x in (before, shares.mean, shares.observed))
         interval = f"{shares.low[i]:.0%} to {shares.high[i]:.0%}"
-        middle = f"{before[i]:.0%}", f"{shares.mean[i]:.0%}", interval
-        table.add_row(names[i], *middle, f"{shares.observed[i]:.0%}")
+        table.add_row(names[i], early, mean, interval, observed)
     return table

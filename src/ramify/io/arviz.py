@@ -62,7 +62,6 @@ def _imported() -> Any:
     try:
         from arviz_base import from_dict
     except ImportError as error:
-        raise ImportError(
-            'to_arviz needs arviz-base: install it with pip install "ramify[arviz]".'
-        ) from error
+        cure = 'install it with pip install "ramify[arviz]"'
+        raise ImportError(f"to_arviz needs arviz-base: {cure}.") from error
     return from_dict

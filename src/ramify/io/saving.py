@@ -6,7 +6,7 @@ it, and their shapes are checked. The user brings the model.
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +31,8 @@ from ramify.models.parameters import Space
 from ramify.numerics.triangular import free_size
 
 Columns = dict[str, tuple[tuple[int, ...], str]]  # name -> shape of an element, dtype
+
+_PLAIN = "theta z local_draws n_rows by rows group notes".split()  # as they are in fit.json
 
 
 class FitRecord(NamedTuple):
@@ -71,58 +73,46 @@ def read_record(folder: Path, fit: dict[str, Any], encoder: Any) -> FitRecord:
 
     `encoder` is a module like the one given to `amortized`, if one was.
     """
-    arrays = _read_arrays(folder)
+    arrays = read_arrays(folder / ARRAYS)
     family = _filled(_shapes(fit["family"], encoder, folder), arrays, folder)
-    history = {
-        name.removeprefix("history/"): value
-        for name, value in arrays.items()
-        if name.startswith("history/")
-    }
-    labels = _read_labels(folder, fit["labels_dtype"])
+    columns = lambda c: {n: (tuple(shape), kind) for n, (shape, kind) in c.items()}
+    labels = _read_labels(folder / LABELS, np.dtype(fit["labels_dtype"]))
     N = fit.get("N", len(labels))  # fits of earlier versions do not say how many there were
     if len(labels) != N:
         raise ValueError(
             f"{folder / LABELS} has {len(labels):,} labels; the fit has {N:,} groups. The "
             "folder's files do not belong together."
         )
-    columns = lambda c: {n: (tuple(shape), kind) for n, (shape, kind) in c.items()}
-    rest: dict[str, Any] = {name: fit.get(name) for name in IN_JSON}
-    rest |= {"rows": columns(fit["rows"]), "group": columns(fit["group"])}
-    return FitRecord(family, history, labels, **rest)
+    plain: dict[str, Any] = {name: fit.get(name) for name in _PLAIN}
+    plain |= {name: columns(fit[name]) for name in ("rows", "group")}
+    return FitRecord(family=family, history=part_of(arrays, "history/"), labels=labels, **plain)
 
 
 def check_spaces(fit: dict[str, Any], theta: Space, z: Space, folder: Path) -> None:
     """Raises where the parameters of a model are not those of the fit in a folder."""
     for kind, space in (("theta", theta), ("z", z)):
         saved, now = fit[kind], json.loads(json.dumps(describe_space(space)))
-        if saved == now:
-            continue
-        words = lambda spaces: ", ".join(f"{n} {s} {c}" for n, s, c, _ in spaces)
-        raise ValueError(
-            f"the fit in {folder} is of another model: its {kind} is {words(saved)}; this "
-            f"model's is {words(now)}"
-            + (" with other bounds." if words(saved) == words(now) else ".")
-        )
+        was, own = (", ".join(f"{n} {s} {c}" for n, s, c, _ in spaces) for spaces in (saved, now))
+        if saved != now:
+            raise ValueError(
+                f"the fit in {folder} is of another model: its {kind} is {was}; this model's is "
+                f"{own}{' with other bounds' if was == own else ''}."
+            )
 
 
 def describe_space(space: Space) -> list[Any]:
     """Name, shape, support and its bounds of each parameter, in order."""
-    return [
-        [name, list(p.shape), type(p.constraint).__name__.strip("_").lower(), _bounds(p.constraint)]
-        for name, p in space.parameters.items()
-    ]
-
-
-def _bounds(constraint: Any) -> list[Any]:
-    return [np.asarray(leaf).tolist() for leaf in jax.tree.leaves(constraint)]
+    support = lambda p: type(p.constraint).__name__.strip("_").lower()
+    bounds = lambda p: [np.asarray(leaf).tolist() for leaf in jax.tree.leaves(p.constraint)]
+    own = space.parameters.items()
+    return [[name, list(p.shape), support(p), bounds(p)] for name, p in own]
 
 
 def _write(record: FitRecord, folder: Path, more: Callable[[Path], None]) -> None:
-    from safetensors.numpy import save_file
-
-    arrays = _arrays(record.family)
-    arrays |= {f"history/{n}": np.asarray(v) for n, v in record.history.items()}
-    save_file({n: np.ascontiguousarray(v) for n, v in arrays.items()}, folder / ARRAYS)
+    leaves = jax.tree_util.tree_leaves_with_path(eqx.filter(record.family, eqx.is_array))
+    arrays = {_name(path): leaf for path, leaf in leaves}
+    history = {f"history/{name}": values for name, values in record.history.items()}
+    write_arrays(folder / ARRAYS, {**arrays, **history})
     fit = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -132,9 +122,9 @@ def _write(record: FitRecord, folder: Path, more: Callable[[Path], None]) -> Non
         "family": _describe(record.family),
         "N": len(record.labels),
         "labels_dtype": record.labels.dtype.str,
-        **{name: getattr(record, name) for name in IN_JSON},
+        **{name: getattr(record, name) for name in _PLAIN},
     }
-    _write_labels(record.labels, folder)
+    _write_labels(record.labels, folder / LABELS)
     more(folder)
     (folder / FIT).write_text(json.dumps(fit, indent=1, default=_plain))
 
@@ -144,12 +134,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     raise TypeError(f"can't save {type(value).__name__} in a fit's notes; use plain values.")
-
-
-def _arrays(tree: Any) -> dict[str, np.ndarray]:
-    """The arrays of a module by their path in it."""
-    leaves = jax.tree_util.tree_leaves_with_path(eqx.filter(tree, eqx.is_array))
-    return {_name(path): np.asarray(leaf) for path, leaf in leaves}
 
 
 def _name(path: Any) -> str:
@@ -163,10 +147,9 @@ def _describe(family: Family) -> dict[str, Any]:
     if isinstance(family, Joint):
         parts = [gaussian(q) for q in family.parts]
         return {"is": "joint", "parts": parts, "D": family.D, "M": family.M, "N": family.N}
-    local = _describe_local(family.local)
+    static = {"theta": gaussian(family.theta), "local": _describe_local(family.local)}
     weighted = None if family.weighted is None else len(family.weighted.points)
-    static = {"local": local, "N": family.N, WEIGHTED: weighted}
-    return {"is": "branched", "theta": gaussian(family.theta), **static}
+    return {"is": "branched", **static, "N": family.N, WEIGHTED: weighted}
 
 
 def _describe_local(local: Any) -> dict[str, Any] | None:
@@ -180,13 +163,8 @@ def _describe_local(local: Any) -> dict[str, Any] | None:
         static |= {"modes": None if local.modes is None else local.modes.shape}
         return {"is": "solver", **static, "start": _describe_local(local.start)}
     columns = {n: [v.shape for v in moments] for n, moments in local.columns.items()}
-    return {
-        "is": "amortizer",
-        "form": local.form._asdict(),
-        "encoder": _describe_encoder(local.encoder),
-        "head": _widths(local.head),
-        "columns": columns,
-    }
+    static = {"form": local.form._asdict(), "encoder": _describe_encoder(local.encoder)}
+    return {"is": "amortizer", **static, "head": _widths(local.head), "columns": columns}
 
 
 def _describe_encoder(encoder: Any) -> dict[str, Any]:
@@ -208,9 +186,8 @@ def _shapes(made_of: dict[str, Any], encoder: Any, folder: Path) -> Any:
     try:
         return eqx.filter_eval_shape(lambda: _skeleton(made_of, encoder))
     except (KeyError, TypeError) as error:
-        raise ValueError(
-            f"{folder / FIT} is damaged, where it says what the family is: {error}."
-        ) from error
+        where = "where it says what the family is"
+        raise ValueError(f"{folder / FIT} is damaged, {where}: {error}.") from error
 
 
 def _skeleton(made_of: dict[str, Any], encoder: Any) -> Family:
@@ -279,20 +256,36 @@ def _filled(skeleton: Family, arrays: dict[str, np.ndarray], folder: Path) -> Fa
     return eqx.combine(jax.tree_util.tree_map_with_path(fill, holes), rest)
 
 
-def _read_arrays(folder: Path) -> dict[str, np.ndarray]:
+def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Writes arrays by name."""
+    from safetensors.numpy import save_file
+
+    save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, path)
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """What `write_arrays` wrote."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
-    path = folder / ARRAYS
-    if not path.is_file():
-        raise ValueError(f"the fit in {folder} is incomplete: {path.name} is missing.")
     try:
-        return load_file(path)
+        return load_file(_there(path))
     except SafetensorError as error:
         raise ValueError(f"{path} is truncated or damaged: {error}.") from error
 
 
-def _write_labels(labels: Shaped[np.ndarray, " N"], folder: Path) -> None:
+def part_of(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    """The arrays whose names begin with a prefix, without it."""
+    return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
+
+
+def _there(path: Path) -> Path:
+    if not path.is_file():
+        raise ValueError(f"the fit in {path.parent} is incomplete: {path.name} is missing.")
+    return path
+
+
+def _write_labels(labels: Shaped[np.ndarray, " N"], path: Path) -> None:
     import pyarrow as pa
 
     # Arrow lacks some of NumPy's units of time, so times are saved as integers.
@@ -302,27 +295,22 @@ def _write_labels(labels: Shaped[np.ndarray, " N"], folder: Path) -> None:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise TypeError(f"labels of this kind can't be saved: {error}.") from error
     table = pa.table({"label": column})
-    with pa.OSFile(str(folder / LABELS), "wb") as sink:
-        with pa.ipc.new_file(sink, table.schema) as writer:
-            writer.write_table(table)
+    with pa.ipc.new_file(str(path), table.schema) as writer:
+        writer.write_table(table)
 
 
-def _read_labels(folder: Path, dtype: str) -> Shaped[np.ndarray, " N"]:
+def _read_labels(path: Path, dtype: np.dtype) -> Shaped[np.ndarray, " N"]:
     import pyarrow as pa
 
-    path = folder / LABELS
-    if not path.is_file():
-        raise ValueError(f"the fit in {folder} is incomplete: {path.name} is missing.")
     try:
-        with pa.OSFile(str(path), "rb") as file:
+        with pa.OSFile(str(_there(path)), "rb") as file:
             column = pa.ipc.open_file(file).read_all().column("label")
     except (pa.ArrowInvalid, KeyError, OSError) as error:
         raise ValueError(f"{path} is truncated or damaged: {error}.") from error
-    kind = np.dtype(dtype)
-    if kind.kind in "mM":
-        return column.to_numpy().astype(np.int64).view(kind)
-    if kind.kind == "O":
+    if dtype.kind in "mM":
+        return column.to_numpy().astype(np.int64).view(dtype)
+    if dtype.kind == "O":
         labels = np.empty(len(column), object)
         labels[:] = column.to_pylist()
         return labels
-    return np.array(column.to_pylist() if kind.kind in "US" else column.to_numpy(), kind)
+    return np.array(column.to_pylist() if dtype.kind in "US" else column.to_numpy(), dtype)

@@ -106,8 +106,10 @@ def effects_of(posterior: Posterior, groups: Groups, draws: int, seed: int) -> E
 
 def _centres(posterior: Posterior, groups: Groups) -> Float64[np.ndarray, "N E"]:
     """Each group's effects at the centre of q(theta) and of its own q(z | theta)."""
-    if not isinstance(posterior.family, Branched):
-        return _flat(posterior, _locals(posterior, groups))[1].mean(0, dtype=np.float64)
+    if not isinstance(posterior.family, Branched):  # a joint family has few groups
+        sampled, theta = posterior.sample(100, groups), posterior.sample_theta(100)
+        z = {n: v for n, v in sampled.items() if n not in theta}
+        return _flat(posterior, z)[1].mean(0, dtype=np.float64)
     found = []
     for block in ranges(groups):
         known = condition(posterior.family, posterior.model, block.batches[0])
@@ -116,12 +118,6 @@ def _centres(posterior: Posterior, groups: Groups) -> Float64[np.ndarray, "N E"]
         own = {name: np.asarray(value)[None, real] for name, value in values.items()}
         found.append(_flat(posterior, own)[1][0])
     return np.concatenate(found).astype(np.float64)
-
-
-def _locals(posterior: Posterior, groups: Groups) -> dict[str, np.ndarray]:
-    """A hundred draws of every group's z, for the few groups that a joint family can have."""
-    sampled, theta = posterior.sample(100, groups), posterior.sample_theta(100)
-    return {n: v for n, v in sampled.items() if n not in theta}
 
 
 @eqx.filter_jit
@@ -227,9 +223,7 @@ def calibration_of(
     # Bins by predicted probability select extremes of Monte Carlo noise, so it must be small.
     exact = binary and posterior.adapter.describe().means
     kind, draws = ("mean", draws) if exact else ("response", 4 * draws if binary else draws)
-    drawn = np.asarray(
-        posterior.predict(at, given, draws, seed, kind=kind, summary=False), np.float64
-    )
+    drawn = posterior.predict(at, given, draws, seed, kind=kind, summary=False).astype(np.float64)
     binary = binary and 0 <= drawn.min() and drawn.max() <= 1
     return Calibration(own, drawn, held_out, bool(binary))
 

@@ -28,47 +28,54 @@ def text(label: Any) -> str:
     return html.escape(str(label), quote=False)
 
 
-def figure(data: list[dict[str, Any]], x: Any, y: Any, **layout: Any) -> Figure:
+def figure(data: list[Figure], x: Any, y: Any, **layout: Any) -> Figure:
     """A figure with the report's axes; x and y are titles, or dicts of an axis."""
-    axis = lambda a: {
-        "automargin": True,
-        "zeroline": False,
-        **({"title": a} if isinstance(a, str) else a),
-    }
-    own = {"xaxis": axis(x), "yaxis": axis(y), "showlegend": False, "height": 320, **layout}
-    for name in ("xaxis", "yaxis"):
-        title = own[name].get("title")
-        own[name]["title"] = {"text": title, "standoff": 8} if title else {"text": ""}
+    own = {"showlegend": False, "height": 320, **layout}
+    for name, axis in (("xaxis", x), ("yaxis", y)):
+        axis = {"title": axis} if isinstance(axis, str) else axis
+        title = {"text": axis["title"], "standoff": 8} if axis.get("title") else {"text": ""}
+        own[name] = {"automargin": True, "zeroline": False, **axis, "title": title}
     return {"data": data, "layout": own}
 
 
-def _bars(x: Any, y: Any, hover: str) -> dict[str, Any]:
-    """Blue bars."""
-    look = {"marker": {"color": "var(--blue)"}, "hovertemplate": f"{hover}<extra></extra>"}
-    return {"type": "bar", "x": x, "y": y, **look}
+def _bars(x: list[Any], y: list[Any], hover: str, **more: Any) -> Figure:
+    """A trace of blue bars; `hover` is shown for the one under the pointer."""
+    style = {"marker": {"color": "var(--blue)"}, "hovertemplate": f"{hover}<extra></extra>"}
+    return {"type": "bar", "x": x, "y": y, **style, **more}
 
 
-def _scatter(mode: str, x: Any, y: Any, look: dict[str, Any]) -> dict[str, Any]:
-    """Lines or markers; those without a text of their own ignore the pointer."""
-    quiet = {} if "hovertemplate" in look else {"hoverinfo": "skip"}
-    return {"type": "scatter", "mode": mode, "x": x, "y": y, **quiet, **look}
+def _dots(x: Any, y: Any, hover: str, **more: Any) -> Figure:
+    """A trace of markers; `hover` is shown for the one under the pointer."""
+    own = {"x": shorten(x), "y": shorten(y), "hovertemplate": f"{hover}<extra></extra>"}
+    return {"type": "scatter", "mode": "markers", **own, **more}
+
+
+def _line(x: Any, y: Any, colour: str, width: int, dash: str = "solid", **more: Any) -> Figure:
+    """A trace of lines that ignores the pointer; NaN makes a gap."""
+    line = {"color": f"var(--{colour})", "width": width, "dash": dash}
+    own = {"x": shorten(x), "y": shorten(y), "line": line, "hoverinfo": "skip"}
+    return {"type": "scatter", "mode": "lines", **own, **more}
+
+
+def _segments(start: Any, end: Any) -> np.ndarray:
+    """Pairs of ends as the coordinates of separate lines."""
+    return np.stack([start, end, np.full(len(start), np.nan)], 1).ravel()
 
 
 def sizes(counts: np.ndarray, by: str) -> Figure | None:
     """Histogram of rows per group, log-spaced if heavy-tailed; None if all sizes are equal."""
-    if counts.min() == counts.max():
+    low, top = int(counts.min()), int(counts.max())
+    if low == top:
         return None
-    top, middle = int(counts.max(initial=1)), float(np.median(counts))
-    if top > 20 * max(middle, 1):
+    if top > 20 * max(float(np.median(counts)), 1):
         edges = np.unique(np.round(np.geomspace(1, top + 1, 25)).astype(int))
-        edges = np.concatenate([[0], edges]) if (counts == 0).any() else edges
+        edges = np.concatenate([[0], edges]) if low == 0 else edges
     else:
-        step = max(1, -(-(top + 1 - int(counts.min())) // 40))
-        edges = np.arange(int(counts.min()), top + step + 1, step)
+        step = max(1, -(-(top + 1 - low) // 40))
+        edges = np.arange(low, top + step + 1, step)
     found, _ = np.histogram(counts, edges)
-    names = [
-        str(a) if b - a == 1 else f"{a}–{b - 1}" for a, b in zip(edges[:-1], edges[1:], strict=True)
-    ]
+    bins = zip(edges[:-1], edges[1:] - 1, strict=True)
+    names = [str(first) if first == last else f"{first}–{last}" for first, last in bins]
     bars = _bars(names, found.tolist(), "%{x} rows: %{y:,} groups")
     x = {"title": f"rows in a group ({text(by)})", "type": "category", "nticks": 12}
     return figure([bars], x, "groups", bargap=0.06, height=280)
@@ -82,13 +89,15 @@ def trace(history: dict[str, np.ndarray]) -> Figure | None:
     step = np.asarray(history.get("step", np.arange(1, len(elbo) + 1)), np.float64)
     parts = np.array_split(np.arange(len(elbo)), min(len(elbo), POINTS))
     mean = lambda values: shorten([values[p].mean() for p in parts], 8)
-    look = {
+    line = {
+        "type": "scatter",
+        "mode": "lines+markers" if len(elbo) <= 60 else "lines",
+        "x": mean(step),
+        "y": mean(elbo),
         "line": {"color": "var(--blue)", "width": 2},
         "marker": {"size": 7},
         "hovertemplate": "step %{x:,.0f}<br>%{y:,.2f} nats<extra></extra>",
     }
-    mode = "lines+markers" if len(elbo) <= 60 else "lines"
-    line = _scatter(mode, mean(step), mean(elbo), look)
     later = elbo[np.isfinite(elbo)][len(elbo) // 4 :]
     low, high = float(later.min()), float(elbo.max())
     room = max(0.08 * (high - low), 1e-6 * abs(high), 0.05)
@@ -101,36 +110,31 @@ def forest(names: list[str], columns: dict[str, np.ndarray], zero: str) -> Figur
 
     For `zero` see `models.adapter.Section`.
     """
-    place = list(range(len(names)))[::-1]
-    rows = [v for p in place for v in (p, p, None)]
-    bars = []
-    for low, high, width in (("q5", "q95", 2), ("q25", "q75", 6)):
-        look = {"line": {"color": "var(--blue)", "width": width}}
-        bars.append(_scatter("lines", _joined(columns[low], columns[high]), rows, look))
-    said = np.stack([columns[c] for c in ("sd", "q5", "q95")], 1)
-    ring = {"color": "var(--paper)", "size": 9, "line": {"color": "var(--blue)", "width": 2}}
-    look = {
-        "text": [text(n) for n in names],
-        "customdata": [shorten(row) for row in said],
-        "marker": ring,
-        "hovertemplate": "<b>%{text}</b><br>mean %{x:.4g}, sd %{customdata[0]:.3g}<br>"
-        "90%: %{customdata[1]:.4g} to %{customdata[2]:.4g}<extra></extra>",
-    }
-    dots = _scatter("markers", shorten(columns["mean"]), place, look)
-    x = {"title": "", "automargin": False, "range": _reach(columns, zero)}
-    x["zeroline"] = zero != "from"
-    ticks = [_short(n) for n in names]
-    y = {"tickvals": place, "ticktext": ticks, "range": [-0.7, len(names) - 0.3], "showgrid": False}
-    return figure([*bars, dots], x, y, height=48 + 34 * len(names))
+    place = np.arange(len(names))[::-1]
+    at = _segments(place, place)
+    thin = _line(_segments(columns["q5"], columns["q95"]), at, "blue", 2)
+    thick = _line(_segments(columns["q25"], columns["q75"]), at, "blue", 6)
+    dots = _dots(
+        columns["mean"],
+        place,
+        "<b>%{text}</b><br>mean %{x:.4g}, sd %{customdata[0]:.3g}<br>"
+        "90%: %{customdata[1]:.4g} to %{customdata[2]:.4g}",
+        text=[text(n) for n in names],
+        customdata=[shorten(row) for row in np.stack([columns[c] for c in ("sd", "q5", "q95")], 1)],
+        marker={"color": "var(--paper)", "size": 9, "line": {"color": "var(--blue)", "width": 2}},
+    )
+    x = {"automargin": False, "range": _reach(columns, zero), "zeroline": zero != "from"}
+    ticks = {"tickvals": place.tolist(), "ticktext": [_short(n) for n in names]}
+    y = {**ticks, "range": [-0.7, len(names) - 0.3], "showgrid": False}
+    return figure([thin, thick, dots], x, y, height=48 + 34 * len(names))
 
 
 def _reach(columns: dict[str, np.ndarray], zero: str) -> list[float]:
     """The range of a forest's axis, with some room beyond the intervals."""
     if zero == "unit":
         return [-1.05, 1.05]
-    low, high = float(np.min(columns["q5"])), float(np.max(columns["q95"]))
-    low = 0.0 if zero == "from" else low
-    room = 0.06 * (high - low) or 1.0
+    low, high = 0.0 if zero == "from" else np.min(columns["q5"]), np.max(columns["q95"])
+    room = 0.06 * float(high - low) or 1.0
     return shorten([low if zero == "from" else low - room, high + room])
 
 
@@ -150,66 +154,59 @@ def caterpillar(effects: Effects, which: int, title: str, centre: float) -> Figu
     clear = (low[own] > centre) | (high[own] < centre)
     ranks = np.argsort(np.argsort(effects.centre[:, which], kind="stable"))[effects.drawn] + 1
     labels, sizes = effects.labels[effects.drawn], effects.sizes[effects.drawn]
-    traces = []
-    for part, colour, name in (
-        (~clear, "var(--grey)", "like the population"),
-        (clear, "var(--blue)", "apart: 90% interval excludes the line"),
-    ):
-        at = np.flatnonzero(part)
+    hover = (
+        "<b>%{text}</b>, rank %{customdata[1]:,}<br>mean %{y:.3g}, 90%: %{customdata[2]:.3g} to "
+        "%{customdata[3]:.3g}<br>%{customdata[0]:,} rows"
+    )
+
+    def dots(at: np.ndarray, colour: str, name: str) -> Figure:
         i = own[at]
         above, below = shorten(high[i] - mean[i]), shorten(mean[i] - low[i])
         bars = {"type": "data", "symmetric": False, "array": above, "arrayminus": below}
-        look = {
-            "name": name,
-            "error_y": {**bars, "width": 0, "thickness": 1.5, "color": colour},
-            "marker": {"color": colour, "size": 5 if len(own) > 60 else 7},
-            "text": [text(label) for label in labels[i]],
-            "customdata": [[int(sizes[j]), int(ranks[j]), *shorten([low[j], high[j]])] for j in i],
-            "hovertemplate": "<b>%{text}</b>, rank %{customdata[1]:,}<br>mean %{y:.3g}, 90%: "
-            "%{customdata[2]:.3g} to %{customdata[3]:.3g}<br>%{customdata[0]:,} rows<extra></extra>",
-        }
-        traces.append(_scatter("markers", at.tolist(), shorten(mean[i]), look))
+        said = [[int(sizes[j]), int(ranks[j]), *shorten([low[j], high[j]])] for j in i]
+        return _dots(
+            at,
+            mean[i],
+            hover,
+            name=name,
+            error_y={**bars, "width": 0, "thickness": 1.5, "color": colour},
+            marker={"color": colour, "size": 5 if len(own) > 60 else 7},
+            text=[text(label) for label in labels[i]],
+            customdata=said,
+        )
+
+    alike = dots(np.flatnonzero(~clear), "var(--grey)", "like the population")
+    apart = dots(np.flatnonzero(clear), "var(--blue)", "apart: 90% interval excludes the line")
     x = {"title": "groups, in order", "showticklabels": False, "showgrid": False}
-    line = _across(centre)
-    return figure(traces, x, text(title), height=400, showlegend=True, legend=LEGEND, shapes=[line])
+    own_layout = {"height": 400, "showlegend": True, "legend": LEGEND, "shapes": [_across(centre)]}
+    return figure([alike, apart], x, text(title), **own_layout)
 
 
 def spread(effects: Effects, which: int, title: str) -> Figure:
     """Histogram of the means of all groups, of which a caterpillar shows some."""
     found, edges = np.histogram(effects.centre[:, which], 40)
-    middle = (edges[:-1] + edges[1:]) / 2
-    bars = _bars(shorten(middle), found.tolist(), "around %{x:.3g}: %{y:,} groups")
+    middle = shorten((edges[:-1] + edges[1:]) / 2)
+    bars = _bars(middle, found.tolist(), "around %{x:.3g}: %{y:,} groups")
     return figure([bars], f"posterior mean of {text(title)}", "groups", bargap=0.06, height=240)
 
 
 def shrinkage(found: Shrinkage, outcome: str) -> Figure:
     """Raw means joined to posterior means of groups, by size."""
     n, x = _places(found)
-    grey = {"color": "var(--grey)", "width": 1}
-    ends = _joined(n, n), _joined(found.raw, found.posterior)
-    lines = _scatter("lines", *ends, {"line": grey, "showlegend": False})
-    said = [
-        [text(label), int(size), *shorten([raw, post])]
-        for label, size, raw, post in zip(*found[:4], strict=True)
-    ]
+    joined = _segments(found.raw, found.posterior)
+    lines = _line(_segments(n, n), joined, "grey", 1, showlegend=False)
+    rows = zip(found.labels, found.sizes, found.raw, found.posterior, strict=True)
+    said = [[text(label), int(size), *shorten(means)] for label, size, *means in rows]
     hover = (
         "<b>%{customdata[0]}</b>, %{customdata[1]:,} rows<br>own mean %{customdata[2]:.3g}, "
-        "posterior %{customdata[3]:.3g}<extra></extra>"
-    )
-    own = {"customdata": said, "hovertemplate": hover}
-    dots = lambda y, name, marker: _scatter(
-        "markers", shorten(n), shorten(y), {"name": name, "marker": marker, **own}
+        "posterior %{customdata[3]:.3g}"
     )
     hollow = {"symbol": "circle-open", "size": 7, "color": "var(--orange)", "line": {"width": 1.5}}
     full = {"symbol": "circle", "size": 7, "color": "var(--blue)"}
-    means = dots(found.raw, "own mean", hollow), dots(found.posterior, "posterior mean", full)
-    look = {"shapes": [_across(found.everyone)], "showlegend": True, "legend": LEGEND}
-    return figure([lines, *means], x, f"mean of {text(outcome)}", height=400, **look)
-
-
-def _joined(low: np.ndarray, high: np.ndarray) -> list[Any]:
-    """Pairs of ends as the coordinates of separate lines."""
-    return shorten(np.stack([low, high, np.full(len(low), np.nan)], 1).ravel())
+    raw = _dots(n, found.raw, hover, name="own mean", customdata=said, marker=hollow)
+    post = _dots(n, found.posterior, hover, name="posterior mean", customdata=said, marker=full)
+    layout = {"shapes": [_across(found.everyone)], "showlegend": True, "legend": LEGEND}
+    return figure([lines, raw, post], x, f"mean of {text(outcome)}", **layout, height=400)
 
 
 def _places(found: Shrinkage) -> tuple[np.ndarray, dict[str, Any]]:
@@ -236,34 +233,30 @@ def reliability(found: Calibration) -> Figure:
     share = np.array([found.observed[part].mean() for part in parts])
     n = np.array([len(part) for part in parts])
     half = 1.645 * np.sqrt(np.maximum(p * (1 - p), 1e-9) / n)
-    look = {
-        "customdata": n.tolist(),
-        "marker": {"color": "var(--blue)", "size": 9},
-        "hovertemplate": "predicted %{x:.1%}<br>observed %{y:.1%} of %{customdata:,} rows<extra></extra>",
-    }
-    dots = _scatter("markers", shorten(p), shorten(share), look)
+    hover = "predicted %{x:.1%}<br>observed %{y:.1%} of %{customdata:,} rows"
+    marker = {"color": "var(--blue)", "size": 9}
+    dots = _dots(p, share, hover, customdata=n.tolist(), marker=marker)
     top = float(min(1.0, 1.08 * max(p.max(), share.max())))
     bottom = float(max(0.0, min(p.min(), share.min()) - 0.08 * top))
-    band = _band(p, p - half, p + half)
-    line = _line([bottom, top], [bottom, top])
-    x = {"title": "predicted probability", "tickformat": ".0%", "range": [bottom, top]}
-    y = {"title": "observed share", "tickformat": ".0%", "range": [bottom, top]}
-    return figure([*band, line, dots], x, y, height=380)
+    ends = [bottom, top]
+    x = {"title": "predicted probability", "tickformat": ".0%", "range": ends}
+    y = {"title": "observed share", "tickformat": ".0%", "range": ends}
+    diagonal = _line(ends, ends, "orange", 2, "dash")
+    return figure([*_band(p, p - half, p + half), diagonal, dots], x, y, height=380)
 
 
 def pit(found: Calibration, seed: int = 0) -> Figure:
     """Histogram of the probability integral transform: flat where predictions are calibrated."""
     bins = 20 if len(found.observed) > 1000 else 10
     share, band = pit_shares(found, seed, bins)
-    middle = (np.arange(bins) + 0.5) / bins
-    said = "near the %{x:.0%} quantile: %{y:.1%} of rows"
-    bars = {**_bars(shorten(middle), shorten(share), said), "width": 0.94 / bins}
-    ends = np.array([0.0, 1.0])
-    low, high = np.full(2, 1 / bins - band), np.full(2, 1 / bins + band)
-    line = _line([0.0, 1.0], [1 / bins, 1 / bins])
+    middle = shorten((np.arange(bins) + 0.5) / bins)
+    hover = "near the %{x:.0%} quantile: %{y:.1%} of rows"
+    bars = _bars(middle, shorten(share), hover, width=0.94 / bins)
+    ends, flat = [0.0, 1.0], np.full(2, 1 / bins)
+    line = _line(ends, flat, "orange", 2, "dash")
     x = {"title": "quantile of the outcome among its predicted draws", "tickformat": ".0%"}
     y = {"title": "share of rows", "tickformat": ".0%", "rangemode": "tozero"}
-    return figure([bars, *_band(ends, low, high), line], x, y, height=320)
+    return figure([bars, *_band(ends, flat - band, flat + band), line], x, y, height=320)
 
 
 def pit_shares(found: Calibration, seed: int, bins: int) -> tuple[np.ndarray, float]:
@@ -277,21 +270,14 @@ def pit_shares(found: Calibration, seed: int, bins: int) -> tuple[np.ndarray, fl
     return counts / n, 1.645 * float(np.sqrt((1 - 1 / bins) / bins / n))
 
 
-def _band(x: np.ndarray, low: np.ndarray, high: np.ndarray) -> list[dict[str, Any]]:
-    edge = {"line": {"width": 0, "color": "var(--orange)"}}
-    filled = {**edge, "fill": "tonexty", "fillcolor": "var(--band)"}
-    ends = (low, edge), (high, filled)
-    return [_scatter("lines", shorten(x), shorten(y), look) for y, look in ends]
+def _band(x: Any, low: np.ndarray, high: np.ndarray) -> list[Figure]:
+    filled = {"fill": "tonexty", "fillcolor": "var(--band)"}
+    return [_line(x, low, "orange", 0), _line(x, high, "orange", 0, **filled)]
 
 
-def _across(y: float) -> dict[str, Any]:
+def _across(y: float) -> Figure:
     line = {"color": "var(--ink)", "width": 1, "dash": "dot"}
     return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y, "line": line}
-
-
-def _line(x: list[float], y: list[float]) -> dict[str, Any]:
-    line = {"color": "var(--orange)", "width": 2, "dash": "dash"}
-    return _scatter("lines", x, y, {"line": line})
 
 
 def shorten(values: Any, digits: int = 5) -> list[Any]:

@@ -50,26 +50,25 @@ def write_report(
     Returns:
         The path.
     """
-    template, plotly = _template(), _plotly()
+    template, plotly = _imported()
     groups = facts.check(posterior, groups)
     diagnosis = diagnose(posterior, groups, seed=seed) if diagnosis is None else diagnosis
     path = Path(path)
     drawn, words = _contents(posterior, groups, draws, seed)
-    worst = texts.worst_of(diagnosis)
     script = _file("page.js")
     page = template.render(
         title=texts.title_of(posterior),
         lead=texts.lead_of(posterior, groups),
-        verdict=texts.verdict_of(diagnosis),
-        worst=worst,
+        verdict=texts.VERDICTS[diagnosis.verdict],
+        reasons=diagnosis.reasons,
+        worst=texts.worst_of(diagnosis),
         again=texts.again_of(posterior, path),
-        contents=texts.contents_of(drawn, "groups" in words, worst is not None),
         figures=drawn,
-        figures_json=_as_it_is(_json(drawn)),
+        figures_json=json.dumps(drawn, allow_nan=False, separators=(",", ":")),
         plotly=base64.b64encode(gzip.compress(plotly.encode(), mtime=0)).decode(),
         policy=_policy(script, plotly),
-        css=_as_it_is(_file("page.css")),
-        js=_as_it_is(script),
+        css=_file("page.css"),
+        js=script,
         version=__version__,
         date=f"{datetime.now(UTC):%Y-%m-%d}",
         seed=seed,
@@ -84,11 +83,8 @@ def _contents(
     posterior: Posterior, groups: Groups, draws: int, seed: int
 ) -> tuple[dict[str, figures.Figure], dict[str, Any]]:
     """The figures by name, and the words that go with them."""
-    always = {
-        "sizes": figures.sizes(groups.sizes, groups.by),
-        "trace": figures.trace(posterior.history),
-    }
-    drawn = {name: figure for name, figure in always.items() if figure is not None}
+    sizes, trace = figures.sizes(groups.sizes, groups.by), figures.trace(posterior.history)
+    drawn = {name: f for name, f in (("sizes", sizes), ("trace", trace)) if f is not None}
     words: dict[str, Any] = {
         "fitted": texts.fitted_of(posterior),
         "priors": posterior.adapter.describe().priors,
@@ -146,56 +142,15 @@ def _groups(
 def _predictions(
     posterior: Posterior, groups: Groups, draws: int, seed: int, drawn: dict[str, figures.Figure]
 ) -> dict[str, Any]:
-    """The words about shrinkage and calibration; adds their figures where there can be any."""
+    """What the page says about shrinkage and calibration; adds their figures if there are outcomes."""
     observed = facts.outcome_of(posterior, groups)
     if observed is None:
-        missing = (
-            "Not shown: it takes a model that can simulate outcomes of one number a row (simulate=), "
-            "and data with those outcomes."
-        )
-        return {"no_predictions": missing}
+        return {}
     shrunk = facts.shrinkage_of(posterior, groups, observed, draws, seed)
     drawn["shrinkage"] = figures.shrinkage(shrunk, posterior.adapter.describe().response)
     found = facts.calibration_of(posterior, groups, observed, draws, seed)
     drawn["calibration"] = figures.reliability(found) if found.binary else figures.pit(found, seed)
-    return {
-        "shrinkage_said": _shrinkage_said(shrunk, len(groups)),
-        "calibration": _calibration_said(found),
-    }
-
-
-def _shrinkage_said(found: facts.Shrinkage, N: int) -> str:
-    pulled = "The fewer rows a group has, the more it is drawn toward the population"
-    pulled = "Groups are drawn toward the population" if found.alike else pulled
-    which = (
-        f"{len(found.labels)} of the {N:,} groups, of all sizes"
-        if len(found.labels) < N
-        else "Each group"
-    )
-    return (
-        f"{which}: the plain mean of its own rows (no pooling, open circles), joined to what the "
-        f"posterior expects for the same rows. {pulled}; the dotted line is the mean of all rows."
-    )
-
-
-def _calibration_said(found: facts.Calibration) -> dict[str, str]:
-    how = (
-        "Half of each group's rows were predicted from its other half; only the population's parameters "
-        "have seen them all."
-        if found.held_out
-        else "These rows were part of the fit, so this checks how well it describes them, not forecasts."
-    )
-    n = f"{len(found.observed):,} rows"
-    if found.binary:
-        label = "Observed share against predicted probability"
-        said = "Where predictions are calibrated, points lie on the dashed line, within the band (90%)."
-    else:
-        label = "Histogram of the quantiles of outcomes among their predicted draws"
-        said = (
-            "Flat, within the band (90%), where predictions are calibrated; a hump in the middle says "
-            "they are too wide, high ends that they are too narrow, a slope that they are off."
-        )
-    return {"label": f"{label}, {n}. {said}", "caption": f"{label}, {n}. {said} {how}"}
+    return {"shrunk": shrunk, "N": len(groups), "calibration": found}
 
 
 def _policy(*scripts: str) -> str:
@@ -208,33 +163,16 @@ def _policy(*scripts: str) -> str:
     )
 
 
-def _json(drawn: dict[str, figures.Figure]) -> str:
-    """The figures for a script element; escaping < keeps a label from ending it."""
-    return json.dumps(drawn, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
-
-
-def _as_it_is(content: str) -> Any:
-    from markupsafe import Markup
-
-    return Markup(content)
-
-
 def _file(name: str) -> str:
     return resources.files("ramify.report").joinpath(name).read_text(encoding="utf-8")
 
 
-def _template() -> Any:
+def _imported() -> tuple[Any, str]:
+    """The template of the page, and Plotly's script."""
     try:
         import jinja2
-    except ImportError as error:
-        raise ImportError(NEEDED) from error
-    options = {"autoescape": True, "undefined": jinja2.StrictUndefined, "trim_blocks": True}
-    return jinja2.Environment(**options).from_string(_file("page.html"))
-
-
-def _plotly() -> str:
-    try:
         from plotly.offline import get_plotlyjs
     except ImportError as error:
         raise ImportError(NEEDED) from error
-    return get_plotlyjs()
+    options = {"autoescape": True, "undefined": jinja2.StrictUndefined, "trim_blocks": True}
+    return jinja2.Environment(**options).from_string(_file("page.html")), get_plotlyjs()

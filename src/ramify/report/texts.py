@@ -1,6 +1,5 @@
 """The words and tables of a report: what the template fills in."""
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ LISTED = 200  # rows of a table
 PICTURED = 40  # lines of a forest plot
 STATISTICS = ("mean", "sd", "q5", "q50", "q95", "ess", "k_hat")
 
-_VERDICTS = {
+VERDICTS = {  # class of the style sheet, sign and heading
     "trust": ("good", "✓", "The diagnostics find nothing wrong"),
     "check": ("check", "!", "Check before you rely on it"),
     "do not trust": ("bad-fit", "✕", "Do not trust this fit as it is"),
@@ -38,25 +37,16 @@ def lead_of(posterior: Posterior, groups: Groups) -> str:
     return " · ".join([*posterior.adapter.describe().lead, data, fitted])
 
 
-def verdict_of(diagnosis: Diagnosis) -> dict[str, Any]:
-    """The verdict's colour, sign, heading and reasons."""
-    kind, sign, word = _VERDICTS[diagnosis.verdict]
-    return {"kind": kind, "sign": sign, "word": word, "reasons": diagnosis.reasons}
-
-
 def fitted_of(posterior: Posterior) -> list[tuple[str, str]]:
     """What was fitted and how, as names and values."""
     model, notes = posterior.model, posterior.notes
-    found = [*posterior.adapter.describe().facts]
-    covariance = covariance_of(posterior.family)
+    covariance, why = covariance_of(posterior.family), notes.get("why", "as asked")
     method = method_of(posterior.family) + (f", {covariance} covariance" if covariance else "")
-    why = notes.get("why", "as asked")
-    found.append(("Method", method + ("" if why == "as asked" else f" (because {why})")))
+    method += "" if why == "as asked" else f" (because {why})"
     size = f"{model.theta.size} global, {model.z.size} for each group"
-    found.append(("Parameters", size))
-    found.append(
-        ("Local draws", f"{posterior.local_draws:,} for each group and draw of the globals")
-    )
+    draws = f"{posterior.local_draws:,} for each group and draw of the globals"
+    found = [*posterior.adapter.describe().facts, ("Method", method)]
+    found += [("Parameters", size), ("Local draws", draws)]
     spent = [f"{notes[unit]:,} {unit}" for unit in ("steps", "sweeps") if unit in notes]
     spent += [seconds(notes["seconds"])] if "seconds" in notes else []
     if spent:
@@ -70,7 +60,7 @@ def tiles_of(groups: Groups) -> list[tuple[str, str]]:
     low, middle, high = np.quantile(groups.sizes, [0, 0.5, 1])
     found = [("rows", f"{groups.n_rows:,}"), ("groups", f"{len(groups):,}")]
     found += [("smallest group", f"{low:,.0f}"), ("median group", f"{middle:,g}")]
-    found.append(("largest group", f"{high:,.0f}"))
+    found += [("largest group", f"{high:,.0f}")]
     empty = int((groups.sizes == 0).sum())
     return found + ([("groups without rows", f"{empty:,}")] if empty else [])
 
@@ -91,27 +81,23 @@ def trace_said(history: dict[str, np.ndarray]) -> str:
 
 def population_of(posterior: Posterior, summary: Summary) -> list[dict[str, Any]]:
     """The summary in parts that share a scale: titles, rows, rows shown, and what zero means."""
-    names, found = np.array(summary.names, dtype=object), []
-    for section in posterior.adapter.sections(summary.names):
-        rows = np.array(section.rows)
-        shown = _comparable(rows, names, summary)
-        found.append({"title": section.title, "rows": rows, "shown": shown, "zero": section.zero})
-    return found
+    sections = posterior.adapter.sections(summary.names)
+    shown = [_comparable(np.array(section.rows), summary) for section in sections]
+    return [{**s._asdict(), "shown": own} for s, own in zip(sections, shown, strict=True)]
 
 
-def _comparable(rows: np.ndarray, names: np.ndarray, summary: Summary) -> np.ndarray:
+def _comparable(rows: np.ndarray, summary: Summary) -> np.ndarray:
     """The rows without the intercept, if it would flatten the others in a figure."""
-    reach = np.maximum(np.abs(summary["q5"]), np.abs(summary["q95"]))[rows]
-    width = (summary["q95"] - summary["q5"])[rows]
-    is_intercept = names[rows] == "Intercept"
-    if is_intercept.any() and (~is_intercept).any():
-        rest = max(reach[~is_intercept].max(), width.max())
-        if reach[is_intercept][0] > 6 * rest:
-            return rows[~is_intercept]
-    return rows
+    low, high = summary["q5"][rows], summary["q95"][rows]
+    reach = np.maximum(np.abs(low), np.abs(high))
+    rest = np.array([summary.names[i] != "Intercept" for i in rows])
+    if rest.all() or not rest.any():
+        return rows
+    flat = reach[~rest][0] > 6 * max(reach[rest].max(), (high - low).max())
+    return rows[rest] if flat else rows
 
 
-def table_of(summary: Summary, rows: np.ndarray) -> dict[str, Any]:
+def table_of(summary: Summary, rows: list[int]) -> dict[str, Any]:
     """Some rows of the summary, with digits according to their sds."""
     columns = [c for c in STATISTICS if c in summary.columns]
     found = []
@@ -166,9 +152,8 @@ def worst_of(diagnosis: Diagnosis) -> dict[str, Any] | None:
         {"name": "gap, nats", "help": "what a Gaussian loses for this group"},
     ]
     unsolved = not [*table.values()][-1].all()
-    columns += (
-        [{"name": "solved", "help": "whether its own solution was found"}] if unsolved else []
-    )
+    if unsolved:
+        columns.append({"name": "solved", "help": "whether its own solution was found"})
     rows = []
     for label, n, k, share, gap, done in zip(*table.values(), strict=True):
         row = [
@@ -177,25 +162,19 @@ def worst_of(diagnosis: Diagnosis) -> dict[str, Any] | None:
             cell(f"{k:.2f}".replace("-", "−"), round(float(min(k, 99)), 4), k > BAD),
             cell(f"{share:.0%}", round(float(share), 4)),
             cell(f"{max(gap, 0.0):.2f}", round(float(gap), 4), gap > 1),
+            cell("yes" if done else "no", int(done), not done),
         ]
-        rows.append(
-            row + ([cell("yes" if done else "no", int(done), not done)] if unsolved else [])
-        )
-    return {
-        "columns": columns,
-        "rows": rows,
-        "by": diagnosis.by,
-        "said": _worst_said(diagnosis, rows),
-    }
+        rows.append(row if unsolved else row[:-1])
+    said = _worst_said(diagnosis, len(rows))
+    return {"columns": columns, "rows": rows, "by": diagnosis.by, "said": said}
 
 
-def _worst_said(diagnosis: Diagnosis, rows: list[Any]) -> str:
-    bad = int((diagnosis.group_k_hat > BAD).sum())
-    N = len(diagnosis.labels)
-    which = f"The {len(rows):,} worst of {N:,} groups" if len(rows) < N else f"All {N:,} groups"
-    above = f"{bad:,} of them have" if bad != 1 else "one of them has"
-    above = f"none has a k-hat above {BAD}" if not bad else f"{above} a k-hat above {BAD}"
-    return f"{which}, by how uneven the importance weights of their draws are; {above}."
+def _worst_said(diagnosis: Diagnosis, shown: int) -> str:
+    N, bad = len(diagnosis.labels), int((diagnosis.group_k_hat > BAD).sum())
+    which = f"The {shown:,} worst of {N:,} groups" if shown < N else f"All {N:,} groups"
+    above = {0: "none has", 1: "one of them has"}.get(bad, f"{bad:,} of them have")
+    uneven = "by how uneven the importance weights of their draws are"
+    return f"{which}, {uneven}; {above} a k-hat above {BAD}."
 
 
 def cell(text: str, value: Any, bad: Any = False) -> dict[str, Any]:
@@ -208,30 +187,15 @@ def again_of(posterior: Posterior, path: Path) -> dict[str, str]:
     here = path.resolve().parent
     saved = [folder for folder in (here, here / "fit") if (folder / "fit.json").is_file()]
     folder = f"{saved[0].name if saved else 'fit'}/"
-    lines = ["import ramify as rf", ""]
     if posterior.adapter.describe().complete:
-        lines += [
-            f'posterior = rf.load("{folder}")',
-            "posterior.predict(table)  # rows of known or new groups",
-        ]
+        load, use = f'rf.load("{folder}")', "predict(table)  # rows of known or new groups"
         said = "The folder has all it takes: the coding of categories, scales, and the rows of the fit."
     else:
-        lines += [f'posterior = rf.load("{folder}", model)', "posterior.summary()"]
+        load, use = f'rf.load("{folder}", model)', "summary()"
         said = "Bring the model, for a saved fit holds no code, and pass its rows as groups= or given=."
-    if not saved:
-        said = f'After posterior.save("{folder}"). {said}'
-    return {"code": "\n".join(lines), "said": said}
-
-
-def contents_of(figures: Iterable[str], has_groups: bool, has_worst: bool) -> list[tuple[str, str]]:
-    """Anchors and names of the sections that are there."""
-    sections = [("fit", "What was fitted"), ("data", "Data")]
-    sections += [("convergence", "Convergence")] if "trace" in figures else []
-    sections.append(("population", "Population"))
-    sections += [("groups", "Groups")] if has_groups else []
-    sections += [("shrinkage", "Shrinkage"), ("calibration", "Calibration")]
-    sections += [("worst", "Groups to look at")] if has_worst else []
-    return [*sections, ("again", "Load again")]
+    said = said if saved else f'After posterior.save("{folder}"). {said}'
+    code = f"import ramify as rf\n\nposterior = {load}\nposterior.{use}"
+    return {"code": code, "said": said}
 
 
 def seconds(value: int | float) -> str:

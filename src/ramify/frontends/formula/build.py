@@ -115,9 +115,8 @@ def _priors(
     given: Mapping[str, Any],
 ) -> Priors:
     """The defaults for these data, and what the user puts in their place."""
-    family_names, correlated = list(family.parameters), not parts.independent
     sd_y = float(np.std(y)) or 1.0
-    own = defaults(layout, parts.by, link, family_names, sd_y, correlated)
+    own = defaults(layout, parts.by, link, list(family.parameters), sd_y, not parts.independent)
     owners = dict(zip(common.names, common.owners, strict=True))
     return replaced(own, given, layout, parts.by, owners)
 
@@ -127,10 +126,8 @@ def _check_installed() -> None:
 
     missing = [name for name in ("formulae", "pandas") if find_spec(name) is None]
     if missing:
-        raise ImportError(
-            f"formulas need {' and '.join(missing)}: install them with "
-            'pip install "ramify[formula]".'
-        )
+        what = f"formulas need {' and '.join(missing)}"
+        raise ImportError(f'{what}: install them with pip install "ramify[formula]".')
 
 
 def _likelihood(name: str, link: str | None) -> tuple[Likelihood, str]:
@@ -138,7 +135,6 @@ def _likelihood(name: str, link: str | None) -> tuple[Likelihood, str]:
         raise ValueError(f"likelihood={name!r} is unknown; there are {', '.join(LIKELIHOODS)}.")
     links = LIKELIHOODS[name].links
     if link is not None and link not in links:
-        raise ValueError(
-            f"link={link!r} does not go with likelihood={name!r}; it takes {', '.join(links)}."
-        )
+        takes = f"it takes {', '.join(links)}"
+        raise ValueError(f"link={link!r} does not go with likelihood={name!r}; {takes}.")
     return LIKELIHOODS[name], link or links[0]

@@ -9,13 +9,13 @@ from jaxtyping import Bool, Float
 from ramify.data.tables import columns_of, n_rows
 from ramify.frontends.formula.design import Coding
 from ramify.frontends.formula.likelihoods import Likelihood
-from ramify.frontends.formula.text import FormulaText, error, place_of
+from ramify.frontends.formula.text import FormulaText, error
 
 Matrix = Float[np.ndarray, "n P"]
 
 _FAR = 20.0  # sds from zero: beyond, a group-level column can't be told from a constant
 # Columns of a model's groups.
-OWN = ("y", "X", "X_all", "W", "U", "U_apart", "offset", "trials", "weights")
+_OWN = ("y", "X", "X_all", "W", "U", "U_apart", "offset", "trials", "weights")
 _LEVELS = 100  # of a category, if they are also more than a tenth of the rows
 _ROWS = 1000  # of a linear program that looks for separation, to begin with
 
@@ -26,18 +26,13 @@ def check_columns(parts: FormulaText, table: Any, used: list[str]) -> None:
         try:
             columns_of(table, [name])
         except ValueError as problem:
-            raise error(parts.text, place_of(parts.text, name), str(problem).rstrip(".")) from None
-    if parts.by in OWN:
-        raise ValueError(
-            f'the grouping column "{parts.by}" has the name of a column that the model makes: '
-            "rename it."
-        )
+            raise error(parts.text, name, str(problem).rstrip(".")) from None
+    if parts.by in _OWN:
+        what = "has the name of a column that the model makes: rename it."
+        raise ValueError(f'the grouping column "{parts.by}" {what}')
     if parts.by in used:
-        raise error(
-            parts.text,
-            place_of(parts.text, parts.by),
-            f"the grouping column {parts.by!r} can't be a predictor or the response as well",
-        )
+        what = f"the grouping column {parts.by!r} can't be a predictor or the response as well"
+        raise error(parts.text, parts.by, what)
     if not n_rows(table, parts.by):
         raise ValueError("the table has no rows: expected one for each observation.")
 
@@ -64,21 +59,17 @@ def check_design(
 ) -> None:
     """Raises if no model can be made of these columns."""
     if not group.names:
-        raise error(parts.text, place_of(parts.text, parts.by), "nothing varies by group")
+        raise error(parts.text, parts.by, "nothing varies by group")
     if family.support == "levels" and "Intercept" not in common.names:
-        raise error(
-            parts.text,
-            parts.text.find(parts.common),
-            "likelihood='ordered' has cutpoints in place of an intercept: leave the 0 out",
-        )
-    for coding, matrix in ((common, X), (group, W)):
-        _check_constant(coding, matrix)
+        what = "likelihood='ordered' has cutpoints in place of an intercept: leave the 0 out"
+        raise error(parts.text, parts.text.find(parts.common), what)
+    _check_constant(common, X)
+    _check_constant(group, W)
     taken = {"sd", "cor", "effects", *family.parameters} & {*common.names}
     taken |= {"Intercept"} & {*common.kinds, *group.kinds}
     if taken:
-        raise ValueError(
-            f'the predictor "{min(taken)}" has the name of a parameter: rename the column.'
-        )
+        name = min(taken)
+        raise ValueError(f'the predictor "{name}" has the name of a parameter: rename the column.')
     for name, column in zip(group.names, W.T, strict=True):
         if name != "Intercept" and abs(column.mean()) > _FAR * column.std() > 0:
             warnings.warn(
@@ -90,28 +81,23 @@ def check_design(
 
 
 def _check_constant(coding: Coding, matrix: Matrix) -> None:
+    message = '"{}" is constant ({} in every row), so {}: leave it out of the formula.'
     for component in coding.components():
         if component.kind == "categoric" and len(component.levels) == 1:
-            raise ValueError(
-                f'"{component.name}" is constant ({component.levels[0]!r} in every row), so it has no '
-                "effect to estimate: leave it out of the formula."
-            )
-    for k, name in enumerate(coding.names):
-        if name != "Intercept" and "Intercept" in coding.names and np.ptp(matrix[:, k]) == 0:
-            raise ValueError(
-                f'"{name}" is constant ({matrix[0, k]:g} in every row), so its effect can\'t be '
-                "told from the intercept: leave it out of the formula."
-            )
+            level, what = repr(component.levels[0]), "it has no effect to estimate"
+            raise ValueError(message.format(component.name, level, what))
+    for name, column in zip(coding.names, matrix.T, strict=True):
+        if name != "Intercept" and "Intercept" in coding.names and np.ptp(column) == 0:
+            what = "its effect can't be told from the intercept"
+            raise ValueError(message.format(name, f"{column[0]:g}", what))
 
 
 def check_response(name: str, y: Float[np.ndarray, " n"]) -> None:
     """Raises if the response is constant."""
     if len(y) and np.ptp(y) == 0:
+        what = f"is the same, {y[0]:g}, in every row: there is nothing to explain."
         hint = " Is the level misspelt?" if name.endswith("]") else ""
-        raise ValueError(
-            f"the response {name} is the same, {y[0]:g}, in every row: there is nothing to "
-            f"explain.{hint}"
-        )
+        raise ValueError(f"the response {name} {what}{hint}")
 
 
 def warn_of_separation(names: list[str], X: Matrix, y: Float[np.ndarray, " n"]) -> None:

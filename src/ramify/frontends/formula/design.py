@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float64
 
-from ramify.frontends.formula.text import FormulaError, error, place_of
+from ramify.frontends.formula.text import FormulaError, error
 
 # What a formula may call beside the transformations that know their data (scale, center, poly, bs,
 # cr, cc, tp, C, T, S). A fixed list: a saved formula must not be able to call anything else.
@@ -44,20 +44,18 @@ class Coding(NamedTuple):
 
     def matrix(self, frame: Any) -> Float64[np.ndarray, "n P"]:
         """The design matrix of new rows."""
-        text = [n for n in frame.columns if hasattr(frame[n].dtype, "categories")]
+        text = [n for n in frame.columns if _kind(frame[n]) == "category"]
         frame = frame.assign(**{n: frame[n].astype(object) for n in text})
-        parts = [np.ones((len(frame), 1))] if "Intercept" in self.names else []
+        own = [t for t in self.terms if t.kind not in ("intercept", "offset")]
         with _quiet():
-            for term in self.terms:
-                if term.kind not in ("intercept", "offset"):
-                    parts.append(_columns(term.eval_new_data(frame)))
-        return np.concatenate([np.zeros((len(frame), 0)), *parts], 1)
+            parts = [term.eval_new_data(frame) for term in own]
+        return _joined(len(frame), "Intercept" in self.names, parts)
 
     def offset(self, frame: Any) -> Float64[np.ndarray, " n"] | None:
         """The sum of the offsets of new rows, if there are any."""
         with _quiet():
             found = [t.eval_new_data(frame) for t in self.terms if t.kind == "offset"]
-        total = [np.asarray(part, np.float64).reshape(-1) for part in found]
+        total = [np.asarray(part, np.float64).ravel() for part in found]
         return np.sum(total, 0) if total else None
 
     def components(self) -> Iterator[Any]:
@@ -85,7 +83,7 @@ def check_by_row(part: str, whole: str) -> None:
         if call.callee in TRANSFORMS and call.callee != "I":
             cure = "make a column of it first (write y[yes] for a level of y)"
             what = f"{call.callee}() can't be applied to the response: {cure}"
-            raise error(whole, place_of(whole, call.callee), what)
+            raise error(whole, call.callee, what)
 
 
 def code(part: str, whole: str, frame: Any) -> tuple[Coding, Float64[np.ndarray, "n P"]]:
@@ -96,7 +94,10 @@ def code(part: str, whole: str, frame: Any) -> tuple[Coding, Float64[np.ndarray,
     description = _describe(part, whole)
     if not description.common_terms:
         return Coding(part, [], [], [], {}), np.zeros((len(frame), 0))
-    _unshare(description.common_terms)
+    for term in description.common_terms:
+        if hasattr(term, "components"):
+            # Of a/b, a and a:b share a component, and are coded differently.
+            term.components = copy.deepcopy(term.components)
     try:
         with _quiet():
             DesignMatrices(description, frame, Environment([namespace()]))
@@ -108,20 +109,19 @@ def code(part: str, whole: str, frame: Any) -> tuple[Coding, Float64[np.ndarray,
     names = first + [label for term in own for label in term.labels]
     owners = first + [term.name for term in own for _ in term.labels]
     used = {name for term in own for name in term.var_names if name}
-    category = lambda name: hasattr(frame[name].dtype, "categories")
-    kinds = {name: "category" if category(name) else "number" for name in sorted(used)}
-    columns = [_columns(term.data) for term in own]
-    ones = [np.ones((len(frame), 1))] if first else []
-    matrix = np.concatenate([np.zeros((len(frame), 0)), *ones, *columns], 1)
+    kinds = {name: _kind(frame[name]) for name in sorted(used)}
+    matrix = _joined(len(frame), bool(first), [term.data for term in own])
     _check_names(part, names, matrix)
     return Coding(part, terms, names, owners, kinds), matrix
 
 
-def _unshare(terms: list[Any]) -> None:
-    """Gives each term its own components: those of a/b share one, which they code differently."""
-    for term in terms:
-        if hasattr(term, "components"):
-            term.components = copy.deepcopy(term.components)
+def _kind(column: Any) -> str:
+    return "category" if hasattr(column.dtype, "categories") else "number"
+
+
+def _joined(n: int, intercept: bool, parts: list[Any]) -> Float64[np.ndarray, "n P"]:
+    """The columns of terms side by side, after those of an intercept."""
+    return np.column_stack([np.ones((n, int(intercept))), *(np.asarray(part) for part in parts)])
 
 
 def _check_names(part: str, names: list[str], matrix: Float64[np.ndarray, "n P"]) -> None:
@@ -142,30 +142,25 @@ def namespace() -> dict[str, Any]:
 def check_levels(coding: Coding, frame: Any, what: str) -> None:
     """Raises if new rows have a category that the fit has not seen, or text in place of numbers."""
     for name, kind in coding.kinds.items():
-        now = "category" if hasattr(frame[name].dtype, "categories") else "number"
-        if now != kind:
-            plural = {"category": "categories", "number": "numbers"}
-            raise TypeError(
-                f'column "{name}" of {what} holds {plural[now]}; in the fit it held {plural[kind]}: '
-                "convert it."
-            )
+        if _kind(frame[name]) != kind:
+            now, then = ("categories", "numbers") if kind == "number" else ("numbers", "categories")
+            said = f"holds {now}; in the fit it held {then}: convert it."
+            raise TypeError(f'column "{name}" of {what} {said}')
     for component in coding.components():
         if component.kind != "categoric" or component.name not in coding.kinds:
             continue
         values = frame[component.name]
         unseen = [x for x in values.unique() if x not in component.levels]
         if unseen:
-            row = int(np.flatnonzero(np.asarray(values == unseen[0]))[0])
-            near = get_close_matches(str(unseen[0]), [str(x) for x in component.levels], 1)
+            row = int(np.argmax(np.asarray(values == unseen[0])))
+            near = get_close_matches(str(unseen[0]), map(str, component.levels), 1)
+            hint = f"Did you mean {near[0]!r}?" if near else "Leave such rows out, or refit."
+            more = ", ..." if len(component.levels) > 8 else ""
             raise ValueError(
                 f'column "{component.name}" of {what} is {unseen[0]!r} in row {row}, a category that '
-                f"the fit has not seen; it knows {_some(component.levels)}."
-                + (f" Did you mean {near[0]!r}?" if near else " Leave such rows out, or refit.")
+                f"the fit has not seen; it knows {', '.join(map(repr, component.levels[:8]))}{more}. "
+                f"{hint}"
             )
-
-
-def _some(levels: list[Any]) -> str:
-    return ", ".join(repr(x) for x in levels[:8]) + (", ..." if len(levels) > 8 else "")
 
 
 @contextlib.contextmanager
@@ -183,11 +178,6 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         LazyCall.__eq__ = own
-
-
-def _columns(data: Any) -> Float64[np.ndarray, "n c"]:
-    values = np.asarray(data, np.float64)
-    return values[:, None] if values.ndim == 1 else values
 
 
 def _describe(part: str, whole: str) -> Any:
@@ -216,9 +206,8 @@ def _calls(terms: list[Any]) -> Iterator[Any]:
 def _inside(expression: Any) -> Iterator[Any]:
     if hasattr(expression, "callee"):
         yield expression
-    for argument in getattr(expression, "args", []):
-        yield from _inside(argument)
-    for argument in getattr(expression, "kwargs", {}).values():
+    keywords = getattr(expression, "kwargs", {})
+    for argument in (*getattr(expression, "args", []), *keywords.values()):
         yield from _inside(argument)
 
 
@@ -231,7 +220,7 @@ def _check_function(call: Any, whole: str) -> None:
         return
     near = get_close_matches(call.callee, known, 2)
     hint = f"did you mean {' or '.join(near)}" if near else "make a column of it first"
-    raise error(whole, place_of(whole, call.callee), f"unknown function {call.callee!r}: {hint}")
+    raise error(whole, call.callee, f"unknown function {call.callee!r}: {hint}")
 
 
 def to_plain(coding: Coding) -> dict[str, Any]:

@@ -49,18 +49,20 @@ def read_extra(parts: FormulaText, table: Any, n: int, what: str) -> dict[str, n
             continue
         values = np.asarray(read_frame(table, [column], what)[column])
         if values.dtype.kind not in "biuf":
-            raise TypeError(
-                f'column "{column}" of {what}, the {role}, holds text; expected numbers.'
-            )
-        found[role] = values.astype(np.float64)
-        bad = found[role] < 0 if role == "weights" else (found[role] < 0) | (found[role] % 1 != 0)
-        kind = "numbers of zero or more" if role == "weights" else "whole numbers of zero or more"
-        if bad.any():
-            raise ValueError(
-                f'column "{column}", the {role}, is {found[role][bad][0]:g} in {rows_in_words(bad)}; '
-                f"expected {kind}."
-            )
+            said = f"the {role}, holds text; expected numbers."
+            raise TypeError(f'column "{column}" of {what}, {said}')
+        found[role] = numbers = values.astype(np.float64)
+        bad, kind = numbers < 0, "numbers of zero or more"
+        if role == "trials":
+            bad, kind = bad | (numbers % 1 != 0), f"whole {kind}"
+        _check(f'column "{column}", the {role},', numbers, bad, f"expected {kind}")
     return found
+
+
+def _check(what: str, values: np.ndarray, bad: Bool[np.ndarray, " n"], expected: str) -> None:
+    if bad.any():
+        where = rows_in_words(bad)
+        raise ValueError(f"{what} is {values[bad][0]:g} in {where}; {expected}.")
 
 
 def read_response(
@@ -73,11 +75,15 @@ def read_response(
     if name is None:
         values: Any = code(f"0 + {parts.response}", parts.text, frame)[1][:, 0]
     else:
-        values = (
-            frame[name] if hasattr(frame[name].dtype, "categories") else np.asarray(frame[name])
-        )
+        is_category = hasattr(frame[name].dtype, "categories")
+        values = frame[name] if is_category else np.asarray(frame[name])
     if support == "levels" and levels is None and name and is_sorted_text(table, name, what):
-        _warn_of_order(name, values.cat.categories)
+        warnings.warn(
+            f"the levels of {name} are text, and taken in the order of the alphabet: "
+            f"{' < '.join(map(str, values.cat.categories))}. Give an ordered categorical, or numbers, "
+            "for another.",
+            stacklevel=3,
+        )
     y, levels = _numbers(parts.response, values, support, likelihood, level, levels)
     trials = extra.get("trials")
     if support == "trials" and trials is None:
@@ -91,34 +97,22 @@ def read_response(
     return Response(y, levels, trials, extra.get("weights"))
 
 
-def _warn_of_order(name: str, levels: Any) -> None:
-    """Warns that levels of text are in alphabetical order, which is seldom the one meant."""
-    warnings.warn(
-        f"the levels of {name} are text, and taken in the order of the alphabet: "
-        f"{' < '.join(map(str, levels))}. Give an ordered categorical, or numbers, for another.",
-        UserWarning,
-        stacklevel=4,
-    )
-
-
 def _named(text: str) -> tuple[str | None, str | None]:
     """The column and the level of a response such as `y` or `y[yes]`; (None, None) for others."""
     match = re.fullmatch(r"([^\W\d]\w*|`[^`]+`)\s*(?:\[\s*([^\[\]]+?)\s*\])?", text)
     if match is None:
         return None, None
-    level = match[2].strip("'\"") if match[2] else None
-    return unquoted(match[1]), level
+    return unquoted(match[1]), match[2].strip("'\"") if match[2] else None
 
 
 def _numbers(
     name: str, values: Any, support: str, likelihood: str, level: str | None, levels: Levels
 ) -> tuple[np.ndarray, Levels]:
-    category = hasattr(values, "cat")
     if level is not None:
         return np.asarray([str(x) == level for x in values], np.float64), None
-    if support == "levels" or (category and support == "binary"):
+    if support == "levels" or (hasattr(values, "cat") and support == "binary"):
         return _places(name, values, likelihood, levels)
-    if category:
+    if hasattr(values, "cat"):
         raise TypeError(
             f"the response {name} holds text or categories; likelihood={likelihood!r} takes numbers."
         )
@@ -130,12 +124,10 @@ def _places(name: str, values: Any, likelihood: str, levels: Levels) -> tuple[np
     if levels is None:
         found = values.cat.categories.tolist() if hasattr(values, "cat") else np.unique(values)
         levels = [x.item() if isinstance(x, np.generic) else x for x in found]
-        few = 2 if likelihood == "bernoulli" else 3
-        if (likelihood == "bernoulli" and len(levels) != 2) or len(levels) < few:
-            raise ValueError(
-                f"the response {name} has {len(levels)} levels; likelihood={likelihood!r} takes "
-                f"{'two' if few == 2 else 'three or more'}."
-            )
+        binary = likelihood == "bernoulli"
+        if len(levels) != 2 if binary else len(levels) < 3:
+            takes = f"likelihood={likelihood!r} takes {'two' if binary else 'three or more'}"
+            raise ValueError(f"the response {name} has {len(levels)} levels; {takes}.")
         if len(levels) > 100:
             raise ValueError(
                 f"the response {name} has {len(levels):,} different values, too many for levels; "
@@ -144,30 +136,23 @@ def _places(name: str, values: Any, likelihood: str, levels: Levels) -> tuple[np
     place = {level: float(i) for i, level in enumerate(levels)}
     y = np.asarray([place.get(x, np.nan) for x in values.tolist()])
     if np.isnan(y).any():
-        bad = np.isnan(y)
-        raise ValueError(
-            f"the response {name} has a level that the fit has not seen in {rows_in_words(bad)}; it "
-            f"knows {', '.join(map(repr, levels))}."
-        )
+        where, known = rows_in_words(np.isnan(y)), ", ".join(map(repr, levels))
+        what = f"a level that the fit has not seen in {where}; it knows {known}."
+        raise ValueError(f"the response {name} has {what}")
     return y, levels
 
 
 def _check_support(
     name: str, y: np.ndarray, support: str, likelihood: str, trials: np.ndarray | None
 ) -> None:
+    no_count = (y < 0) | (y % 1 != 0)
+    too_many = y > (y if trials is None else trials)
     allowed: dict[str, tuple[str, Bool[np.ndarray, " n"]]] = {
         "real": ("finite numbers", ~np.isfinite(y)),
         "binary": ("0 or 1, true or false, or two categories", (y != 0) & (y != 1)),
-        "count": ("whole numbers of zero or more", (y < 0) | (y % 1 != 0)),
+        "count": ("whole numbers of zero or more", no_count),
         "levels": ("ordered levels", np.zeros(len(y), bool)),
-        "trials": (
-            "whole numbers between zero and the trials",
-            (y < 0) | (y % 1 != 0) | (y > (y if trials is None else trials)),
-        ),
+        "trials": ("whole numbers between zero and the trials", no_count | too_many),
     }
     expected, bad = allowed[support]
-    if bad.any():
-        raise ValueError(
-            f"the response {name} is {y[bad][0]:g} in {rows_in_words(bad)}; "
-            f"likelihood={likelihood!r} takes {expected}."
-        )
+    _check(f"the response {name}", y, bad, f"likelihood={likelihood!r} takes {expected}")

@@ -19,6 +19,7 @@ from ramify.frontends.formula.formula import Formula
 from ramify.frontends.formula.layout import EffectLayout
 from ramify.frontends.formula.text import FormulaText, parse
 from ramify.io.folder import CONFIG, ROWS
+from ramify.io.saving import part_of, read_arrays, write_arrays
 
 FORMAT_VERSION = 1
 
@@ -45,7 +46,10 @@ def save(formula: Formula, given: priors.Priors, groups: Groups | None, folder: 
     }
     (folder / CONFIG).write_text(json.dumps(config, indent=1, allow_nan=False))
     if groups is not None:
-        _save_rows(formula.origin, groups, folder)
+        arrays = {"sizes": groups.sizes, "number": groups.number, "row_order": groups.row_order}
+        arrays |= {f"rows/{name}": column for name, column in groups.rows.items()}
+        arrays |= {f"group/{name}": column for name, column in groups.group.items()}
+        write_arrays(folder / ROWS, {**arrays, "origin": np.array([formula.origin])})
 
 
 def load(folder: Path) -> tuple[Formula, priors.Priors]:
@@ -73,44 +77,25 @@ def _tuples(value: Any) -> Any:
     return tuple(_tuples(x) for x in value) if isinstance(value, list) else value
 
 
-def _save_rows(origin: float, groups: Groups, folder: Path) -> None:
-    from safetensors.numpy import save_file
-
-    arrays = {"sizes": groups.sizes, "number": groups.number, "row_order": groups.row_order}
-    arrays |= {f"rows/{name}": column for name, column in groups.rows.items()}
-    arrays |= {f"group/{name}": column for name, column in groups.group.items()}
-    arrays["origin"] = np.array([origin])
-    save_file({n: np.ascontiguousarray(a) for n, a in arrays.items()}, folder / ROWS)
-
-
 def load_rows(folder: Path, by: str, labels: np.ndarray, origin: float) -> Groups | None:
     """The data of the fit, if they were saved; `origin` is subtracted from the outcomes."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
     path = folder / ROWS
     if not path.is_file():
         return None
+    arrays = read_arrays(path)
     try:
-        arrays = load_file(path)
         sizes, number, order = (arrays[name] for name in ("sizes", "number", "row_order"))
-    except (SafetensorError, KeyError) as error:
+    except KeyError as error:
         raise ValueError(f"{path} is truncated or damaged: {error}.") from error
-    part = lambda kind: {
-        name.removeprefix(kind): value for name, value in arrays.items() if name.startswith(kind)
-    }
-    rows, group = part("rows/"), part("group/")
-    _check_lengths(path, (labels, sizes, number, *group.values()), (order, *rows.values()))
-    # Fits of early versions were saved with the outcomes as they were, far from zero or not.
-    apart = arrays.get("origin", np.zeros(1))[0] - origin
-    rows |= {"y": rows["y"] + apart} if apart else {}
-    return Groups(by, labels, sizes, rows, group, number, order)
-
-
-def _check_lengths(path: Path, of_groups: tuple[Any, ...], of_rows: tuple[Any, ...]) -> None:
-    labels, sizes, *_ = of_groups
-    if {len(a) for a in of_groups} != {len(labels)} or {len(a) for a in of_rows} != {sizes.sum()}:
+    rows, group = part_of(arrays, "rows/"), part_of(arrays, "group/")
+    of_groups = {len(array) for array in (sizes, number, *group.values())}
+    of_rows = {len(array) for array in (order, *rows.values())}
+    if of_groups != {len(labels)} or of_rows != {sizes.sum()}:
         raise ValueError(
             f"{path} does not have the groups of the fit, or as many rows as they have. The folder's "
             "files do not belong together."
         )
+    # Fits of early versions were saved with the outcomes as they were, far from zero or not.
+    apart = arrays.get("origin", np.zeros(1))[0] - origin
+    rows |= {"y": rows["y"] + apart} if apart else {}
+    return Groups(by, labels, sizes, rows, group, number, order)

@@ -74,18 +74,17 @@ def parse(text: str) -> FormulaText:
     _check_operands(text, tokens)
     tildes = [t for t in tokens if t.text == "~"]
     if len(tildes) != 1:
-        where = tildes[1].at if tildes else len(text)
-        raise error(
-            text, where, f"expected one ~ between response and predictors, got {len(tildes)}"
-        )
-    response, trials, weights = _left(text, [t for t in tokens if t.at < tildes[0].at], tildes[0])
-    right = [t for t in tokens if t.at > tildes[0].at]
-    common, group, by, independent = _right(text, right, tildes[0])
-    return FormulaText(text, response, trials, weights, common, group, by, independent)
+        what = f"expected one ~ between response and predictors, got {len(tildes)}"
+        raise error(text, tildes[1].at if tildes else len(text), what)
+    place = tokens.index(tildes[0])
+    left = _left(text, tokens[:place], tildes[0])
+    return FormulaText(text, *left, *_right(text, tokens[place + 1 :], tildes[0]))
 
 
-def error(text: str, at: int, what: str) -> FormulaError:
-    """The error with the formula and a caret under the place."""
+def error(text: str, at: int | str, what: str) -> FormulaError:
+    """The error with the formula and a caret under the place, or under a name in the formula."""
+    if isinstance(at, str):
+        at = next((t.at for t in _scan(text) if unquoted(t.text) == at), 0)
     line = " ".join(text.splitlines()) if "\n" in text else text
     return FormulaError(f"formula: {what}.\n  {line}\n  {' ' * at}^")
 
@@ -113,12 +112,6 @@ def formula_columns(text: str) -> list[str]:
     return list(names)
 
 
-def place_of(text: str, name: str) -> int:
-    """The position of a name in the formula, as a whole word."""
-    found = [t.at for t in _scan(text) if unquoted(t.text) == name]
-    return found[0] if found else 0
-
-
 def _scan(text: str) -> list[Token]:
     tokens, at = [], 0
     while text[at:].strip():
@@ -135,8 +128,7 @@ def _check_numbers(text: str, tokens: list[Token]) -> None:
     """Raises at a number such as 1e3, which the library that codes the predictors can't read."""
     for token in tokens:
         if token.kind == "number" and "e" in token.text.lower():
-            what = f"write {Decimal(token.text):f} in place of {token.text}"
-            raise error(text, token.at, what)
+            raise error(text, token.at, f"write {Decimal(token.text):f} in place of {token.text}")
 
 
 def _check_brackets(text: str, tokens: list[Token]) -> None:
@@ -205,15 +197,11 @@ def _right(text: str, tokens: list[Token], tilde: Token) -> tuple[str, str, str,
     """Common part, group-level effects, grouping column, and whether they are independent."""
     terms = _grouping_terms(text, tokens)
     if not terms:
-        raise error(
-            text, len(text.rstrip()), "there is no grouping term such as (1 | user); add one"
-        )
+        what = "there is no grouping term such as (1 | user); add one"
+        raise error(text, len(text.rstrip()), what)
     if len(terms) > 1:
-        raise error(
-            text,
-            terms[1][0].at,
-            "only one grouping term is supported: crossed and nested factors are not",
-        )
+        what = "only one grouping term is supported: crossed and nested factors are not"
+        raise error(text, terms[1][0].at, what)
     opening, bar, closing = terms[0]
     group, by = text[opening.at + 1 : bar.at].strip(), text[bar.at + len(bar.text) : closing.at]
     _check_factor(text, tokens, bar, closing)
@@ -253,12 +241,8 @@ def _grouping_terms(text: str, tokens: list[Token]) -> list[tuple[Token, Token, 
 
 def _check_factor(text: str, tokens: list[Token], bar: Token, closing: Token) -> None:
     factor = [t for t in tokens if bar.at < t.at < closing.at]
-    if len(factor) == 1 and factor[0].kind == "name":
-        return
-    where = factor[1] if len(factor) > 1 else factor[0]
-    cure = "make one column of them" if where.text in (":", "/", "*", "+") else "name a column"
-    raise error(
-        text,
-        where.at,
-        f"expected one grouping column after |; crossed and nested factors are not supported: {cure}",
-    )
+    if len(factor) > 1 or factor[0].kind != "name":
+        where = factor[:2][-1]
+        cure = "make one column of them" if where.text in (":", "/", "*", "+") else "name a column"
+        what = "expected one grouping column after |; crossed and nested factors are not supported"
+        raise error(text, where.at, f"{what}: {cure}")

@@ -41,7 +41,7 @@ def check_agreement(evaluator: Evaluator, groups: Any) -> Agreement:
     """Refuses a model whose densities mix groups or rows."""
     block = small_block(evaluator.arguments, groups, 3, 7)
     rng = np.random.default_rng(0)
-    noise = lambda *shape: np.asarray(0.3 * rng.normal(size=shape), jnp.result_type(float))  # noqa: E731
+    noise = lambda *shape: np.asarray(0.3 * rng.normal(size=shape), jnp.result_type(float))
     D, M = evaluator.theta.size, evaluator.z.size
     point = Point(noise(D), noise(block.n_group, M), block.rows, block.group)
     normal = evaluator.has_normal_prior()
@@ -56,7 +56,10 @@ def check_agreement(evaluator: Evaluator, groups: Any) -> Agreement:
     for name in evaluator.layout.terms:
         if name in differ:
             evaluate = jax.jit(lambda p: _as_written(evaluator, block, p))
-            raise Refused(_why(evaluator, block, point, evaluate, name))
+            reason = _REASONS[_why(evaluator, block, point, evaluate, name)]
+            own, rows = evaluator.arguments.index or "group", ", ".join(evaluator.arguments.rows)
+            words = {"name": name, "own": own, "columns": rows}
+            raise Refused(reason.format(**words, size=evaluator.arguments.size_name))
     terms = sum(picked[name] for name in evaluator.layout.z)
     return Agreement(differ, normal and bool(np.all(_close(terms, density))))
 
@@ -105,13 +108,9 @@ def _close(a: Any, b: Any) -> np.ndarray:
 
 
 def _why(
-    evaluator: Evaluator,
-    block: Block,
-    point: Point,
-    evaluate: Callable[[Point], Terms],
-    name: str,
+    evaluator: Evaluator, block: Block, point: Point, evaluate: Callable[[Point], Terms], name: str
 ) -> str:
-    """Why a site's log density differs, found by changing one thing at a time."""
+    """Which of `_REASONS` makes a log density differ, found by changing one thing at a time."""
     level, chosen = evaluator.layout.terms[name].level, _chosen(block)
     owner, before = block.index[chosen], np.asarray(evaluate(point)[name])
 
@@ -120,82 +119,50 @@ def _why(
         return bool(moved.any() if level == "theta" else (moved & ~own).any())
 
     groups, rows = range(block.n_group), range(block.n_rows)
-    if any(moves(point._replace(z=_added(point.z, g)), owner == g) for g in groups):
-        return _mixes_groups(evaluator, name, level)
-    own = lambda r: (chosen == r) & (level == "row")  # noqa: E731
+    added = lambda g: point.z + (np.arange(block.n_group) == g).astype(point.z.dtype)[:, None]
+    own = lambda r: (chosen == r) & (level == "row")
+    if any(moves(point._replace(z=added(g)), owner == g) for g in groups):
+        shared = level == "theta" and name in evaluator.layout.theta
+        return "groups, prior" if shared else f"groups, {level}"
     if any(moves(point._replace(rows=_swapped(point.rows, r)), own(r)) for r in rows):
-        return _mixes_rows(evaluator, name, level)
-    if any(moves(point._replace(group=_swapped(point.group, g)), owner == g) for g in groups):
-        return _mixes_columns(name)
-    return _knows_numbers(evaluator, name)
-
-
-def _added(z: np.ndarray, place: int) -> np.ndarray:
-    return z + (np.arange(len(z)) == place).astype(z.dtype)[:, None]
+        return f"rows, {level}"
+    swapped = any(moves(point._replace(group=_swapped(point.group, g)), owner == g) for g in groups)
+    return "columns" if swapped else "numbers"
 
 
 def _swapped(columns: dict[str, np.ndarray], place: int) -> dict[str, np.ndarray]:
     """The columns with the entries at one place replaced by those of another."""
-    source = lambda c: np.where(np.arange(len(c)) == place, (place + 1) % len(c), np.arange(len(c)))  # noqa: E731
+    source = lambda c: np.where(np.arange(len(c)) == place, (place + 1) % len(c), np.arange(len(c)))
     return {n: c[source(c)] for n, c in columns.items()}
 
 
-def _mixes_groups(evaluator: Evaluator, name: str, level: Level) -> str:
-    own = evaluator.arguments.index or "group"
-    if level == "row":
-        return (
-            f'the likelihood of site "{name}" mixes groups: a row\'s log density depends on latent '
-            f"sites of other groups than its own. A row may use its own group's, b[{own}], and not "
-            "b.mean() or b[another column]."
-        )
-    if level == "z":
-        return (
-            f'site "{name}" of one group depends on those of another. Given the sites outside the '
-            "plate, groups must be independent: no mean over groups, difference or random walk "
-            "between them."
-        )
-    if name in evaluator.layout.theta:
-        return (
-            f'the prior of site "{name}" depends on latent sites of the groups, and it is not one of '
-            "them: a second level of latent sites, which is not supported yet. If it belongs to the "
-            f'groups, put it in their plate, numpyro.plate("...", {evaluator.arguments.size_name}).'
-        )
-    return (
-        f'site "{name}" has one log density for all groups together and depends on latent sites of '
-        "the groups, which it mixes (a sum over groups, say). Give it a log density for each group or "
-        "row, or write the constraint into the prior."
-    )
-
-
-def _mixes_columns(name: str) -> str:
-    return (
-        f'the log density of site "{name}" depends on group columns of other groups than its own (a '
-        "mean over groups, say). Compute such numbers beforehand, as a group column or a constant: "
-        "functools.partial(model, ...)."
-    )
-
-
-def _mixes_rows(evaluator: Evaluator, name: str, level: Level) -> str:
-    if level == "row":
-        return (
-            f'the log density of a row of site "{name}" depends on other rows (a mean or sum over '
-            "rows, a lag). Compute such a column beforehand. Where rows of a group hang together, a "
-            "time series say, make each group one row whose columns are arrays."
-        )
-    whose = "a group" if level == "z" else "all groups"
-    cure = "as a group column" if level == "z" else "and pass it as a constant, functools.partial"
-    return (
-        f'the log density of site "{name}", which belongs to {whose}, is computed from row columns '
-        f"({', '.join(evaluator.arguments.rows)}). Compute what it needs beforehand, {cure}."
-    )
-
-
-def _knows_numbers(evaluator: Evaluator, name: str) -> str:
-    size = evaluator.arguments.size_name
-    return (
-        f'the log density of site "{name}" depends on the number that a group or row happens to have, '
-        f"or on how many there are ({size}). Ramify calls the model on blocks, where numbers start "
-        "anew: what belongs to a group must come as a group column (Groups.from_table(..., "
-        f"group=[...])), and a latent site of the groups must have size {size}, not a number written "
-        "out (hard-coded)."
-    )
+# What a site's log density depends on and may not, by the level of the site.
+_REASONS = {
+    "groups, row": 'the likelihood of site "{name}" mixes groups: a row\'s log density depends on '
+    "latent sites of other groups than its own. A row may use its own group's, b[{own}], and not "
+    "b.mean() or b[another column].",
+    "groups, z": 'site "{name}" of one group depends on those of another. Given the sites outside the '
+    "plate, groups must be independent: no mean over groups, difference or random walk between them.",
+    "groups, prior": 'the prior of site "{name}" depends on latent sites of the groups, and '
+    "it is not one of them: a second level of latent sites, which is not supported yet. If it "
+    'belongs to the groups, put it in their plate, numpyro.plate("...", {size}).',
+    "groups, theta": 'site "{name}" has one log density for all groups together and depends on latent '
+    "sites of the groups, which it mixes (a sum over groups, say). Give it a log density for each "
+    "group or row, or write the constraint into the prior.",
+    "rows, row": 'the log density of a row of site "{name}" depends on other rows (a mean or sum over '
+    "rows, a lag). Compute such a column beforehand. Where rows of a group hang together, a time "
+    "series say, make each group one row whose columns are arrays.",
+    "rows, z": 'the log density of site "{name}", which belongs to a group, is computed from row '
+    "columns ({columns}). Compute what it needs beforehand, as a group column.",
+    "rows, theta": 'the log density of site "{name}", which belongs to all groups, is computed from '
+    "row columns ({columns}). Compute what it needs beforehand, and pass it as a constant, "
+    "functools.partial.",
+    "columns": 'the log density of site "{name}" depends on group columns of other groups than its '
+    "own (a mean over groups, say). Compute such numbers beforehand, as a group column or a "
+    "constant: functools.partial(model, ...).",
+    "numbers": 'the log density of site "{name}" depends on the number that a group or row happens '
+    "to have, or on how many there are ({size}). Ramify calls the model on blocks, where numbers "
+    "start anew: what belongs to a group must come as a group column (Groups.from_table(..., "
+    "group=[...])), and a latent site of the groups must have size {size}, not a number written out "
+    "(hard-coded).",
+}

@@ -39,13 +39,11 @@ class Arguments(NamedTuple):
         self, index: np.ndarray, n_group: int, rows: Columns, group: Columns
     ) -> dict[str, Any]:
         """Keyword arguments for these rows and groups; a column that may be missing is None."""
-        named = {name: _column(name, rows, self.optional) for name in self.rows}
-        named |= {name: _column(name, group, self.optional) for name in self.group}
-        if self.index is not None:
-            named[self.index] = index
-        if self.size is not None:
-            named[self.size] = n_group
-        return named
+        absent = dict.fromkeys(self.optional)
+        rows, group = {**absent, **rows}, {**absent, **group}
+        named = {n: rows[n] for n in self.rows} | {n: group[n] for n in self.group}
+        named |= {} if self.index is None else {self.index: index}
+        return named | ({} if self.size is None else {self.size: n_group})
 
     @property
     def one_row_each(self) -> bool:
@@ -58,12 +56,6 @@ class Arguments(NamedTuple):
         return self.size or f"n_{self.by}"
 
 
-def _column(name: str, columns: Columns, optional: frozenset[str]) -> Any:
-    if name not in columns and name in optional:
-        return None
-    return columns[name]
-
-
 def read_arguments(
     fn: Callable[..., Any], groups: Groups, index: str | None, size: str | None
 ) -> Arguments:
@@ -71,12 +63,11 @@ def read_arguments(
     parameters = inspect.signature(fn).parameters
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     named = {n: p for n, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
-    takes = lambda name: name in named or open_ended  # noqa: E731
+    takes = lambda name: name in named or open_ended
     for given in (index, size):
         if given is not None and not takes(given):
-            raise Refused(
-                f'the model has no argument "{given}"; it takes {", ".join(named) or "none"}.'
-            )
+            known = ", ".join(named) or "none"
+            raise Refused(f'the model has no argument "{given}"; it takes {known}.')
     index = index or (groups.by if takes(groups.by) else None)
     size = size or (f"n_{groups.by}" if takes(f"n_{groups.by}") else None)
     rows = tuple(name for name in groups.rows if takes(name) and name not in (index, size))
@@ -154,13 +145,10 @@ def example_row(columns: Columns) -> dict[str, np.ndarray]:
 
 def repeated(columns: Columns, n: int) -> dict[str, Any]:
     """Columns of one entry, n times."""
-    return {
-        name: jnp.broadcast_to(_narrow(column), (n, *column.shape[1:]))
-        for name, column in columns.items()
-    }
+    copies = lambda column: jnp.broadcast_to(_narrow(column), (n, *column.shape[1:]))
+    return {name: copies(column) for name, column in columns.items()}
 
 
 def _narrow(column: np.ndarray) -> np.ndarray:
     """The column in the precision JAX computes in."""
-    kind = column.dtype.kind
-    return np.asarray(column, jnp.result_type(float) if kind == "f" else column.dtype)
+    return np.asarray(column, jnp.result_type(float) if column.dtype.kind == "f" else None)

@@ -81,7 +81,7 @@ class Evaluator:
         leaves, tree = jax.tree.flatten((theta, z, rows, group))
         shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
         if (what, shapes) not in self._programs:
-            pick = lambda *x: self._pick(what, *x)  # noqa: E731
+            pick = lambda *x: self._pick(what, *x)
             self._programs[what, shapes] = Program(pick, *jax.tree.unflatten(tree, shapes))
         return self._programs[what, shapes](theta, z, rows, group)
 

@@ -72,8 +72,8 @@ class Pair(NamedTuple):
     seen: tuple[dict[str, Seen], dict[str, Seen]]
     programs: tuple[Program, Program]
 
-    def axis(self, name: str, what: str) -> tuple[str, int | None]:
-        """("z" | "row" | "theta", the axis that grows) of a site's value or log_prob."""
+    def place(self, name: str, what: str) -> Place:
+        """Where a site's value or log_prob belongs, by the axis that grows."""
         first, second = (getattr(seen[name], what).shape for seen in self.seen)
         grown = [(i, p) for i, p in enumerate(zip(first, second, strict=False)) if p[0] != p[1]]
         if len(first) != len(second) or len(grown) > 1:
@@ -83,23 +83,24 @@ class Pair(NamedTuple):
                 "site may belong to each group or to each row, not to pairs of them."
             )
         if not grown:
-            return "theta", None
+            return Place("theta", None)
         ((axis, sizes),) = grown
-        if sizes == tuple(block.n_group for block in self.blocks):
-            return "z", axis
-        if sizes == tuple(block.n_rows for block in self.blocks):
-            return "row", axis
+        one, two = self.blocks
+        if sizes == (one.n_group, two.n_group):
+            return Place("z", axis)
+        if sizes == (one.n_rows, two.n_rows):
+            return Place("row", axis)
         raise Refused(
-            f'site "{name}" has an axis of {sizes[0]} for {self.blocks[0].n_group} groups and '
-            f"{self.blocks[0].n_rows} rows, and of {sizes[1]} for {self.blocks[1].n_group} and "
-            f"{self.blocks[1].n_rows}: neither the number of groups nor that of rows."
+            f'site "{name}" has an axis of {sizes[0]} for {one.n_group} groups and {one.n_rows} rows, '
+            f"and of {sizes[1]} for {two.n_group} and {two.n_rows}: neither the number of groups nor "
+            "that of rows."
         )
 
     def reads(self, name: str, what: str, columns: tuple[str, ...]) -> bool:
         """Whether a site's value or log_prob is computed from any of these row columns."""
         rows, group = self.blocks[0].rows, self.blocks[0].group
-        own = jax.tree.leaves({column: column in columns for column in rows})
-        flags = [False, *own, *(False for _ in group)]
+        key, own = False, {column: column in columns for column in rows}
+        flags = jax.tree.leaves((key, own, dict.fromkeys(group, False)))
         return self.programs[0].reached(flags)[name][what]
 
 
@@ -108,9 +109,9 @@ def sort_sites(fn: Fn, arguments: Arguments, groups: Any, plate: str | None) -> 
     pair = _look_twice(fn, arguments, groups)
     sites = pair.seen[0]
     drawn = {n: s for n, s in sites.items() if s.kind == "sample"}
-    latent = {n: pair.axis(n, "value") for n, s in drawn.items() if not s.observed}
+    latent = {n: pair.place(n, "value") for n, s in drawn.items() if not s.observed}
     _check_latents(pair, latent, groups)
-    axes = {n: axis for n, (_, axis) in latent.items() if axis is not None}
+    axes = {n: place.axis for n, place in latent.items() if place.axis is not None}
     _check_plate(pair, plate, axes)
     bounds = _bounds(pair, list(latent))
     parameters = {n: _parameter(pair, n, axes.get(n), bounds[n]) for n in latent}
@@ -123,7 +124,9 @@ def sort_sites(fn: Fn, arguments: Arguments, groups: Any, plate: str | None) -> 
         axes=axes,
         terms=terms,
         deterministics=told,
-        outcomes={n: _columns(pair, n) for n in rows},
+        outcomes={
+            n: tuple(c for c in arguments.rows if pair.reads(n, "value", (c,))) for n in rows
+        },
         left_out=left_out,
     )
 
@@ -140,20 +143,20 @@ def _look_twice(fn: Fn, arguments: Arguments, groups: Any) -> Pair:
     return Pair(arguments, (first, second), (seen, again), (program, other))
 
 
-def _check_latents(pair: Pair, latent: Mapping[str, tuple[str, int | None]], groups: Any) -> None:
-    size = pair.arguments.size_name
-    for name, (level, _) in latent.items():
-        if level == "row":
+def _check_latents(pair: Pair, latent: Mapping[str, Place], groups: Any) -> None:
+    size, levels = pair.arguments.size_name, {place.level for place in latent.values()}
+    for name, place in latent.items():
+        if place.level == "row":
             raise Refused(_row_latent(pair, name))
-        if level == "z" and pair.axis(name, "log_prob")[0] != "z":
+        if place.level == "z" and pair.place(name, "log_prob").level != "z":
             raise Refused(
                 f'site "{name}" has a value for each group and one log density for all of them '
                 f"together (to_event, or a distribution over all groups). Put it in "
                 f'numpyro.plate("...", {size}), which keeps the groups apart.'
             )
-    if not any(level == "z" for level, _ in latent.values()):
+    if "z" not in levels:
         raise Refused(_no_locals(pair, latent, len(groups)))
-    if all(level == "z" for level, _ in latent.values()):
+    if "theta" not in levels:
         raise Refused(
             f"every latent site ({', '.join(latent)}) belongs to a group, so the groups share "
             "nothing. A hierarchical model has at least one site outside the group plate."
@@ -163,8 +166,7 @@ def _check_latents(pair: Pair, latent: Mapping[str, tuple[str, int | None]], gro
 
 
 def _row_latent(pair: Pair, name: str) -> str:
-    given = {*pair.arguments.rows, *pair.arguments.group}
-    missing = sorted(pair.arguments.optional - given)
+    missing = sorted(pair.arguments.optional - {*pair.arguments.rows, *pair.arguments.group})
     hint = ""
     if name.endswith("_unobserved"):  # NumPyro's own name
         hint = (
@@ -220,43 +222,32 @@ def _check_plate(pair: Pair, plate: str | None, axes: Mapping[str, int]) -> None
 
 def _term(pair: Pair, name: str, latent: Mapping[str, Any]) -> Place:
     """Where a sample site's log density belongs."""
-    level, axis = pair.axis(name, "log_prob")
-    if name in latent:
-        return Place(level, axis)  # pyright: ignore[reportArgumentType]
-    reads = pair.reads(name, "log_prob", pair.arguments.rows)
-    if level == "theta" and reads:
+    place = pair.place(name, "log_prob")
+    if name in latent or not pair.reads(name, "log_prob", pair.arguments.rows):
+        return place
+    if place.level == "theta":
         raise Refused(
             f'site "{name}" has one log density for all rows together (to_event over rows, a sum, or '
             "a distribution over all of them). Ramify needs one for each row: put the site in "
             'numpyro.plate("rows", ...) and drop the to_event.'
         )
-    if level == "z" and reads and pair.arguments.one_row_each:
-        level = "row"
-    return Place(level, axis)  # pyright: ignore[reportArgumentType]
+    one_row_each = place.level == "z" and pair.arguments.one_row_each
+    return place._replace(level="row") if one_row_each else place
 
 
 def _deterministics(pair: Pair) -> tuple[dict[str, Place], tuple[str, ...]]:
-    told, left_out = {}, []
-    for name, seen in pair.seen[0].items():
-        if seen.kind != "deterministic":
-            continue
-        level, axis = pair.axis(name, "value")
-        if level == "row" or pair.reads(name, "value", pair.arguments.rows):
-            left_out.append(name)
-        else:
-            told[name] = Place(level, axis)  # pyright: ignore[reportArgumentType]
-    return told, tuple(left_out)
-
-
-def _columns(pair: Pair, name: str) -> tuple[str, ...]:
-    """The row columns that the value of an observed site is made of."""
-    return tuple(c for c in pair.arguments.rows if pair.reads(name, "value", (c,)))
+    names = [n for n, seen in pair.seen[0].items() if seen.kind == "deterministic"]
+    found = {name: pair.place(name, "value") for name in names}
+    of_row = lambda n: found[n].level == "row" or pair.reads(n, "value", pair.arguments.rows)
+    left_out = tuple(name for name in names if of_row(name))
+    return {n: place for n, place in found.items() if n not in left_out}, left_out
 
 
 def _bounds(pair: Pair, latent: list[str]) -> dict[str, list[Any]]:
     """The bounds of each latent site's support: numbers, the same whatever the parameters are."""
     given = {n: jax.tree.leaves(pair.seen[0][n].support) for n in latent}
-    if all(np.ndim(b) == 0 and not _traced(b) for bounds in given.values() for b in bounds):
+    traced = lambda b: isinstance(b, jax.core.Tracer)  # pyright: ignore[reportAttributeAccessIssue]
+    if all(np.ndim(b) == 0 and not traced(b) for bounds in given.values() for b in bounds):
         return given
     block, program = pair.blocks[0], jax.jit(pair.programs[0])
     once, again = (program(jax.random.key(k), block.rows, block.group) for k in (0, 1))
@@ -271,19 +262,14 @@ def _bounds(pair: Pair, latent: list[str]) -> dict[str, list[Any]]:
     return {n: [np.asarray(b) for b in once[n]["bounds"]] for n in latent}
 
 
-def _traced(bound: Any) -> bool:
-    return isinstance(bound, jax.core.Tracer)  # pyright: ignore[reportAttributeAccessIssue]
-
-
 def _parameter(pair: Pair, name: str, axis: int | None, bounds: list[Any]) -> Parameter:
     """Shape and support of a site: for a site of the groups, those it has in one group."""
     seen, shape = pair.seen[0][name], list(pair.seen[0][name].value.shape)
-    tree = jax.tree.structure(seen.support)
     if axis is not None:
         back = axis - len(shape)
         bounds = [_one_group(name, bound, back, shape[axis]) for bound in bounds]
         del shape[axis]
-    support = jax.tree.unflatten(tree, bounds)
+    support = jax.tree.unflatten(jax.tree.structure(seen.support), bounds)
     while isinstance(support, constraints.independent):  # independent reals are reals
         support = support.base_constraint
     return Parameter(tuple(shape), support)

@@ -64,7 +64,7 @@ class Program:
 def _rewritten(jaxpr: Jaxpr, known: Known) -> tuple[Jaxpr, list[np.ndarray | None]]:
     """The program without identity gathers, and the known values of its outputs."""
     same: dict[Var, Any] = {}
-    through = lambda v: v if isinstance(v, Literal) else same.get(v, v)  # noqa: E731
+    through = lambda v: v if isinstance(v, Literal) else same.get(v, v)
     equations: list[JaxprEqn] = []
     for equation in jaxpr.eqns:
         equation = equation.replace(invars=[through(v) for v in equation.invars])
@@ -107,7 +107,7 @@ def _as_slice(gather: JaxprEqn, indices: np.ndarray, same: dict[Var, Any]) -> li
         same[gather.outvars[0]] = operand
         return []
     last = traced.outvars[0]
-    through = lambda v: v if isinstance(v, Literal) else same.get(v, v)  # noqa: E731
+    through = lambda v: v if isinstance(v, Literal) else same.get(v, v)
     return [
         e.replace(
             invars=[through(v) for v in e.invars],

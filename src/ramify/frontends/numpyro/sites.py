@@ -170,7 +170,7 @@ def look(fn: Fn, arguments: Arguments, block: Block) -> tuple[dict[str, Seen], P
         named = arguments.bind(block.index, block.n_group, rows, group)
         found = run(fn, named, from_noise(key))
         seen.update(found)
-        bounds = lambda s: [jnp.asarray(leaf) for leaf in jax.tree.leaves(s.support)]  # noqa: E731
+        bounds = lambda s: [jnp.asarray(leaf) for leaf in jax.tree.leaves(s.support)]
         return {
             name: {"value": s.value, "log_prob": s.log_prob, "bounds": bounds(s)}
             for name, s in found.items()
@@ -178,7 +178,7 @@ def look(fn: Fn, arguments: Arguments, block: Block) -> tuple[dict[str, Seen], P
 
     program = _traced(probe, arguments, block)
     shapes = program.shapes
-    keep = lambda n, s: s._replace(value=shapes[n]["value"], log_prob=shapes[n]["log_prob"])  # noqa: E731
+    keep = lambda n, s: s._replace(value=shapes[n]["value"], log_prob=shapes[n]["log_prob"])
     return {name: keep(name, site) for name, site in seen.items()}, program
 
 
@@ -213,7 +213,7 @@ def _hidden(error: Exception) -> str | None:
 
 def _failed(arguments: Arguments, block: Block, error: Exception) -> str:
     named = arguments.bind(block.index, block.n_group, block.rows, block.group)
-    show = lambda v: v if isinstance(v, int) else list(jnp.shape(v))  # noqa: E731
+    show = lambda v: v if isinstance(v, int) else list(jnp.shape(v))
     called = ", ".join(f"{name}: {show(value)}" for name, value in named.items())
     return (
         f"the model failed on a block of {block.n_group} groups and {block.n_rows} rows ({called}): "
