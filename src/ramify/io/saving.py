@@ -32,8 +32,6 @@ from ramify.numerics.triangular import free_size
 
 Columns = dict[str, tuple[tuple[int, ...], str]]  # name -> shape of an element, dtype
 
-_PLAIN = "theta z local_draws n_rows by rows group notes".split()  # as they are in fit.json
-
 
 class FitRecord(NamedTuple):
     """What is saved of a fit: arrays, labels, and what goes into fit.json under the same name.
@@ -83,7 +81,7 @@ def read_record(folder: Path, fit: dict[str, Any], encoder: Any) -> FitRecord:
             f"{folder / LABELS} has {len(labels):,} labels; the fit has {N:,} groups. The "
             "folder's files do not belong together."
         )
-    plain: dict[str, Any] = {name: fit.get(name) for name in _PLAIN}
+    plain: dict[str, Any] = {name: fit.get(name) for name in IN_JSON}
     plain |= {name: columns(fit[name]) for name in ("rows", "group")}
     return FitRecord(family=family, history=part_of(arrays, "history/"), labels=labels, **plain)
 
@@ -122,7 +120,7 @@ def _write(record: FitRecord, folder: Path, more: Callable[[Path], None]) -> Non
         "family": _describe(record.family),
         "N": len(record.labels),
         "labels_dtype": record.labels.dtype.str,
-        **{name: getattr(record, name) for name in _PLAIN},
+        **{name: getattr(record, name) for name in IN_JSON},
     }
     _write_labels(record.labels, folder / LABELS)
     more(folder)
