@@ -13,19 +13,12 @@ DRAWN = ("posterior", "posterior_predictive", "log_likelihood")  # groups with d
 
 
 class Axes(NamedTuple):
-    """What the axes of groups and of rows are called, and what they count.
+    """What the axes of groups and of rows are called, and what they count."""
 
-    Attributes:
-        by: name of the label column.
-        labels: labels of the groups, [N].
-        rows: positions of the rows in the table they came from; None where there are none.
-        local: names of the variables that have a value for each group.
-    """
-
-    by: str
-    labels: Shaped[np.ndarray, " N"]
-    rows: Shaped[np.ndarray, " n_rows"] | None
-    local: set[str]
+    by: str  # name of the label column
+    labels: Shaped[np.ndarray, " N"]  # of the groups
+    rows: Shaped[np.ndarray, " n_rows"] | None  # positions in their table, if any
+    local: set[str]  # names of the variables that have a value for each group
 
 
 def data_tree(tree: dict[str, Columns], axes: Axes, method: str) -> Any:

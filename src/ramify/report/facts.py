@@ -30,27 +30,16 @@ JUDGED = 10_000  # most rows of the check of calibration
 
 
 class Effects(NamedTuple):
-    """Effects of the groups: a rough centre for all, statistics of draws for those shown.
+    """Effects of the groups: a rough centre for all, statistics of draws for those shown."""
 
-    Attributes:
-        names: of the effects, E.
-        labels: of the groups, [N].
-        sizes: their rows, [N].
-        centre: posterior means given the centre of q(theta), [N, E]: good for ranks and histograms.
-        drawn: positions of the groups that were drawn, in order, [G].
-        mean: of their draws, [G, E].
-        low: 5% quantile, [G, E].
-        high: 95% quantile, [G, E].
-    """
-
-    names: list[str]
-    labels: Shaped[np.ndarray, " N"]
-    sizes: Int64[np.ndarray, " N"]
-    centre: Float64[np.ndarray, "N E"]
-    drawn: Int64[np.ndarray, " G"]
-    mean: Float64[np.ndarray, "G E"]
-    low: Float64[np.ndarray, "G E"]
-    high: Float64[np.ndarray, "G E"]
+    names: list[str]  # of the effects
+    labels: Shaped[np.ndarray, " N"]  # of the groups
+    sizes: Int64[np.ndarray, " N"]  # their rows
+    centre: Float64[np.ndarray, "N E"]  # posterior means at the centre of q(theta): for ranks
+    drawn: Int64[np.ndarray, " G"]  # positions of the groups that were drawn, in order
+    mean: Float64[np.ndarray, "G E"]  # of their draws
+    low: Float64[np.ndarray, "G E"]  # 5% quantile
+    high: Float64[np.ndarray, "G E"]  # 95% quantile
 
 
 class Shrinkage(NamedTuple):
@@ -69,19 +58,12 @@ class Shrinkage(NamedTuple):
 
 
 class Calibration(NamedTuple):
-    """Rows with their predicted draws.
-
-    Attributes:
-        observed: outcomes, [n].
-        draws: predicted outcomes, [S, n]; for binary outcomes, or their probabilities.
-        held_out: whether each group was conditioned on its other rows only.
-        binary: whether outcomes are 0 or 1.
-    """
+    """Rows with their predicted draws."""
 
     observed: Float64[np.ndarray, " n"]
-    draws: Float64[np.ndarray, "S n"]
-    held_out: bool
-    binary: bool
+    draws: Float64[np.ndarray, "S n"]  # of the outcomes; for binary ones, or of their probabilities
+    held_out: bool  # whether each group was conditioned on its other rows only
+    binary: bool  # whether outcomes are 0 or 1
 
 
 def effects_of(posterior: Posterior, groups: Groups, draws: int, seed: int) -> Effects:

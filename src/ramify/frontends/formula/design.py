@@ -26,21 +26,13 @@ _PLAIN = (
 
 
 class Coding(NamedTuple):
-    """One part of a formula, evaluated: its terms and their state.
+    """One part of a formula, evaluated: its terms and their state."""
 
-    Attributes:
-        text: that part.
-        terms: the coding library's terms, offsets included.
-        names: of the columns, in order: `Intercept`, `x`, `kind[b]`, `x:kind[b]`, ...
-        owners: the term that each column belongs to.
-        kinds: of the table's columns in use: "number" or "category".
-    """
-
-    text: str
-    terms: list[Any]
-    names: list[str]
-    owners: list[str]
-    kinds: dict[str, str]
+    text: str  # that part
+    terms: list[Any]  # the coding library's terms, offsets included
+    names: list[str]  # of the columns, in order: `Intercept`, `x`, `kind[b]`, `x:kind[b]`, ...
+    owners: list[str]  # the term that each column belongs to
+    kinds: dict[str, str]  # of the table's columns in use: "number" or "category"
 
     def matrix(self, frame: Any) -> Float64[np.ndarray, "n P"]:
         """The design matrix of new rows."""

@@ -15,19 +15,12 @@ Levels = list[Any] | None
 
 
 class Response(NamedTuple):
-    """Outcomes as numbers, with their levels, trials and weights.
+    """Outcomes as numbers, with their levels, trials and weights."""
 
-    Attributes:
-        y: the outcomes: numbers, counts, 0 and 1, or positions in `levels`.
-        levels: the levels of an ordered or two-level response; else None.
-        trials: binomial trials.
-        weights: how often each row counts.
-    """
-
-    y: Float64[np.ndarray, " n"]
-    levels: Levels
-    trials: Float64[np.ndarray, " n"] | None
-    weights: Float64[np.ndarray, " n"] | None
+    y: Float64[np.ndarray, " n"]  # numbers, counts, 0 and 1, or positions in `levels`
+    levels: Levels  # of an ordered or two-level response
+    trials: Float64[np.ndarray, " n"] | None  # of a binomial response
+    weights: Float64[np.ndarray, " n"] | None  # how often each row counts
 
 
 def response_columns(parts: FormulaText) -> list[str]:

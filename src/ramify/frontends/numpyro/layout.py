@@ -37,25 +37,15 @@ class Place(NamedTuple):
 
 
 class SiteLayout(NamedTuple):
-    """The sites of a model, sorted.
+    """The sites of a model, sorted."""
 
-    Attributes:
-        theta: latent sites that all groups share.
-        z: latent sites of a group, with the shape they have in one.
-        axes: which axis of a z site's value counts the groups.
-        terms: for every sample site, where its log density belongs.
-        deterministics: places of the deterministic sites that can be computed block by block.
-        outcomes: the sites observed in the rows, each with the row columns its value is made of.
-        left_out: the other deterministic sites, which results leave out.
-    """
-
-    theta: dict[str, Parameter]
-    z: dict[str, Parameter]
-    axes: dict[str, int]
-    terms: dict[str, Place]
-    deterministics: dict[str, Place]
-    outcomes: dict[str, tuple[str, ...]]
-    left_out: tuple[str, ...]
+    theta: dict[str, Parameter]  # latent sites that all groups share
+    z: dict[str, Parameter]  # latent sites of a group, with the shape they have in one
+    axes: dict[str, int]  # which axis of a z site's value counts the groups
+    terms: dict[str, Place]  # for every sample site, where its log density belongs
+    deterministics: dict[str, Place]  # those that can be computed block by block
+    outcomes: dict[str, tuple[str, ...]]  # sites observed in the rows, with the columns of each
+    left_out: tuple[str, ...]  # the other deterministic sites, which results leave out
 
     def without(self, deterministics: set[str]) -> "SiteLayout":
         """The layout with some deterministic sites left out."""

@@ -22,27 +22,16 @@ Supply = Callable[[dict[str, Any]], Any]
 
 
 class Seen(NamedTuple):
-    """A site after one run; `look` returns shapes in place of arrays.
+    """A site after one run; `look` returns shapes in place of arrays."""
 
-    Attributes:
-        kind: "sample" or "deterministic".
-        observed: whether its value was given.
-        value: its value.
-        log_prob: its log density, masks and scales included, not summed; None if deterministic.
-        support: the constraint on its values.
-        plates: names of the plates it is in.
-        factor: whether it is a numpyro.factor.
-        normal: its mean and scale, where it is a sample site with a normal distribution.
-    """
-
-    kind: str
-    observed: bool
+    kind: str  # "sample" or "deterministic"
+    observed: bool  # whether its value was given
     value: Any
-    log_prob: Any
-    support: Any
-    plates: tuple[str, ...]
-    factor: bool
-    normal: NormalSite | None = None
+    log_prob: Any  # not summed, masks and scales included; None if deterministic
+    support: Any  # the constraint on its values
+    plates: tuple[str, ...]  # names of the plates it is in
+    factor: bool  # whether it is a numpyro.factor
+    normal: NormalSite | None = None  # mean and scale of a normal sample site
 
 
 def run(fn: Fn, named: dict[str, Any], supply: Supply) -> dict[str, Seen]:
