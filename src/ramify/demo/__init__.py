@@ -65,19 +65,12 @@ def _numbered(table: pa.Table) -> tuple[list[str], Int[np.ndarray, " rows"]]:
 
 
 class Score(NamedTuple):
-    """How predicted chances of being late compare with what happened.
+    """How predicted chances of being late compare with what happened."""
 
-    Attributes:
-        log_score: mean log probability of what happened, in nats a flight; larger is better.
-        brier: mean squared error of the chances; smaller is better.
-        error: mean absolute error of an aircraft's share of late flights.
-        inside: share of aircraft whose share of late flights fell inside its 90% interval.
-    """
-
-    log_score: float
-    brier: float
-    error: float
-    inside: float
+    log_score: float  # mean log probability of what happened, in nats a flight; larger is better
+    brier: float  # mean squared error of the chances; smaller is better
+    error: float  # mean absolute error of an aircraft's share of late flights
+    inside: float  # share of aircraft whose share of late flights fell inside its 90% interval
 
 
 class Shares(NamedTuple):

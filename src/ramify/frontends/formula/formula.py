@@ -19,29 +19,17 @@ SD = 0.3  # the unit of group sds inside: a fit begins at one, and they are smal
 
 @dataclass(frozen=True)
 class Formula:
-    """A formula, evaluated: what is needed to read new rows like those of the fit.
+    """A formula, evaluated: what is needed to read new rows like those of the fit."""
 
-    Attributes:
-        parts: the text.
-        likelihood: name of the likelihood.
-        link: name of the link.
-        common: coding of the common effects.
-        group: coding of the effects that vary by group.
-        layout: where each effect goes, and units.
-        levels: levels of the response, where it has any.
-        table: the kind of table that came in, and that results come back as.
-        zone: the time zone of the grouping column, if it has times with one.
-    """
-
-    parts: FormulaText
-    likelihood: str
-    link: str
-    common: Coding
-    group: Coding
-    layout: EffectLayout
-    levels: list[Any] | None
-    table: str
-    zone: str | None = None
+    parts: FormulaText  # the text
+    likelihood: str  # its name
+    link: str  # its name
+    common: Coding  # coding of the common effects
+    group: Coding  # coding of the effects that vary by group
+    layout: EffectLayout  # where each effect goes, and units
+    levels: list[Any] | None  # of the response, where it has any
+    table: str  # the kind of table that came in, and that results come back as
+    zone: str | None = None  # the time zone of the grouping column, if it has times with one
 
     @property
     def family(self) -> Likelihood:

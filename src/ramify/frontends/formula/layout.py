@@ -28,35 +28,20 @@ FAR = 100.0  # in units of the response: of what is further from zero float32 ke
 
 @dataclass(frozen=True)
 class EffectLayout:
-    """Names, places and units.
+    """Names, places and units."""
 
-    Attributes:
-        common: the P columns of X without the intercept.
-        group: the M columns of W.
-        intercept: whether there is a common intercept.
-        centre: subtracted from each common column, [P].
-        unit: the divisor of each common column, [P].
-        group_unit: the divisor of each group-level column, [M].
-        shared: (place in X, place in W) of the columns that are in both.
-        grouped: places in X of the columns that are constant within groups.
-        rest: places in X of the others.
-        shift: constant of the linear predictor, in response units, without the offset.
-        scale: the unit of the linear predictor.
-        offset_centre: subtracted from the offset.
-    """
-
-    common: tuple[str, ...]
-    group: tuple[str, ...]
-    intercept: bool
-    centre: tuple[float, ...]
-    unit: tuple[float, ...]
-    group_unit: tuple[float, ...]
-    shared: tuple[tuple[int, int], ...]
-    grouped: tuple[int, ...]
-    rest: tuple[int, ...]
-    shift: float
-    scale: float
-    offset_centre: float
+    common: tuple[str, ...]  # the P columns of X without the intercept
+    group: tuple[str, ...]  # the M columns of W
+    intercept: bool  # whether there is a common intercept
+    centre: tuple[float, ...]  # subtracted from each common column, [P]
+    unit: tuple[float, ...]  # the divisor of each common column, [P]
+    group_unit: tuple[float, ...]  # the divisor of each group-level column, [M]
+    shared: tuple[tuple[int, int], ...]  # (place in X, place in W) of the columns that are in both
+    grouped: tuple[int, ...]  # places in X of the columns that are constant within groups
+    rest: tuple[int, ...]  # places in X of the others
+    shift: float  # constant of the linear predictor, in response units, without the offset
+    scale: float  # the unit of the linear predictor
+    offset_centre: float  # subtracted from the offset
 
     @property
     def base(self) -> float:

@@ -33,27 +33,16 @@ class Token(NamedTuple):
 
 
 class FormulaText(NamedTuple):
-    """A formula in parts.
+    """A formula in parts."""
 
-    Attributes:
-        text: the whole, as it was written.
-        response: left of the tilde, without what follows a bar.
-        trials: the column (or number) of binomial trials, if any.
-        weights: the column of weights, if any.
-        common: the common part: right of the tilde, without the grouping term.
-        group: the effects that vary by group, left of the bar in the grouping term.
-        by: the grouping column.
-        independent: whether the bar is double, so that effects have no correlations.
-    """
-
-    text: str
-    response: str
-    trials: str | None
-    weights: str | None
-    common: str
-    group: str
-    by: str
-    independent: bool
+    text: str  # the whole, as it was written
+    response: str  # left of the tilde, without what follows a bar
+    trials: str | None  # the column (or number) of binomial trials, if any
+    weights: str | None  # the column of weights, if any
+    common: str  # the common part: right of the tilde, without the grouping term
+    group: str  # the effects that vary by group, left of the bar in the grouping term
+    by: str  # the grouping column
+    independent: bool  # whether the bar is double, so that effects have no correlations
 
 
 def parse(text: str) -> FormulaText:
