@@ -40,9 +40,8 @@ def normal_site(site: dict[str, Any]) -> NormalSite | None:
         return None
     correlated = type(base) is dist.MultivariateNormal
     scale = base.scale_tril if correlated else base.scale
-    return NormalSite(
-        jnp.asarray(base.loc), jnp.asarray(scale), correlated, jnp.shape(site["value"])
-    )
+    loc, scale = (jnp.asarray(x, jnp.result_type(x, float)) for x in (base.loc, scale))
+    return NormalSite(loc, scale, correlated, jnp.shape(site["value"]))
 
 
 def joined(sites: Sequence[NormalSite], axes: Sequence[int]) -> Normal:
