@@ -17,6 +17,7 @@ import numpyro_models
 import ramify as rf
 from ramify.data.resident import whole
 from ramify.posterior.posterior import Posterior
+from spaces import unconstrained
 
 
 def unfitted(case, method=rf.branch):
@@ -263,7 +264,7 @@ def test_to_arviz_has_everything():
     batch, draws = whole(groups), posterior.sample(25, seed=2)
 
     def by_hand(s):
-        theta = model.theta.unconstrain({n: draws[n][s] for n in model.theta.parameters})
+        theta = unconstrained(model.theta, {n: v[s] for n, v in draws.items()})
         z = jnp.asarray(draws["a"][s][:, None])
         return model.log_lik(theta, z[batch.segment], batch)
 

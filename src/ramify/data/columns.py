@@ -13,12 +13,8 @@ def read_numbers(name: str, raw: Raw, factor: Factor) -> Shaped[np.ndarray, "n .
     """Reads a column of numbers; refuses nulls, NaN and infinity.
 
     Booleans stay booleans, integers become int32, float16 becomes float32, and float32 and float64
-    stay as they are. The precision on the device is chosen when the data go there.
-
-    Args:
-        name: the column's name.
-        raw: the column as the user gave it.
-        factor: the labels of the rows, for messages.
+    stay as they are. The precision on the device is chosen when the data go there. `factor`, the
+    labels of the rows, is for messages.
     """
     column = read(name, raw)
     if column.null is None:
@@ -82,13 +78,7 @@ def _check_fits(name: str, values: Shaped[np.ndarray, "n ..."], factor: Factor) 
 def value_per_group(
     name: str, values: Shaped[np.ndarray, "n ..."], factor: Factor
 ) -> Shaped[np.ndarray, "N ..."]:
-    """Returns the value of a group column in each group; refuses a column that varies within one.
-
-    Args:
-        name: the column's name.
-        values: the column, with a value per row.
-        factor: the labels of the rows; each group has at least one.
-    """
+    """Returns the value of a group column in each group; refuses a column that varies within one."""
     first = np.full(len(factor.labels), len(values))  # row of each group
     np.minimum.at(first, factor.code, np.arange(len(values)))
     each = values[first]  # [N, ...]

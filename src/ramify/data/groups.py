@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any, final
 
 import numpy as np
-from jaxtyping import Bool, Int64, Shaped
+from jaxtyping import Bool, Int, Int64, Shaped
 
 from ramify.data.labels import canonical, find, show
 from ramify.data.reading import fields_from_parquet, fields_from_table
@@ -34,7 +34,6 @@ class Groups:
         row_order: position of each row in the table it was read from, [n_rows].
 
     Example:
-        ```pycon
         >>> table = {"user": ["bo", "al", "bo"], "y": [1.0, 2.0, 3.0], "age": [30, 41, 30]}
         >>> groups = Groups.from_table(table, by="user", rows=["y"], group=["age"])
         >>> groups.labels.tolist(), groups.sizes.tolist(), groups.rows["y"].tolist()
@@ -43,8 +42,6 @@ class Groups:
         Groups by "user": 2 groups, 3 rows (1 / 1.5 / 2 per group: min / median / max)
           rows   y    [] float64
           group  age  [] int32
-
-        ```
     """
 
     by: str
@@ -95,14 +92,11 @@ class Groups:
             TypeError: if a column holds something other than numbers, or labels are unusable.
 
         Example:
-            ```pycon
             >>> import numpy as np
             >>> table = {"day": np.array(["2024-01-02", "2024-01-01"], "M8[D]"), "x": np.eye(2)}
             >>> Groups.from_table(table, by="day", rows="x")
             Groups by "day": 2 groups, 2 rows (1 / 1 / 1 per group: min / median / max)
               rows   x  [2] float64
-
-            ```
         """
         return cls(**fields_from_table(table, by, rows, group, group_table))
 
@@ -130,7 +124,6 @@ class Groups:
             group_table: as in [`Groups.from_table`][]; also a path to Parquet.
 
         Example:
-            ```pycon
             >>> import pathlib, tempfile
             >>> import pyarrow as pa, pyarrow.parquet as pq
             >>> folder = tempfile.TemporaryDirectory()
@@ -139,8 +132,6 @@ class Groups:
             >>> len(Groups.from_parquet(path, by="user", rows=["y"]))
             2
             >>> folder.cleanup()
-
-            ```
         """
         return cls(**fields_from_parquet(path, by, rows, group, group_table))
 
@@ -179,13 +170,10 @@ class Groups:
             The training part and the test part.
 
         Example:
-            ```pycon
             >>> table = {"g": ["a"] * 20 + ["b"] * 10, "y": list(range(30))}
             >>> train, test = Groups.from_table(table, by="g", rows="y").split(0.1)
             >>> train.sizes.tolist(), test.sizes.tolist()
             ([18, 9], [2, 1])
-
-            ```
         """
         if not 0.0 < test_fraction < 1.0:
             raise ValueError(f"test_fraction is {test_fraction}; expected a number between 0 and 1")
@@ -209,13 +197,10 @@ class Groups:
             positions: instead of labels, positions between 0 and N-1, or a boolean array [N].
 
         Example:
-            ```pycon
             >>> groups = Groups.from_table({"g": [7, 8, 9], "y": [1, 2, 3]}, by="g", rows="y")
             >>> part = groups.subset(labels=[9, 7])
             >>> part.labels.tolist(), part.number.tolist(), part.rows["y"].tolist()
             ([9, 7], [2, 0], [3, 1])
-
-            ```
         """
         if (labels is None) == (positions is None):
             raise ValueError("subset needs either labels= or positions=, and not both.")
@@ -255,14 +240,19 @@ class Groups:
             )
         return chosen.astype(np.int64)
 
+    def _rows_of(self, positions: Int[np.ndarray, " W"]) -> Any:
+        """Where the rows of these groups are: a slice if they are neighbours, else an index."""
+        first, sizes = self.starts[positions], self.sizes[positions]
+        if len(positions) and np.all(np.diff(positions) == 1):
+            return slice(int(first[0]), int(first[-1] + sizes[-1]))
+        return np.repeat(first - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum())
+
     def _take(self, chosen: Int64[np.ndarray, " W"]) -> "Groups":
-        sizes = self.sizes[chosen]
-        first = self.starts[chosen] - (np.cumsum(sizes) - sizes)
-        rows = np.repeat(first, sizes) + np.arange(sizes.sum())
+        rows = self._rows_of(chosen)
         return replace(
             self,
             labels=self.labels[chosen],
-            sizes=sizes,
+            sizes=self.sizes[chosen],
             rows={name: column[rows] for name, column in self.rows.items()},
             group={name: column[chosen] for name, column in self.group.items()},
             number=self.number[chosen],
@@ -279,12 +269,9 @@ class Groups:
             labels: the other data set's labels.
 
         Example:
-            ```pycon
             >>> groups = Groups.from_table({"g": ["b", "n"], "y": [1, 2]}, by="g", rows="y")
             >>> groups.renumbered(["a", "b", "c"]).number.tolist()
             [1, 3]
-
-            ```
         """
         given = labels if isinstance(labels, np.ndarray) else objects(list(labels))
         there = canonical("labels", given)

@@ -93,11 +93,10 @@ def ranges(
     stops = np.cumsum((members >= 0).sum(1))
     starts = np.concatenate([[0], stops[:-1]])
     B = rounded(int((stops - starts).max()), 1)
-    members = np.pad(members, ((0, 0), (0, max(B - members.shape[1], 0))), constant_values=-1)[
-        :, :B
-    ]
-    R = [rounded(int(_rows_between(g, starts, stops).max()), 8) for g in data]
-    sources = [HostBlocks(g, members, r) for g, r in zip(data, R, strict=True)]
+    room = max(B - members.shape[1], 0)
+    members = np.pad(members, ((0, 0), (0, room)), constant_values=-1)[:, :B]
+    rows_of = lambda g: np.add.reduceat(g.sizes, starts).max()  # of the fullest block
+    sources = [HostBlocks(g, members, rounded(int(rows_of(g)), 8)) for g in data]
     for number, (start, stop) in enumerate(zip(starts.tolist(), stops.tolist(), strict=True)):
         yield Range(start, stop, members[number], tuple(source.block(number) for source in sources))
 
@@ -120,10 +119,11 @@ def pack(groups: Groups, members: Int[np.ndarray, " B"], R: int) -> Batch:
     real = members[members >= 0]
     B, sizes = len(members), groups.sizes[real]
     segment = np.repeat(np.arange(len(real), dtype=np.int32), sizes)
-    take, total = _row_numbers(groups, real), len(segment)
+    take, total = groups._rows_of(real), len(segment)
+    filled_rows = lambda own: _filled(own, R, own[-1])
     places = lambda c: _filled(narrow(c[real]), B, c[real[0]])
     fields: dict[str, Any] = {
-        "rows": {n: _rows(c[take], R) for n, c in groups.rows.items()},
+        "rows": {n: filled_rows(narrow(with_a_row(c[take]))) for n, c in groups.rows.items()},
         "group": {n: places(c) for n, c in groups.group.items()},
         "segment": _filled(segment, R, segment[-1] if total else 0),
         "index": places(groups.number).astype(np.int32),
@@ -135,28 +135,15 @@ def pack(groups: Groups, members: Int[np.ndarray, " B"], R: int) -> Batch:
     return jax.device_put(Batch(**fields))
 
 
-def _row_numbers(groups: Groups, positions: Int[np.ndarray, " n"]) -> Any:
-    """Where the rows of these groups are: a slice if the groups are neighbours, else an index."""
-    first, sizes = groups.starts[positions], groups.sizes[positions]
-    if np.array_equal(positions, np.arange(positions[0], positions[0] + len(positions))):
-        return slice(int(first[0]), int(first[-1] + sizes[-1]))
-    shift = first - (np.cumsum(sizes) - sizes)
-    return np.arange(sizes.sum()) + np.repeat(shift, sizes)
+def with_a_row(column: Shaped[np.ndarray, "n ..."]) -> Shaped[np.ndarray, "_ ..."]:
+    """The column, or a single row of ones (0 for integers) if it has no rows.
 
-
-def _rows_between(
-    groups: Groups, starts: Int[np.ndarray, " J"], stops: Int[np.ndarray, " J"]
-) -> Int[np.ndarray, " J"]:
-    """Rows of the groups start..stop of each block."""
-    upto = np.concatenate([[0], np.cumsum(groups.sizes)])
-    return upto[stops] - upto[starts]
-
-
-def _rows(own: Shaped[np.ndarray, "n ..."], R: int) -> np.ndarray:
-    """A block's rows of a column, filled up with its last, or ones (0 for integers) if empty."""
-    own = narrow(own)
-    nobody = np.full(own.shape[1:], own.dtype.kind == "f", own.dtype)
-    return _filled(own, R, own[-1] if len(own) else nobody)
+    Nobody's row is computed with, then masked. A logarithm or quotient is finite at one, and an
+    integer may be the number of something, of which 0 always exists.
+    """
+    if len(column):
+        return column
+    return np.full((1, *column.shape[1:]), column.dtype.kind == "f", column.dtype)
 
 
 def _filled(values: Shaped[np.ndarray, "n ..."], size: int, with_: Any) -> np.ndarray:

@@ -22,6 +22,10 @@ _KINDS = {
 }
 
 
+Codes = Int[np.ndarray, " n"]  # of each row; -1 for null
+Distinct = Shaped[np.ndarray, " U"]  # the label of each code, in no particular order
+
+
 class Factor(NamedTuple):
     """A column of labels, encoded.
 
@@ -62,15 +66,18 @@ def factorize(name: str, raw: Raw) -> Factor:
     _check_nulls(name, code)
     used = np.bincount(code, minlength=len(values)) > 0
     values = canonical(f'column "{name}"', values[used])
-    labels, rank = _distinct(name, values)
-    return Factor(labels, rank[(np.cumsum(used) - 1)[code]])
+    try:
+        labels, rank = np.unique(values, return_inverse=True)
+    except TypeError as error:
+        raise TypeError(
+            f'the labels in column "{name}" cannot be put in order: {error}. Convert them to '
+            "strings, integers or timestamps."
+        ) from error
+    return Factor(labels, rank.astype(np.int64)[(np.cumsum(used) - 1)[code]])
 
 
-def _encode(raw: Raw) -> tuple[Int[np.ndarray, " n"], Shaped[np.ndarray, " U"]]:
-    """Returns a code for each row (-1 for null) and the label of each code.
-
-    The labels are in no particular order; some may be unused, or equal to others.
-    """
+def _encode(raw: Raw) -> tuple[Codes, Distinct]:
+    """Returns a code for each row, and the label of each; some may be unused, or equal to others."""
     series = as_series(raw)
     if series is not None and series.implementation.is_pandas_like():
         code, values = series.to_native().factorize()  # Arrow has no type for periods, or tuples
@@ -84,7 +91,7 @@ def _encode(raw: Raw) -> tuple[Int[np.ndarray, " n"], Shaped[np.ndarray, " U"]]:
     return np.where(np.ma.getmaskarray(raw), -1, code) if np.ma.isMA(raw) else code, values
 
 
-def _encode_arrow(raw: Raw) -> tuple[Int[np.ndarray, " n"], Shaped[np.ndarray, " U"]]:
+def _encode_arrow(raw: Raw) -> tuple[Codes, Distinct]:
     import pyarrow as pa
 
     chunked = raw if isinstance(raw, pa.ChunkedArray) else pa.chunked_array([raw])
@@ -97,15 +104,11 @@ def _encode_arrow(raw: Raw) -> tuple[Int[np.ndarray, " n"], Shaped[np.ndarray, "
     return np.concatenate(codes), chunks[0].dictionary.to_numpy(zero_copy_only=False)
 
 
-def _encode_objects(
-    items: Shaped[np.ndarray, " n"],
-) -> tuple[Int[np.ndarray, " n"], Shaped[np.ndarray, " U"]]:
+def _encode_objects(items: Shaped[np.ndarray, " n"]) -> tuple[Codes, Distinct]:
     seen: dict[Any, int] = {}
     # The key includes the type, since 1, True and 1.0 are equal but not the same label.
-    codes = (
-        -1 if _is_null(item) else seen.setdefault((type(item), item), len(seen)) for item in items
-    )
-    code = np.fromiter(codes, np.int64, len(items))
+    new = lambda item: seen.setdefault((type(item), item), len(seen))
+    code = np.array([-1 if _is_null(item) else new(item) for item in items], np.int64)
     return code, objects([item for _, item in seen])
 
 
@@ -115,9 +118,7 @@ def _is_null(item: Any) -> bool:
     return item is None or type(item).__name__ in ("NAType", "NaTType")
 
 
-def _encode_numpy(
-    values: Shaped[np.ndarray, " n"],
-) -> tuple[Int[np.ndarray, " n"], Shaped[np.ndarray, " U"]]:
+def _encode_numpy(values: Shaped[np.ndarray, " n"]) -> tuple[Codes, Distinct]:
     """Encodes numbers, strings and times; where Arrow can hash them, since sorting is far slower."""
     import pyarrow as pa
 
@@ -134,7 +135,7 @@ def _encode_numpy(
     return code, distinct
 
 
-def _check_nulls(name: str, code: Int[np.ndarray, " n"]) -> None:
+def _check_nulls(name: str, code: Codes) -> None:
     rows = np.flatnonzero(code < 0)
     if len(rows):
         first = ", ".join(str(row) for row in rows[:5]) + (", ..." if len(rows) > 5 else "")
@@ -144,25 +145,10 @@ def _check_nulls(name: str, code: Int[np.ndarray, " n"]) -> None:
         )
 
 
-def _distinct(
-    name: str, values: Shaped[np.ndarray, " U"]
-) -> tuple[Shaped[np.ndarray, " N"], Int[np.ndarray, " U"]]:
-    try:
-        labels, rank = np.unique(values, return_inverse=True)
-    except TypeError as error:
-        raise TypeError(
-            f'the labels in column "{name}" cannot be put in order: {error}. Convert them to '
-            "strings, integers or timestamps."
-        ) from error
-    return labels, rank.astype(np.int64)
-
-
-def canonical(where: str, values: Shaped[np.ndarray, " U"]) -> Shaped[np.ndarray, " U"]:
+def canonical(where: str, values: Distinct) -> Distinct:
     """Returns labels in the dtype that labels of their kind have in a Groups; refuses floats.
 
-    Args:
-        where: what holds them, for messages.
-        values: the labels, of any dtype.
+    `where` says what holds them, for messages.
     """
     if values.dtype.kind in "OT":
         values = _from_objects(where, values)
@@ -178,7 +164,7 @@ def canonical(where: str, values: Shaped[np.ndarray, " U"]) -> Shaped[np.ndarray
     return values
 
 
-def _from_objects(where: str, values: Shaped[np.ndarray, " U"]) -> Shaped[np.ndarray, " U"]:
+def _from_objects(where: str, values: Distinct) -> Distinct:
     types = {type(value) for value in values}
     for family, dtype in ((str, np.str_), ((bool, np.bool_), np.bool_), ((int, np.integer), None)):
         if all(issubclass(kind, family) for kind in types) and types:
@@ -199,12 +185,9 @@ def _from_objects(where: str, values: Shaped[np.ndarray, " U"]) -> Shaped[np.nda
 def find(
     labels: Shaped[np.ndarray, " N"], wanted: Any, where: str = "labels"
 ) -> Int[np.ndarray, " W"]:
-    """Returns the position in `labels` of each wanted label, -1 if it is not there.
+    """Returns the position among distinct labels of each wanted one, -1 if it is not there.
 
-    Args:
-        labels: distinct labels, in any order.
-        wanted: a sequence of labels.
-        where: what holds the wanted ones, for messages.
+    `where` says what holds the wanted ones, for messages.
     """
     asked = _as_labels(labels, wanted, where)
     if not len(labels) or not len(asked):

@@ -10,10 +10,12 @@ from jaxtyping import Int, Int32
 
 from ramify.numerics import budgets
 
+Sizes = Int[np.ndarray, " N"]  # rows of each group
+Bounds = Int[np.ndarray, " bounds"]  # where blocks begin and end
+Members = Int32[np.ndarray, "J B"]  # positions of the groups in each block, -1 in filler places
 
-def block_shape(
-    sizes: Int[np.ndarray, " N"], rows: int | None = None, most: int | None = None
-) -> tuple[int, int]:
+
+def block_shape(sizes: Sizes, rows: int | None = None, most: int | None = None) -> tuple[int, int]:
     """Chooses the static shape of blocks: R rows and B groups.
 
     All data make one block if they are small. Otherwise the blocks are about equally full, and B
@@ -26,17 +28,11 @@ def block_shape(
             less if the data then divide better. Never less than the largest group has.
         most: what takes the place of those numbers where no rows are asked for.
 
-    Returns:
-        R and B.
-
     Example:
-        ```pycon
         >>> block_shape(np.array([3, 0, 2]))
         (5, 3)
         >>> block_shape(np.full(100_000, 10), rows=1_000)
         (1000, 104)
-
-        ```
     """
     if rows is not None and rows < 1:
         raise ValueError(f"blocks of {rows} rows were asked for; expected at least 1.")
@@ -53,9 +49,7 @@ def block_shape(
     return R, min(-(-B // 8) * 8, len(sizes))
 
 
-def partition(
-    rng: np.random.Generator, sizes: Int[np.ndarray, " N"], R: int, B: int
-) -> Int32[np.ndarray, "J B"]:
+def partition(rng: np.random.Generator, sizes: Sizes, R: int, B: int) -> Members:
     """Cuts a random permutation of the groups into blocks of at most R rows and B groups.
 
     Every group is in exactly one block, so J times the sum over one block, chosen uniformly, is
@@ -63,22 +57,10 @@ def partition(
     the permutation leaves a small last block, its groups fill the gaps in the others, or else all
     blocks are made smaller (a block much smaller than the rest would add to the noise).
 
-    Args:
-        rng: where randomness comes from.
-        sizes: rows of each group.
-        R: rows of a block, at least those of the largest group.
-        B: groups of a block.
-
-    Returns:
-        Positions of the groups in each block, -1 in the filler places at its end.
-
     Example:
-        ```pycon
         >>> members = partition(np.random.default_rng(0), np.array([3, 3, 3, 3]), R=6, B=4)
         >>> members.shape, sorted(members[members >= 0].tolist())
         ((2, 4), [0, 1, 2, 3])
-
-        ```
     """
     _check_shape(sizes, R, B)
     permuted = rng.permutation(len(sizes)).astype(np.int32)
@@ -92,17 +74,14 @@ def partition(
     return members[rng.permutation(len(members))]
 
 
-def sequential(sizes: Int[np.ndarray, " N"], R: int, B: int) -> Int32[np.ndarray, "J B"]:
+def sequential(sizes: Sizes, R: int, B: int) -> Members:
     """Cuts the groups, in their order, into blocks of at most R rows and B groups.
 
     For passes over all groups whose results are wanted in order.
 
     Example:
-        ```pycon
         >>> sequential(np.array([3, 3, 1, 5]), R=6, B=4).tolist()
         [[0, 1, -1, -1], [2, 3, -1, -1]]
-
-        ```
     """
     _check_shape(sizes, R, B)
     bounds = _next_fit(sizes, R, B)
@@ -110,7 +89,7 @@ def sequential(sizes: Int[np.ndarray, " N"], R: int, B: int) -> Int32[np.ndarray
     return _members(np.arange(len(sizes), dtype=np.int32), block, B)
 
 
-def _check_shape(sizes: Int[np.ndarray, " N"], R: int, B: int) -> None:
+def _check_shape(sizes: Sizes, R: int, B: int) -> None:
     largest = int(sizes.argmax())
     if sizes[largest] > R:
         raise ValueError(
@@ -121,8 +100,8 @@ def _check_shape(sizes: Int[np.ndarray, " N"], R: int, B: int) -> None:
         raise ValueError(f"a block of {B} groups cannot hold any; expected at least 1.")
 
 
-def _next_fit(size: Int[np.ndarray, " N"], R: int, B: int) -> Int[np.ndarray, " bounds"]:
-    """Fills one block after the other, in order; returns where blocks begin and end."""
+def _next_fit(size: Sizes, R: int, B: int) -> Bounds:
+    """Fills one block after the other, in order."""
     end = np.cumsum(size)
     bounds = [0]
     while bounds[-1] < len(size):
@@ -132,9 +111,7 @@ def _next_fit(size: Int[np.ndarray, " N"], R: int, B: int) -> Int[np.ndarray, " 
     return np.array(bounds)
 
 
-def _without_last(
-    size: Int[np.ndarray, " N"], bounds: Int[np.ndarray, " bounds"], R: int, B: int
-) -> Int[np.ndarray, " N"] | None:
+def _without_last(size: Sizes, bounds: Bounds, R: int, B: int) -> Int[np.ndarray, " N"] | None:
     """Moves the last block's groups into the gaps of the others, if they fit there.
 
     Largest group first, each into the largest gap. Returns the block of each group, or nothing.
@@ -158,9 +135,7 @@ def _without_last(
     return block
 
 
-def _evened(
-    size: Int[np.ndarray, " N"], bounds: Int[np.ndarray, " bounds"], R: int, B: int
-) -> Int[np.ndarray, " bounds"]:
+def _evened(size: Sizes, bounds: Bounds, R: int, B: int) -> Bounds:
     """Finds, by bisection, about the fewest rows per block that need as many blocks."""
     J = len(bounds) - 1
     low, high = max(int(size.max()), -(-int(size.sum()) // J)), R
@@ -174,9 +149,7 @@ def _evened(
     return bounds
 
 
-def _members(
-    groups: Int32[np.ndarray, " N"], block: Int[np.ndarray, " N"], B: int
-) -> Int32[np.ndarray, "J B"]:
+def _members(groups: Int32[np.ndarray, " N"], block: Int[np.ndarray, " N"], B: int) -> Members:
     """Lays the groups of each block out in a row, with -1 after the last."""
     counts = np.bincount(block)
     members = np.full((len(counts), B), -1, np.int32)
@@ -192,11 +165,8 @@ def minibatches(
     Scaled by N / size, a minibatch's sum is unbiased for the sum over all groups, as in the paper.
 
     Example:
-        ```pycon
         >>> minibatches(np.random.default_rng(0), N=100, size=5, steps=3).shape
         (3, 5)
-
-        ```
     """
     if not 1 <= size <= N:
         raise ValueError(f"a minibatch of {size:,} groups was asked for; expected 1 to {N:,}.")
@@ -204,22 +174,15 @@ def minibatches(
     return np.array(drawn, np.int32).reshape(steps, size)
 
 
-def rows_needed(members: Int[np.ndarray, "*steps B"], sizes: Int[np.ndarray, " N"]) -> int:
+def rows_needed(members: Int[np.ndarray, "*steps B"], sizes: Sizes) -> int:
     """Returns a static number of rows that holds each of these minibatches.
 
     It comes from a short ladder, 4, 5, 6, 7 times a power of two: minibatches vary in their rows,
     and every step on the ladder costs one compilation, while at most a fifth of the rows is filler.
 
-    Args:
-        members: positions of the groups, one minibatch or several; -1 for filler.
-        sizes: rows of each group.
-
     Example:
-        ```pycon
         >>> rows_needed(np.array([[0, 1], [1, 2]]), np.array([50, 60, 41]))
         112
-
-        ```
     """
     rows = int(np.where(members >= 0, sizes[members], 0).sum(axis=-1).max())
     step = 2 ** max((max(rows, 1) - 1).bit_length() - 3, 0)

@@ -10,11 +10,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, Num, Shaped
+from jaxtyping import Array, Int, Num
 
 from ramify.data.batch import Batch
 from ramify.data.groups import Groups
-from ramify.data.host import check_range, narrow
+from ramify.data.host import check_range, narrow, with_a_row
 
 
 class Resident(NamedTuple):
@@ -42,12 +42,9 @@ def to_device(groups: Groups) -> Resident:
     Floating-point columns become float32, or float64 where JAX has x64 turned on.
 
     Example:
-        ```pycon
         >>> groups = Groups.from_table({"g": [1, 1, 2], "y": [3.0, 4.0, 5.0]}, by="g", rows="y")
         >>> to_device(groups).start.tolist()
         [0, 2]
-
-        ```
     """
     if groups.n_rows > np.iinfo(np.int32).max:
         raise ValueError(
@@ -56,23 +53,12 @@ def to_device(groups: Groups) -> Resident:
         )
     check_range(groups)
     return Resident(
-        rows={name: jnp.asarray(narrow(_or_dummy(c))) for name, c in groups.rows.items()},
+        rows={name: jnp.asarray(narrow(with_a_row(c))) for name, c in groups.rows.items()},
         group={name: jnp.asarray(narrow(c)) for name, c in groups.group.items()},
         start=jnp.asarray(groups.starts.astype(np.int32)),
         count=jnp.asarray(groups.sizes.astype(np.int32)),
         number=jnp.asarray(groups.number.astype(np.int32)),
     )
-
-
-def _or_dummy(column: Shaped[np.ndarray, "n_rows ..."]) -> Shaped[np.ndarray, "_ ..."]:
-    """Returns the column, or a single row of ones (0 for integers) if it has no rows.
-
-    Nobody's row is computed with, then masked. A logarithm or quotient is finite at one, and an
-    integer may be the number of something, of which 0 always exists.
-    """
-    if len(column):
-        return column
-    return np.full((1, *column.shape[1:]), column.dtype.kind == "f", column.dtype)
 
 
 class ResidentBlocks(NamedTuple):
@@ -109,13 +95,10 @@ def cut(
         R: rows of the block, static: at least the members' rows together, or some get lost.
 
     Example:
-        ```pycon
         >>> groups = Groups.from_table({"g": [1, 1, 2], "y": [3.0, 4.0, 5.0]}, by="g", rows="y")
         >>> batch = cut(to_device(groups), jnp.array([1, 0, -1]), 1.0, R=4)
         >>> batch.rows["y"].tolist(), batch.segment.tolist(), batch.count.tolist()
         ([5.0, 3.0, 4.0, 4.0], [0, 1, 1, 1], [1, 2, 0])
-
-        ```
     """
     return filled(data, members, scale, lay_out(data, members, R))
 
@@ -188,12 +171,9 @@ def everything(groups: Groups) -> Int[np.ndarray, "1 N"]:
     """Returns the members of the one block that holds all groups, in order.
 
     Example:
-        ```pycon
         >>> groups = Groups.from_table({"g": [1, 1, 2], "y": [3.0, 4.0, 5.0]}, by="g", rows="y")
         >>> everything(groups).tolist()
         [[0, 1]]
-
-        ```
     """
     return np.arange(len(groups), dtype=np.int32)[None, :]
 
@@ -202,12 +182,9 @@ def whole(groups: Groups) -> Batch:
     """Returns the whole data set as one batch, with scale 1 and no filler.
 
     Example:
-        ```pycon
         >>> groups = Groups.from_table({"g": [1, 1, 2], "y": [3.0, 4.0, 5.0]}, by="g", rows="y")
         >>> whole(groups).segment.tolist()
         [0, 0, 1]
-
-        ```
     """
     members = jnp.asarray(everything(groups)[0])
     return _cut(to_device(groups), members, 1.0, max(groups.n_rows, 1))

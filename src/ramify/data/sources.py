@@ -21,13 +21,7 @@ from ramify.data.resident import ResidentBlocks, to_device
 
 @runtime_checkable
 class BlockSource(Protocol):
-    """Groups cut into J blocks of one static shape.
-
-    Attributes:
-        sizes: rows of each group of the data.
-        members: positions of the groups of each block, -1 in filler places.
-        rows: R, rows of a block.
-    """
+    """Groups cut into J blocks of one static shape."""
 
     @property
     def sizes(self) -> Int[np.ndarray, " N"]:

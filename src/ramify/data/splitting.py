@@ -7,13 +7,7 @@ from jaxtyping import Bool, Int, Int64
 def held_out(
     sizes: Int[np.ndarray, " N"], fraction: float, rng: np.random.Generator
 ) -> Bool[np.ndarray, " n_rows"]:
-    """Chooses at random, within each group, the rows to hold out.
-
-    Args:
-        sizes: rows of each group; rows are in the order of the groups.
-        fraction: share of the rows to hold out.
-        rng: source of randomness.
-    """
+    """Chooses at random, within each group, a fraction of its rows to hold out."""
     take = _rows_to_hold_out(sizes, fraction, rng)
     owner = np.repeat(np.arange(len(sizes)), sizes)
     # Shuffle the rows within each group and choose the first `take` of them.

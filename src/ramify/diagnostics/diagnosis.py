@@ -188,10 +188,7 @@ def _centred(log_weight: Float[Array, "K B"]) -> Float[Array, "K B"]:
 
 
 def _gap(
-    local: Local,
-    joint: Float[Array, "K B"],
-    z: Float[Array, "K B M"],
-    log_q: Float[Array, "K B"],
+    local: Local, joint: Float[Array, "K B"], z: Float[Array, "K B M"], log_q: Float[Array, "K B"]
 ) -> Float[Array, " B"]:
     """Log p^(y_i | theta) less the Gaussian's ELBO, both from the same draws."""
     gaussian = jax.vmap(local.log_prob)(z)

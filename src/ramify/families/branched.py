@@ -1,6 +1,5 @@
 """Branched: q(theta) prod_i q(z_i | theta), the structure of the posterior itself."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -8,7 +7,7 @@ import jax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ramify.data.batch import Batch
-from ramify.families.conditional import Local
+from ramify.families.conditional import Conditional
 from ramify.families.gaussian import Gaussian
 from ramify.families.weighted_theta import WeightedTheta
 from ramify.models.model import Model
@@ -40,9 +39,7 @@ class Branched(eqx.Module):
         """What the supplier works out for a block, once for all theta."""
         return self.local.prepare(model, batch, self.theta.mean)
 
-    def conditional(
-        self, model: Model, batch: Batch, prepared: Any = None
-    ) -> Callable[[Array], Local]:
+    def conditional(self, model: Model, batch: Batch, prepared: Any = None) -> Conditional:
         """Theta -> q(z_i | theta) of the block's groups."""
         prepared = self.prepare(model, batch) if prepared is None else prepared
         return self.local.conditional(model, batch, self.theta.mean, prepared)

@@ -1,9 +1,4 @@
-"""The variational families: Joint and Branched, and the functions that build them.
-
-Two classes make all of the paper's nine families (its table of variational families) and the
-solved one. A family draws (theta, z) for a block together with log q, split into the part that
-belongs to theta and a part for each group.
-"""
+"""The functions that build families: the paper's nine (its table of families) and the solved one."""
 
 from typing import Any, get_args
 
@@ -11,23 +6,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PRNGKeyArray
 
 from ramify.data.batch import example
 from ramify.data.groups import Groups
+from ramify.families import network
 from ramify.families.branched import Branched
 from ramify.families.conditional import Form
 from ramify.families.gaussian import Gaussian, gaussian
 from ramify.families.joint import Joint
-from ramify.families.network import (
-    FEATURE_WIDTHS,
-    PARAMETER_WIDTHS,
-    Amortizer,
-    Layers,
-    Pooled,
-    Single,
-    column_moments,
-)
 from ramify.families.solver import Solver, solver
 from ramify.families.table import Table
 from ramify.models.model import Model
@@ -58,9 +44,8 @@ def joint(
             f"joint({covariance!r}) over {total} dimensions ({N} groups) needs a factor with "
             f"{total * (total + 1) // 2:,} entries; use branch(), amortized() or solved()."
         )
-    make = lambda dim, scale: gaussian(
-        dim, diagonal=covariance == "diagonal", scale=scale, map=scale_map
-    )
+    diagonal = covariance == "diagonal"
+    make = lambda dim, scale: gaussian(dim, diagonal=diagonal, scale=scale, map=scale_map)
     parts = (make(D, start), make(N * M, 1.0)) if covariance == "block" else (make(total, start),)
     return Joint(parts, D, M, N)
 
@@ -117,13 +102,15 @@ def amortized(
     _check_covariance("amortized", covariance)
     form = Form(model.theta.size, model.z.size, covariance, scale_map, centred)
     key_features, key_head = jax.random.split(jax.random.key(seed))
-    width = lambda columns: sum(int(np.prod(c.shape[1:])) for c in columns.values())
     if encoder is None:
-        encoder = _default_encoder(key_features, groups, width(groups.rows), count_aware)
-    embedding = _embedding_width(encoder, groups) + width(groups.group)
-    head = Layers(key_head, (embedding, *PARAMETER_WIDTHS, sum(form.sizes)), last_scale=0.001)
-    columns = column_moments(groups.rows | groups.group, standardise)
-    local = Amortizer(encoder, head, form.start(), columns, form)
+        features = network.Layers(key_features, (_width(groups.rows), *network.FEATURE_WIDTHS))
+        single = bool(np.all(groups.sizes == 1))
+        encoder = network.Single(features) if single else network.Pooled(features, count_aware)
+    embedding = _embedding_width(encoder, groups) + _width(groups.group)
+    widths = embedding, *network.PARAMETER_WIDTHS, sum(form.sizes)
+    head = network.Layers(key_head, widths, last_scale=0.001)
+    columns = network.column_moments(groups.rows | groups.group, standardise)
+    local = network.Amortizer(encoder, head, form.start(), columns, form)
     return Branched(_theta(model, groups, covariance, scale_map), local, len(groups))
 
 
@@ -140,9 +127,8 @@ def solved(model: Model, groups: Groups, *, rounds: int = 1, start: Any = None) 
         rounds: rounds of variational Newton after Newton; 0 is Laplace's approximation.
         start: a fitted amortized family whose network gives Newton its first guess.
     """
-    local = solver(
-        model, example(groups), rounds=rounds, start=None if start is None else start.local
-    )
+    begin = None if start is None else start.local
+    local = solver(model, example(groups), rounds=rounds, start=begin)
     return Branched(_theta(model, groups, "dense", "log"), local, len(groups))
 
 
@@ -163,16 +149,13 @@ def _check_covariance(family: str, covariance: str) -> None:
         )
 
 
-def _default_encoder(key: PRNGKeyArray, groups: Groups, width: int, count_aware: bool) -> Any:
-    if np.all(groups.sizes == 1):
-        return Single(Layers(key, (width, *FEATURE_WIDTHS)))
-    return Pooled(Layers(key, (width, *FEATURE_WIDTHS)), count_aware)
+def _width(columns: dict[str, np.ndarray]) -> int:
+    return sum(int(np.prod(column.shape[1:])) for column in columns.values())
 
 
 def _embedding_width(encoder: Any, groups: Groups) -> int:
     """The encoder's output width, found by tracing it."""
-    width = sum(int(np.prod(c.shape[1:])) for c in groups.rows.values())
-    rows = jax.ShapeDtypeStruct((2, width), jnp.zeros(()).dtype)
+    rows = jax.ShapeDtypeStruct((2, _width(groups.rows)), jnp.zeros(()).dtype)
     out = eqx.filter_eval_shape(encoder, rows, example(groups))
     if getattr(out, "ndim", 0) != 2 or out.shape[0] != 2:
         raise ValueError(

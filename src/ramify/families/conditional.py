@@ -24,18 +24,21 @@ from ramify.numerics.triangular import (
 
 
 class Local(NamedTuple):
-    """q(z_i | theta) of every group of a block, for one theta."""
+    """Gaussians N(mean, L L'): q(z_i | theta) of every group of a block, for one theta.
 
-    mean: Float[Array, "B M"]
-    scale: Float[Array, "B M *M"]
+    The scale L is [B, M] if diagonal, else [B, M, M]. A single Gaussian has no axis B.
+    """
 
-    def draw(self, noise: Float[Array, "B M"]) -> tuple[Float[Array, "B M"], Float[Array, " B"]]:
+    mean: Float[Array, "*B M"]
+    scale: Float[Array, "..."]
+
+    def draw(self, noise: Float[Array, "*B M"]) -> tuple[Float[Array, "*B M"], Float[Array, "*B"]]:
         """Mean + L noise, and its log density computed from the noise."""
         return self.mean + times(self.scale, noise), log_density(noise, self._log_det())
 
     def log_prob(
-        self, z: Float[Array, "B M"], noise: Float[Array, "B M"] | None = None
-    ) -> Float[Array, " B"]:
+        self, z: Float[Array, "*B M"], noise: Float[Array, "*B M"] | None = None
+    ) -> Float[Array, "*B"]:
         """Log density at any z, by a triangular solve; `noise` is what z was drawn with."""
         return log_density(whiten(self.scale, z - self.mean, noise), self._log_det())
 
@@ -51,8 +54,11 @@ class Local(NamedTuple):
         """Log density of the Student t proposal at any z; `points` are what z was proposed with."""
         return log_density_t(whiten(self.scale, z - self.mean, points), self._log_det())
 
-    def _log_det(self) -> Float[Array, " B"]:
+    def _log_det(self) -> Float[Array, "*B"]:
         return log_det(self.scale, diagonal=self.scale.ndim == self.mean.ndim)
+
+
+Conditional = Callable[[Float[Array, " D"]], Local]  # theta -> q(z_i | theta) of a block's groups
 
 
 @runtime_checkable
@@ -67,15 +73,17 @@ class Supplier(Protocol):
         """What is worked out for a block, a tree of arrays."""
         ...
 
-    def conditional(
-        self, model: Any, batch: Batch, centre: Float[Array, " D"], prepared: Any
-    ) -> Callable[[Float[Array, " D"]], Local]:
+    def conditional(self, model: Any, batch: Batch, centre: Array, prepared: Any) -> Conditional:
         """Theta -> q(z_i | theta) of the block's groups."""
         ...
 
 
 class Form(NamedTuple):
-    """The shape of a learned conditional: its covariance and how free numbers become one."""
+    """The shape of a learned conditional, N(b_i + W_i (theta - centre), L_i L_i').
+
+    It is the paper's mu_i + A_i theta with mu_i = b_i - W_i centre. Dense has W and a full L, block
+    no W and a full L, diagonal neither.
+    """
 
     D: int
     M: int
@@ -89,9 +97,7 @@ class Form(NamedTuple):
         slopes = self.M * self.D if self.covariance == "dense" else 0
         return self.M, slopes, free_size(self.M, self.covariance == "diagonal")
 
-    def conditional(
-        self, w: Float[Array, "B P"], centre: Float[Array, " D"]
-    ) -> Callable[[Float[Array, " D"]], Local]:
+    def conditional(self, w: Float[Array, "B P"], centre: Float[Array, " D"]) -> Conditional:
         """q(z_i | theta) of parameters w_i = (b_i, W_i, scale_i), as a function of theta."""
         mean, slopes, free = jnp.split(w, np.cumsum(self.sizes[:2]), axis=-1)
         scale = scale_factor(free, self.M, self.covariance == "diagonal", self.map)
@@ -106,3 +112,23 @@ class Form(NamedTuple):
         """Parameters of N(0, scale^2 I)."""
         free = free_start(self.M, self.covariance == "diagonal", scale, self.map)
         return jnp.concatenate([jnp.zeros(sum(self.sizes[:2])), free])
+
+
+class LearnedSupplier:
+    """A supplier with learned parameters w_i = (b_i, W_i, scale_i): a table or a network."""
+
+    form: Form
+
+    def parameters(self, batch: Batch) -> Float[Array, "B P"]:
+        """w_i of the block's groups."""
+        raise NotImplementedError
+
+    def prepare(self, model: Any, batch: Batch, centre: Array) -> Float[Array, "B P"]:
+        """The parameters of the block's groups."""
+        del model, centre
+        return self.parameters(batch)
+
+    def conditional(self, model: Any, batch: Batch, centre: Array, prepared: Array) -> Conditional:
+        """Theta -> q(z_i | theta) of the block's groups."""
+        del model, batch
+        return self.form.conditional(prepared, centre)

@@ -4,15 +4,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ramify.numerics.triangular import (
-    ScaleMap,
-    free_start,
-    log_density,
-    log_det,
-    scale_factor,
-    times,
-    whiten,
-)
+from ramify.families.conditional import Local
+from ramify.numerics.triangular import ScaleMap, free_start, scale_factor
 
 
 class Gaussian(eqx.Module):
@@ -32,22 +25,18 @@ class Gaussian(eqx.Module):
     @property
     def covariance(self) -> Float[Array, "dim dim"]:
         """L L'."""
-        scale = self.scale
-        return (
-            jnp.diag(scale**2) if self.diagonal else jnp.matmul(scale, scale.T, precision="highest")
-        )
+        L = jnp.diag(self.scale) if self.diagonal else self.scale
+        return jnp.matmul(L, L.T, precision="highest")
 
     def draw(self, noise: Float[Array, " dim"]) -> tuple[Float[Array, " dim"], Float[Array, ""]]:
         """The point mean + L noise and its log density."""
-        scale = self.scale
-        return self.mean + times(scale, noise), log_density(noise, log_det(scale, self.diagonal))
+        return Local(self.mean, self.scale).draw(noise)
 
     def log_prob(
         self, x: Float[Array, " dim"], noise: Float[Array, " dim"] | None = None
     ) -> Float[Array, ""]:
         """Log density at any point, by a triangular solve; `noise` is what the point was drawn with."""
-        scale = self.scale
-        return log_density(whiten(scale, x - self.mean, noise), log_det(scale, self.diagonal))
+        return Local(self.mean, self.scale).log_prob(x, noise)
 
 
 def gaussian(

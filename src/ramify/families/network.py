@@ -1,13 +1,6 @@
-"""Who supplies q(z_i | theta): a table with parameters for every group, or a network.
-
-A supplier answers one question: for this block, and given the centre of q(theta), what are the
-mean and triangular scale of each group's z as a function of theta. `Table` and `Amortizer` answer
-N(b_i + W_i (theta - centre), L_i L_i'), the paper's mu_i + A_i theta with mu_i = b_i - W_i centre:
-dense has W and a full L, block no W and a full L, diagonal neither. (`families.solver` has the third.)
-"""
+"""Amortizer: a network that reads the parameters of each group's q(z_i | theta) from its rows."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -16,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ramify.data.batch import Batch
-from ramify.families.conditional import Form, Local
+from ramify.families.conditional import Form, LearnedSupplier
 from ramify.numerics.precision import fast_products
 
 FEATURE_WIDTHS = (64, 64, 64, 128)  # the paper's feat_net (table of architectures)
@@ -89,7 +82,7 @@ class Single(eqx.Module):
         return jax.ops.segment_sum(e, batch.segment, batch.index.shape[0], indices_are_sorted=True)
 
 
-class Amortizer(eqx.Module):
+class Amortizer(LearnedSupplier, eqx.Module):
     """One network gives every group its parameters from its rows (Definition 4, figure of net_u).
 
     Parameters do not grow with N. Columns are standardised by the training data's mean and sd.
@@ -101,20 +94,8 @@ class Amortizer(eqx.Module):
     columns: dict[str, tuple[Array, Array]]
     form: Form = eqx.field(static=True)
 
-    def prepare(self, model: Any, batch: Batch, centre: Array) -> Float[Array, "B P"]:
-        """Reads the block's groups."""
-        del model, centre
-        return self.parameters(batch)
-
-    def conditional(
-        self, model: Any, batch: Batch, centre: Array, prepared: Float[Array, "B P"]
-    ) -> Callable[[Float[Array, " D"]], Local]:
-        """Theta -> q(z_i | theta)."""
-        del model, batch
-        return self.form.conditional(prepared, centre)
-
     def parameters(self, batch: Batch) -> Float[Array, "B P"]:
-        """w_i = (b_i, W_i, scale_i) of the block's groups, read from their rows."""
+        """w_i of the block's groups, read from their rows."""
         e = self.encoder(standardised(batch.rows, self.columns), batch)
         if batch.group:
             e = jnp.concatenate([e, standardised(batch.group, self.columns)], -1)

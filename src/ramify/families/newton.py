@@ -65,15 +65,11 @@ def expand(function: Callable[[Array], Array], z: Float[Array, "n M"]) -> Quadra
     return Quadratic(value, slope, -hessian)
 
 
-def expand_local(model: Model, batch: Batch, theta: Array, z: Float[Array, "B M"]) -> Quadratic:
-    """Expansion of a_i = log p(z_i | theta, u_i)."""
-    return local_expander(model, batch, theta)(z)
+Expander = Callable[[Float[Array, "B M"]], Quadratic]  # z -> an expansion of each group around it
 
 
-def local_expander(
-    model: Model, batch: Batch, theta: Array
-) -> Callable[[Float[Array, "B M"]], Quadratic]:
-    """The function z -> `expand_local`, for several z at one theta."""
+def expand_local(model: Model, batch: Batch, theta: Array) -> Expander:
+    """Z -> expansion of a_i = log p(z_i | theta, u_i)."""
     if model.structure.prior is None:
         return lambda z: expand(lambda z: model.log_local(theta, z, batch), z)
     normal = model.structure.prior(theta, batch)
@@ -88,17 +84,8 @@ def local_expander(
     return closed_form
 
 
-def expand_likelihood(
-    model: Model, batch: Batch, theta: Array, z: Float[Array, "B M"]
-) -> Quadratic:
-    """Expansion of l_i: that of every row, summed over the group's rows in one scatter."""
-    return likelihood_expander(model, batch, theta)(z)
-
-
-def likelihood_expander(
-    model: Model, batch: Batch, theta: Array
-) -> Callable[[Float[Array, "B M"]], Quadratic]:
-    """The function z -> `expand_likelihood`, for several z at one theta."""
+def expand_likelihood(model: Model, batch: Batch, theta: Array) -> Expander:
+    """Z -> expansion of l_i: that of every row, summed over the group's rows in one scatter."""
     declared = model.structure.likelihood
     if declared is None:
         rows = lambda z: model.log_lik(theta, z, batch)
@@ -161,8 +148,8 @@ def newton(
     Newton steps. Stops when every group has converged.
     """
     places, M = begin.shape
-    expand_prior = local_expander(model, batch, theta)
-    expand_rows = likelihood_expander(model, batch, theta)
+    expand_prior = expand_local(model, batch, theta)
+    expand_rows = expand_likelihood(model, batch, theta)
 
     def body(c: _Walk) -> _Walk:
         there = c.z + c.move
@@ -209,18 +196,15 @@ def _damped_step(
     """(P + damping) ^-1 g and the squared Newton decrement; no step where P is not definite."""
     size = jnp.mean(jnp.abs(jnp.diagonal(here.curvature, axis1=-2, axis2=-1)), -1) + 1e-6
     eye = jnp.eye(here.slope.shape[-1], dtype=here.slope.dtype)
-    move = times_covariance(
-        inverse_factor(here.curvature + (damping * size)[:, None, None] * eye[None]), here.slope
-    )
+    damped = here.curvature + (damping * size)[:, None, None] * eye[None]
+    move = times_covariance(inverse_factor(damped), here.slope)
     decrement = jnp.sum(here.slope * move, -1)
     definite = jnp.all(jnp.isfinite(move), -1)
     # An indefinite step is recorded as one that fails, so that the next is damped more.
     return jnp.where(definite[:, None], move, jnp.nan), jnp.where(definite, decrement, jnp.inf)
 
 
-def safe_scale(
-    precision: Float[Array, "B M M"],
-) -> tuple[Float[Array, "B M M"], Bool[Array, " B"]]:
+def safe_scale(precision: Float[Array, "B M M"]) -> tuple[Float[Array, "B M M"], Bool[Array, " B"]]:
     """A scale for every group, damped where its precision is not positive definite."""
     B, M, _ = precision.shape
     size = jnp.mean(jnp.abs(jnp.diagonal(precision, axis1=-2, axis2=-1)), -1) + 1e-6

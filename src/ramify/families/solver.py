@@ -13,7 +13,6 @@ Exact when a_i is Gaussian in z and l_i quadratic. All derivatives come from the
 functions; nothing differentiates through steps 1 to 3.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -24,7 +23,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ramify.data.batch import Batch
 from ramify.data.host import rounded
-from ramify.families.conditional import Local
+from ramify.families.conditional import Conditional, Local
 from ramify.families.newton import (
     Quadratic,
     _where,
@@ -34,7 +33,7 @@ from ramify.families.newton import (
     safe_scale,
     times_covariance,
 )
-from ramify.models.densities import sum_rows
+from ramify.models.densities import log_joint
 from ramify.models.model import Model
 from ramify.models.traced import uses_theta
 from ramify.numerics.points import spread_points
@@ -87,9 +86,7 @@ class Solver(eqx.Module):
             begin = jnp.where(jnp.isnan(known), begin, known)
         return jax.lax.stop_gradient(self.solve(model, batch, centre, begin))
 
-    def conditional(
-        self, model: Model, batch: Batch, centre: Array, prepared: Site
-    ) -> Callable[[Float[Array, " D"]], Local]:
+    def conditional(self, model: Model, batch: Batch, centre: Array, prepared: Site) -> Conditional:
         """Recombines the sites for any theta."""
         del centre
         again = self.follows_theta(model, batch)
@@ -100,11 +97,7 @@ class Solver(eqx.Module):
         return self.uses_theta or uses_theta(model, batch)
 
     def solve(
-        self,
-        model: Model,
-        batch: Batch,
-        centre: Float[Array, " D"],
-        begin: Float[Array, "B M"],
+        self, model: Model, batch: Batch, centre: Float[Array, " D"], begin: Float[Array, "B M"]
     ) -> Site:
         """The site of every group at theta = centre; Newton starts at `begin`."""
         climb = newton(model, batch, centre, begin, self.max_steps)
@@ -119,7 +112,7 @@ class Solver(eqx.Module):
     def begin(self, model: Model, batch: Batch, centre: Array) -> Float[Array, "B M"]:
         """Where Newton starts: the prior's mode, or the network's guess where that is better."""
         zero = jnp.zeros((batch.index.shape[0], model.z.size))
-        prior = expand_local(model, batch, centre, zero)
+        prior = expand_local(model, batch, centre)(zero)
         scale, definite = safe_scale(prior.curvature)
         mode = zero + times_covariance(scale, prior.slope)
         better = model.log_local(centre, mode, batch) >= prior.value
@@ -128,7 +121,7 @@ class Solver(eqx.Module):
             return begin
         prepared = self.start.prepare(model, batch, centre)
         guess = self.start.conditional(model, batch, centre, prepared)(centre).mean
-        better = _objective(model, batch, centre, guess) > _objective(model, batch, centre, begin)
+        better = log_joint(model, batch, centre, guess) > log_joint(model, batch, centre, begin)
         return jnp.where(better[:, None], guess, begin)
 
 
@@ -157,9 +150,8 @@ def solver(
             f"solved() works with up to {MAX_DIM} local dimensions, since it needs an M x M curvature "
             f"of every row; this model has M = {M}. Use amortized() instead."
         )
-    return Solver(
-        jnp.asarray(spread_points(points, M)), start, rounds, 40, uses_theta(model, batch)
-    )
+    fixed = jnp.asarray(spread_points(points, M))
+    return Solver(fixed, start, rounds, 40, uses_theta(model, batch))
 
 
 def polish(model: Model, batch: Batch, theta: Array, site: Site, points: Array) -> Site:
@@ -192,9 +184,8 @@ def average_likelihood(
     model: Model, batch: Batch, theta: Array, anchor: Array, offsets: Float[Array, "Q B M"]
 ) -> Quadratic:
     """The likelihood's expansion averaged over points around the anchor."""
-    each = jax.lax.map(
-        lambda offset: expand_likelihood(model, batch, theta, anchor + offset), offsets
-    )
+    expand = expand_likelihood(model, batch, theta)
+    each = jax.lax.map(lambda offset: expand(anchor + offset), offsets)
     return jax.tree.map(lambda leaf: jnp.mean(leaf, 0), each)
 
 
@@ -212,7 +203,7 @@ def _combine(
     model: Model, batch: Batch, theta: Array, site: Site, likelihood: Quadratic
 ) -> tuple[Float[Array, "B M"], Float[Array, "B M M"]]:
     """Mean and scale of the site times p(z | theta), where that is a Gaussian."""
-    prior = expand_local(model, batch, theta, site.anchor)
+    prior = expand_local(model, batch, theta)(site.anchor)
     precision = likelihood.curvature + prior.curvature
     definite = jnp.all(jnp.isfinite(inverse_factor(jax.lax.stop_gradient(precision))), (-2, -1))
     fixed = jnp.eye(precision.shape[-1], dtype=precision.dtype)
@@ -221,15 +212,10 @@ def _combine(
     return site.anchor + times_covariance(scale, likelihood.slope + prior.slope), scale
 
 
-def _objective(model: Model, batch: Batch, theta: Array, z: Array) -> Float[Array, " B"]:
-    rows = model.log_lik(theta, batch.at_rows(z), batch)
-    return model.log_local(theta, z, batch) + sum_rows(rows, batch)
-
-
 def _bound(
     model: Model, batch: Batch, theta: Array, mean: Array, scale: Array, points: Array
 ) -> Float[Array, " B"]:
     """The local bound E_q[f - log q] on the fixed points, up to a constant."""
-    at = lambda p: _objective(model, batch, theta, mean + scale @ p)
+    at = lambda p: log_joint(model, batch, theta, mean + scale @ p)
     entropy = jnp.sum(jnp.log(jnp.diagonal(scale, axis1=-2, axis2=-1)), -1)
     return jnp.mean(jax.lax.map(at, points), 0) + entropy

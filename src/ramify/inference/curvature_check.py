@@ -17,30 +17,11 @@ from jaxtyping import Array, Float
 
 from ramify.data.batch import Batch
 from ramify.families.conditional import Local
-from ramify.families.newton import (
-    Quadratic,
-    expand_likelihood,
-    expand_local,
-    safe_scale,
-    times_covariance,
-)
+from ramify.families.newton import expand_likelihood, expand_local, safe_scale, times_covariance
 from ramify.models.model import Model
 
 POINTS = 64
 UNLIKE = 0.3  # relative disagreement that noise must not explain
-
-
-class Opinions(eqx.Module):
-    """Each group's expected slope and curvature, whitened: by differentiation and by Stein.
-
-    The curvature is its trace. The slopes are differences, Stein's minus ours, from two independent
-    sets of points, so that their product is free of noise on average.
-    """
-
-    curvature: Float[Array, " B"]
-    curvature_stein: Float[Array, " B"]
-    slope_stein: Float[Array, "2 B M"]
-    slope_gap: Float[Array, "2 B M"]
 
 
 # It runs once, on little data: compiling is what it costs.
@@ -49,32 +30,30 @@ _quickly: Any = partial(eqx.filter_jit, **_OPTIONS)
 
 
 @_quickly
-def opinions(model: Model, batch: Batch, theta: Float[Array, " D"]) -> Opinions:
-    """Each group's expected slope and curvature under p(z | theta), taken for a Gaussian.
+def opinions(model: Model, batch: Batch, theta: Float[Array, " D"]) -> tuple[Array, ...]:
+    """Each group's expected slope and curvature under p(z | theta), taken for a Gaussian, whitened.
 
-    Its mode is one Newton step from zero: exact where it is one.
+    The mode of p(z | theta) is one Newton step from zero: exact where it is a Gaussian.
+
+    Returns:
+        The trace of the curvature by differentiation and by Stein [B]; the slope by Stein, and what
+        it differs by from ours [2, B, M], from two independent sets of points, so that a product of
+        the two is free of noise on average.
     """
     zero = jnp.zeros((batch.index.shape[0], model.z.size))
-    prior = expand_local(model, batch, theta, zero)
+    prior = expand_local(model, batch, theta)(zero)
     scale = safe_scale(prior.curvature)[0]
     local = Local(zero + times_covariance(scale, prior.slope), scale)
     half = jax.random.normal(jax.random.key(0), (2, POINTS // 4, *local.mean.shape))
     noise = jnp.concatenate([half, -half], 1)
-
-    def one(e: Float[Array, "B M"]) -> Quadratic:
-        return expand_likelihood(model, batch, theta, local.draw(e)[0])
-
-    at = jax.lax.map(lambda es: jax.lax.map(one, es), noise)
+    expand = expand_likelihood(model, batch, theta)
+    at = jax.lax.map(lambda es: jax.lax.map(lambda e: expand(local.draw(e)[0]), es), noise)
     slope = jnp.einsum("bij,sqbi->sqbj", local.scale, at.slope)
     hessian = jnp.einsum("bij,sqbik,bkj->sqb", local.scale, at.curvature, local.scale)
     value = at.value - jnp.mean(at.value, (0, 1))
     stein = jnp.mean(noise * value[..., None], 1)
-    return Opinions(
-        jnp.mean(hessian, (0, 1)),
-        -jnp.mean(jnp.sum(noise * slope, -1), (0, 1)),
-        stein,
-        stein - jnp.mean(slope, 1),
-    )
+    curvature_stein = -jnp.mean(jnp.sum(noise * slope, -1), (0, 1))
+    return jnp.mean(hessian, (0, 1)), curvature_stein, stein, stein - jnp.mean(slope, 1)
 
 
 def missing_curvature(model: Model, batch: Batch, theta: Float[Array, " D"]) -> str | None:
@@ -82,10 +61,9 @@ def missing_curvature(model: Model, batch: Batch, theta: Float[Array, " D"]) -> 
     declared = model.structure.likelihood
     if declared is not None and declared.smooth:
         return None
-    said = opinions(model, batch, theta)
     real = np.asarray(batch.group_mask)
-    own, stein = (np.asarray(x, np.float64)[real] for x in (said.curvature, said.curvature_stein))
-    steps, gaps = (np.asarray(x, np.float64)[:, real] for x in (said.slope_stein, said.slope_gap))
+    said = (np.asarray(x, np.float64) for x in opinions(model, batch, theta))
+    own, stein, steps, gaps = (x[..., real, :] if x.ndim == 3 else x[real] for x in said)
     if not all(np.isfinite(x).all() for x in (own, stein, steps, gaps)):
         return None  # far-away points may overflow; the fit itself reports what is not finite
     if abs(stein.mean() - own.mean()) > 5 * _error(stein - own) + UNLIKE * abs(stein.mean()):

@@ -146,7 +146,7 @@ def weigh_block(
     fixed = None if solver.uses_theta else likelihood(jnp.zeros(model.theta.size))
     density = jax.vmap(lambda theta, z: model.log_local(theta, z, batch), (None, 0))
     return Weigh(
-        prior=lambda theta: expand_local(model, batch, theta, local.mean),
+        prior=lambda theta: expand_local(model, batch, theta)(local.mean),
         density=None if normal_prior(model, batch) else lambda theta: density(theta, z),
         likelihood=likelihood if fixed is None else lambda _: fixed,
         step=step,
@@ -163,7 +163,7 @@ def site_likelihood(
     It is the site's own or, where theta is in it, made `again` there at each theta.
     """
     if again:
-        return lambda theta: expand_likelihood(model, batch, theta, around)
+        return lambda theta: expand_likelihood(model, batch, theta)(around)
     # Filler groups have an expansion of minus infinity, whose gradient is no number.
     known = jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, 0), site.likelihood)
     moved = known.moved(around - site.anchor)

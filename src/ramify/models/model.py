@@ -206,10 +206,7 @@ def _check_names(theta: Mapping[str, Parameter], z: Mapping[str, Parameter]) -> 
 def _describe(space: Space) -> str:
     words = []
     for name, parameter in space.parameters.items():
-        kind = "" if parameter.constraint is constraints.real else f" {_kind(parameter)}"
-        words.append(f"{name} {list(parameter.shape)}{kind}")
+        kind = type(parameter.constraint).__name__.strip("_").lower()
+        real = parameter.constraint is constraints.real
+        words.append(f"{name} {list(parameter.shape)}" + ("" if real else f" {kind}"))
     return ", ".join(words)
-
-
-def _kind(parameter: Parameter) -> str:
-    return type(parameter.constraint).__name__.strip("_").lower()

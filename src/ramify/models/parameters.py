@@ -1,9 +1,4 @@
-"""Models: named, constrained parameters and three log densities, seen from inside as blocks.
-
-A user writes densities for *one* group and *one* row, on dictionaries of named and constrained
-values. Everything below the public face works on flat unconstrained vectors: theta [D] and
-z [B, M]. This file is where the two meet, and the only place that adds Jacobians.
-"""
+"""Named, constrained parameters, and the map between them and one flat unconstrained vector."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -119,13 +114,6 @@ class Space:
     def values(self, flat: Float[Array, " size"]) -> Named:
         """Named constrained values of a flat vector."""
         return {name: self._bijections[name](raw) for name, raw in self._raw(flat).items()}
-
-    def unconstrain(self, values: Mapping[str, Any]) -> Float[Array, " size"]:
-        """The flat vector of named constrained values, the inverse of `values`."""
-        parts = [
-            jnp.ravel(self._bijections[n]._inverse(jnp.asarray(values[n]))) for n in self.parameters
-        ]
-        return jnp.concatenate(parts)
 
     def coordinates(self) -> list[str]:
         """A name for each entry of the flat vector: `mu[0]`, `tau`, ..."""

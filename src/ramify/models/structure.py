@@ -33,13 +33,6 @@ class Normal(NamedTuple):
     mean: Float[Array, "*places M"]
     root: Float[Array, "*places_or_one M M"]
 
-    @classmethod
-    def from_scale(
-        cls, mean: Float[Array, "*places M"], scale: Float[Array, "*places_or_one M M"]
-    ) -> "Normal":
-        """N(mean, scale scale') for lower triangular scales: a factor of the covariance."""
-        return cls(mean, inverse_lower(scale))
-
     def log_density(self, z: Float[Array, "*places M"]) -> Float[Array, "*places"]:
         """Log density at one z of each place."""
         return self.log_height - 0.5 * jnp.sum(self.whitened(z) ** 2, -1)

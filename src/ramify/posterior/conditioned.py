@@ -4,17 +4,15 @@ Solving a block, or running a network over it, is a program of its own, compiled
 predictions, metrics and diagnoses are small programs over what it returns.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
-from jaxtyping import Array
 
 from ramify.data.batch import Batch
 from ramify.families.branched import Branched
 from ramify.families.build import Family
-from ramify.families.conditional import Local
+from ramify.families.conditional import Conditional
 from ramify.families.solver import Site, Solver
 from ramify.models.model import Model
 
@@ -32,7 +30,7 @@ class Conditioned(eqx.Module):
     batch: Batch
     prepared: Any
 
-    def conditional(self, model: Model) -> Callable[[Array], Local]:
+    def conditional(self, model: Model) -> Conditional:
         """Theta -> q(z_i | theta) of the block's groups."""
         assert isinstance(self.family, Branched)
         return self.family.conditional(model, self.batch, self.prepared)

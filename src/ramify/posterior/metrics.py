@@ -256,9 +256,7 @@ def _test_values(
     return jax.vmap(one)(jnp.asarray(chunk.theta), z)
 
 
-def _log_means(
-    values: Float[np.ndarray, "S n"],
-) -> tuple[float, Float64[np.ndarray, " S"]]:
+def _log_means(values: Float[np.ndarray, "S n"]) -> tuple[float, Float64[np.ndarray, " S"]]:
     """Sum over columns of their log means over draws, and each draw's pull on that sum."""
     top = values.max(0)
     weight = np.exp(values - np.where(np.isfinite(top), top, 0.0), dtype=np.float64)

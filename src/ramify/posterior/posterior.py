@@ -253,11 +253,7 @@ class Posterior(Fitted):
 
     @computing
     def elbo(
-        self,
-        groups: Groups | None = None,
-        draws: int = 1000,
-        local_draws: int = 1,
-        seed: int = 0,
+        self, groups: Groups | None = None, draws: int = 1000, local_draws: int = 1, seed: int = 0
     ) -> Estimate:
         """The paper's train ELBO: E_q[log p(y, z, theta) - log q(z, theta)], in nats.
 
@@ -336,12 +332,7 @@ class Posterior(Fitted):
 
     @computing
     def to_arviz(
-        self,
-        groups: Groups | None = None,
-        draws: int = 1000,
-        seed: int = 0,
-        *,
-        rows: bool = True,
+        self, groups: Groups | None = None, draws: int = 1000, seed: int = 0, *, rows: bool = True
     ) -> Any:
         """Draws and data as an ArviZ DataTree, for its summaries, plots and loo (needs arviz-base).
 

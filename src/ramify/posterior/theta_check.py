@@ -1,6 +1,5 @@
 """Importance weights of theta, with every group's z integrated out: how good q(theta) is."""
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import equinox as eqx
@@ -14,7 +13,7 @@ from ramify.data.groups import Groups
 from ramify.data.host import ranges
 from ramify.families.branched import Branched
 from ramify.families.build import Family
-from ramify.families.conditional import Local
+from ramify.families.conditional import Conditional, Local
 from ramify.families.newton import expand_local
 from ramify.families.solver import Site, recombine
 from ramify.inference.local_integral import (
@@ -129,7 +128,7 @@ def _with_control(
     if site is None:
         none = jnp.zeros(log_weight.shape[1])
         return Parts(log_weight, jnp.zeros_like(log_weight), none), none > 0
-    prior = expand_local(model, batch, theta, mean)
+    prior = expand_local(model, batch, theta)(mean)
     gaussian = prior + site_likelihood(model, batch, site, mean, again)(theta)
     definite = site.converged & batch.group_mask
     volume = log_integral(gaussian, definite)
@@ -138,9 +137,7 @@ def _with_control(
     return parts, definite & jnp.isfinite(volume)
 
 
-def again_at_theta(
-    known: Conditioned, model: Model, lean: bool
-) -> Callable[[Float[Array, " D"]], Local]:
+def again_at_theta(known: Conditioned, model: Model, lean: bool) -> Conditional:
     """Theta -> the block's conditional, solved again at each theta if its likelihood involves theta.
 
     So it is in the fit: z may be many of its sds away there. `lean` leaves that out, which any
