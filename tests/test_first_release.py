@@ -1,8 +1,9 @@
 """Fits that the first release saved are loaded, and answer what they answered then.
 
 `tests/saved/make.py` made them. All arithmetic after loading is a function of the folder and a seed, so
-that only rounding may differ, by about 1e-6 of each number: a thousandth of an answer's sd is far above
-that, and far below anything that a user would see.
+only rounding may differ. Which of several weighted draws is taken, and which whole number is drawn, can
+turn on the last bit: one of a thousand draws that turns moves a mean by about a thousandth of its sd. A
+hundredth of an sd allows for a few of them, and is a third of the Monte Carlo error of these answers.
 """
 
 import json
@@ -16,7 +17,8 @@ import saved_models
 
 SAVED = Path(__file__).parent / "saved"
 EXPECTED = json.loads((SAVED / "expected.json").read_text())
-TOLERANCE = 1e-3  # of an answer's sd
+TOLERANCE = 1e-2  # of an answer's sd, for its mean and sd
+BETWEEN_DRAWS = 5e-2  # for quantiles, which move from one draw to the next
 FLOAT32 = 1e-5  # of a number: sums in float32, and constants whose sd is zero
 
 
@@ -35,7 +37,8 @@ def check(now, then):
     assert now.keys() == then.keys()
     for name, value in then.items():
         relative = {"ess": 1e-3 * np.abs(value), "k_hat": 1e-2}
-        scale = relative.get(name, TOLERANCE * np.abs(then["sd"]))
+        share = BETWEEN_DRAWS if name.startswith("q") else TOLERANCE
+        scale = relative.get(name, share * np.abs(then["sd"]))
         apart = np.abs(np.asarray(now[name], np.float64) - value)
         assert np.all(apart <= scale + FLOAT32 * np.abs(value)), (name, apart / then["sd"])
 

@@ -29,7 +29,7 @@ from ramify.numerics.psis import effective_draws as effective_draws
 from ramify.numerics.psis import k_hat as k_hat
 from ramify.numerics.triangular import FREEDOM
 from ramify.posterior.conditioned import Conditioned, condition
-from ramify.posterior.draws import Chunk, Draws, draw_theta, generator
+from ramify.posterior.draws import Chunk, Draws, draw_theta
 from ramify.posterior.posterior import Posterior
 from ramify.posterior.prediction import labelled
 from ramify.posterior.theta_check import affordable, again_at_theta, theta_log_weights
@@ -210,7 +210,7 @@ def _proposal(
     if weighted is None:
         covariance = np.asarray(posterior.family.theta.covariance, np.float64)
         return drawn, np.sqrt(np.diagonal(covariance))
-    D, rng = len(weighted.mean), generator(key)
+    D, rng = len(weighted.mean), np.random.default_rng(np.asarray(jax.random.key_data(key)))
     factor = np.linalg.cholesky(weighted.covariance * (FREEDOM - 2) / FREEDOM)
     points = rng.normal(size=(S, D)) / np.sqrt(rng.chisquare(FREEDOM, (S, 1)) / FREEDOM)
     log_q = -0.5 * (FREEDOM + D) * np.log1p(np.sum(points**2, 1) / FREEDOM)  # less a constant

@@ -42,10 +42,10 @@ class WeightedTheta(eqx.Module):
         apart = np.asarray(self.points, np.float64) - self.mean
         return (self.weight[:, None] * apart).T @ apart
 
-    def draw(self, rng: np.random.Generator, draws: int) -> Float[np.ndarray, "S D"]:
-        """Points chosen by weight; the first of them are the same for every number of draws."""
-        share = np.cumsum(self.weight)
-        place = np.searchsorted(share, rng.random(draws) * share[-1], side="right")
+    def at_levels(self, levels: Float[np.ndarray, " S"]) -> Float[np.ndarray, "S D"]:
+        """The points at these levels, between 0 and 1, of the cumulative weights."""
+        share = np.cumsum(self.weight).astype(levels.dtype)
+        place = np.searchsorted(share, levels)
         return np.asarray(self.points)[np.minimum(place, len(share) - 1)]
 
 

@@ -22,7 +22,7 @@ from ramify.families.solver import Solver
 from ramify.models.adapter import Adapter
 from ramify.models.densities import log_joint
 from ramify.models.model import Model
-from ramify.numerics.chunks import put_together
+from ramify.numerics.chunks import in_chunks, put_together
 from ramify.numerics.memory import chunk_size
 from ramify.numerics.points import group_noise
 from ramify.numerics.triangular import FREEDOM
@@ -40,6 +40,7 @@ class Draws(NamedTuple):
     log_q: Float[np.ndarray, " S"]
     key: PRNGKeyArray
     numbers: Int[np.ndarray, " S"]
+    joint: bool = False
 
     def chunks(self, size: int) -> Iterator["Chunk"]:
         """All draws, `size` at a time; the last chunk is filled up with copies."""
@@ -47,7 +48,7 @@ class Draws(NamedTuple):
             own = slice(start, start + size)
             theta, numbers = self.theta[own], self.numbers[own]
             filled = np.resize(theta, (size, theta.shape[1])), np.resize(numbers, size)
-            yield Chunk(self.key, filled[1], filled[0])
+            yield Chunk(self.key, filled[1], filled[0], self.joint)
 
 
 class Chunk(NamedTuple):
@@ -56,11 +57,12 @@ class Chunk(NamedTuple):
     key: PRNGKeyArray
     numbers: Int[Array, " C"] | Int[np.ndarray, " C"]
     theta: Float[Array, "C D"] | Float[np.ndarray, "C D"]
+    joint: bool
 
-    def keys(self, joint: bool = False) -> Key[Array, " C"]:
+    def keys(self) -> Key[Array, " C"]:
         """A key for each draw. A joint family draws theta again with it, others z alone."""
         own = lambda number: jax.random.fold_in(self.key, number)
-        if joint:
+        if self.joint:
             return jax.vmap(own)(self.numbers)
         return jax.vmap(lambda number: jax.random.split(own(number))[1])(self.numbers)
 
@@ -73,7 +75,8 @@ def posterior_theta(key: PRNGKeyArray, family: Family, model: Model, draws: int)
     found = draw_theta(key, family, model, draws)
     if isinstance(family, Joint) or family.weighted is None:
         return found
-    theta = family.weighted.draw(generator(key), draws).astype(found.theta.dtype)
+    level = in_chunks(lambda numbers: _levels(key, numbers), found.numbers)
+    theta = family.weighted.at_levels(level).astype(found.theta.dtype)
     return found._replace(theta=theta, log_q=np.full(draws, np.nan))
 
 
@@ -87,21 +90,29 @@ def draw_theta(key: PRNGKeyArray, family: Family, model: Model, draws: int) -> D
     mean = np.asarray(family.theta.mean, np.float64)
     scale = np.asarray(family.theta.scale, np.float64)
     scale = np.diag(scale) if scale.ndim == 1 else scale
-    noise = generator(key).standard_normal((draws, len(mean)))
+    noise = in_chunks(lambda numbers: _noise(key, numbers, len(mean)), numbers).astype(np.float64)
     constant = 0.5 * len(mean) * np.log(2 * np.pi) + np.log(np.diag(scale)).sum()
     theta = (mean + noise @ scale.T).astype(family.theta.mean.dtype)
     return Draws(theta, -0.5 * np.sum(noise**2, 1) - constant, key, numbers)
 
 
-def generator(key: PRNGKeyArray) -> np.random.Generator:
-    """NumPy's randomness for a key: theta is D numbers, too few to compile anything for."""
-    return np.random.default_rng(np.asarray(jax.random.key_data(key)))
+@eqx.filter_jit
+def _noise(key: PRNGKeyArray, numbers: Int[Array, " C"], dim: int) -> Float[Array, "C dim"]:
+    """Standard normals for each draw of theta."""
+    own = lambda number: jax.random.split(jax.random.fold_in(key, number))[0]
+    return jax.vmap(lambda number: jax.random.normal(own(number), (dim,)))(numbers)
+
+
+@eqx.filter_jit
+def _levels(key: PRNGKeyArray, numbers: Int[Array, " C"]) -> Float[Array, " C"]:
+    """A uniform number for each draw."""
+    return jax.vmap(lambda number: jax.random.uniform(jax.random.fold_in(key, number)))(numbers)
 
 
 def _draw_joint(key: PRNGKeyArray, family: Joint, model: Model, numbers: np.ndarray) -> Draws:
     size = chunk_size(len(numbers), 4 * (family.D + family.N * family.M))
     empty = np.zeros((len(numbers), family.D), family.theta.mean.dtype)
-    draws = Draws(empty, np.zeros(len(numbers)), key, numbers)
+    draws = Draws(empty, np.zeros(len(numbers)), key, numbers, joint=True)
     found = [_joint_chunk(chunk, family, model) for chunk in draws.chunks(size)]
     theta, log_q = put_together(found, len(numbers))
     return draws._replace(theta=theta, log_q=log_q.astype(np.float64))
@@ -109,7 +120,7 @@ def _draw_joint(key: PRNGKeyArray, family: Joint, model: Model, numbers: np.ndar
 
 @eqx.filter_jit
 def _joint_chunk(chunk: Chunk, family: Joint, model: Model) -> tuple[Array, Array]:
-    drawn = jax.vmap(lambda key: family.draw(key, model, everyone(family)))(chunk.keys(joint=True))
+    drawn = jax.vmap(lambda key: family.draw(key, model, everyone(family)))(chunk.keys())
     return drawn.theta, drawn.log_q_theta
 
 
@@ -141,7 +152,7 @@ def draw_locals(
     """Z of the block's groups for each draw of theta, and log q(z | theta)."""
     family, batch = known.family, known.batch
     if isinstance(family, Joint):
-        z = jax.vmap(lambda key: family.draw(key, model, everyone(family)).z)(chunk.keys(True))
+        z = jax.vmap(lambda key: family.draw(key, model, everyone(family)).z)(chunk.keys())
         return z[:, batch.index], jnp.zeros((len(z), len(batch.index)))
     conditional = known.conditional(model)
 
