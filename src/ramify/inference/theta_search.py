@@ -266,11 +266,8 @@ def _newton(s: Search, F: Marginal) -> Search:
 
 def _next_round(s: Search, F: Marginal) -> Search:
     """Measures the curvature again if it changed much, and the mode may have moved."""
-    return (
-        _settle(s, F)
-        if s.steady or s.rounds == budgets.MOST_ROUNDS
-        else s._replace(phase="laplace")
-    )
+    over = s.steady or s.rounds == budgets.MOST_ROUNDS
+    return _settle(s, F) if over else s._replace(phase="laplace")
 
 
 def _settle(s: Search, F: Marginal) -> Search:

@@ -4,17 +4,23 @@ Solving a block, or running a network over it, is a program of its own, compiled
 predictions, metrics and diagnoses are small programs over what it returns.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
+import numpy as np
+from jaxtyping import Int
 
 from ramify.data.batch import Batch
+from ramify.data.host import ranges
 from ramify.families.branched import Branched
 from ramify.families.build import Family
 from ramify.families.conditional import Conditional
 from ramify.families.solver import Site, Solver
 from ramify.models.model import Model
+from ramify.numerics.budgets import RESULT_ROWS
+from ramify.posterior.matching import Part
 
 
 class Conditioned(eqx.Module):
@@ -61,3 +67,17 @@ def condition(family: Family, model: Model, batch: Batch) -> Conditioned:
 @eqx.filter_jit
 def _prepare(family: Branched, model: Model, batch: Batch) -> Any:
     return family.prepare(model, batch)
+
+
+def blocks_of(
+    parts: Iterable[Part], model: Model, *, rows: int = RESULT_ROWS, places: int = RESULT_ROWS
+) -> Iterator[tuple[Conditioned, Batch, Int[np.ndarray, " rows"]]]:
+    """Yields blocks of the parts: conditioned on their rows, with the rows to predict.
+
+    Last come the positions of the latter in the result; rows of the batch beyond them are filler.
+    """
+    for part in parts:
+        for block in ranges(part.given, part.at, rows=rows, places=places):
+            given, at = block.batches
+            own = part.at._rows_of(np.arange(block.start, block.stop))
+            yield condition(part.family, model, given), at, part.at.row_order[own]

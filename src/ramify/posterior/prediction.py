@@ -14,13 +14,12 @@ from jaxtyping import Array, PRNGKeyArray, Shaped
 
 from ramify.data.batch import Batch, example
 from ramify.data.groups import Groups
-from ramify.data.host import ranges
 from ramify.data.tables import append_columns, column_names, n_rows
 from ramify.families.build import Family
 from ramify.models.adapter import Adapter
 from ramify.numerics import budgets
 from ramify.numerics.memory import check_memory
-from ramify.posterior.conditioned import condition
+from ramify.posterior.conditioned import blocks_of
 from ramify.posterior.draws import Chunk, map_draws, posterior_theta
 from ramify.posterior.matching import DataSchema, Part, check_columns
 
@@ -155,14 +154,10 @@ def outcomes(task: Task) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     size = max(int(np.prod(task.outcome.shape)), 1)
     numbers, most = budgets.PREDICTED_NUMBERS // task.draws, budgets.RESULT_ROWS
     rows, places = (int(np.clip(numbers // each, 1, most)) for each in (size, model.z.size))
-    for part in task.parts:
-        for block in ranges(part.given, part.at, rows=rows, places=places):
-            given, at = condition(part.family, model, block.batches[0]), block.batches[1]
-            use = lambda chunk, z, _: _simulate(task.adapter, chunk, z, at, task.kind)  # noqa: B023
-            out = map_draws(use, given, model, theta, task.local_draws, at)
-            first = int(part.at.starts[block.start])
-            count = int(part.at.sizes[block.start : block.stop].sum())
-            yield part.at.row_order[first : first + count], out[:, :count]
+    for given, at, places_of_rows in blocks_of(task.parts, model, rows=rows, places=places):
+        use = lambda chunk, z, _: _simulate(task.adapter, chunk, z, at, task.kind)  # noqa: B023
+        out = map_draws(use, given, model, theta, task.local_draws, at)
+        yield places_of_rows, out[:, : len(places_of_rows)]
 
 
 @eqx.filter_jit
