@@ -30,26 +30,20 @@ class Batch(NamedTuple):
     Rows of a group are contiguous. Filler rows copy a real row and filler groups copy a
     real group, never zeros: a density is finite there, so masking after the fact is safe
     for gradients as well.
-
-    Attributes:
-        rows: row columns, each [R, ...].
-        group: group columns u_i, each [B, ...].
-        segment: place in the block (0..B-1) of the group each row belongs to; never decreases.
-        index: number of the group at each place: its row in a table, and its noise.
-        count: rows of the group at each place, n_i; 0 for filler.
-        row_mask: which rows are real.
-        group_mask: which places are real.
-        scale: what makes the sum of the block's local terms unbiased for the sum over all
-            groups: J for one of J blocks, N/|B| for a uniform minibatch, 1 for everything.
     """
 
-    rows: dict[str, Array]
-    group: dict[str, Array]
+    rows: dict[str, Array]  # row columns, each [R, ...]
+    group: dict[str, Array]  # group columns u_i, each [B, ...]
+    # Place in the block (0..B-1) of the group each row belongs to; never decreases.
     segment: Int[Array, " R"]
+    # Number of the group at each place: its row in a table, and its noise.
     index: Int[Array, " B"]  # pyright: ignore[reportIncompatibleMethodOverride]
+    # Rows of the group at each place, n_i; 0 for filler.
     count: Int[Array, " B"]  # pyright: ignore[reportIncompatibleMethodOverride]
-    row_mask: Bool[Array, " R"]
-    group_mask: Bool[Array, " B"]
+    row_mask: Bool[Array, " R"]  # which rows are real
+    group_mask: Bool[Array, " B"]  # which places are real
+    # What makes the sum of the block's local terms unbiased for the sum over all groups: J
+    # for one of J blocks, N/|B| for a uniform minibatch, 1 for everything.
     scale: Float[Array, ""]
 
     def at_rows(self, values: Shaped[Array, "B *rest"]) -> Shaped[Array, "R *rest"]:

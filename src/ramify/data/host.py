@@ -19,17 +19,11 @@ from ramify.numerics import budgets
 
 
 class HostBlocks(NamedTuple):
-    """A block source whose columns are in host memory: a block is packed when it is asked for.
+    """A block source whose columns are in host memory: a block is packed when it is asked for."""
 
-    Attributes:
-        groups: the data.
-        members: positions of the groups of each block, -1 in filler places.
-        rows: R, rows of a block.
-    """
-
-    groups: Groups
-    members: Int[np.ndarray, "J B"]
-    rows: int
+    groups: Groups  # the data
+    members: Int[np.ndarray, "J B"]  # positions of the groups of each block, -1 in filler places
+    rows: int  # R, rows of a block
 
     def __len__(self) -> int:
         """J, the number of blocks."""

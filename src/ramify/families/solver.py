@@ -59,23 +59,18 @@ class Site(NamedTuple):
 
 
 class Solver(eqx.Module):
-    """Supplies q(z_i | theta) by solving for it.
+    """Supplies q(z_i | theta) by solving for it."""
 
-    Attributes:
-        points: standard normal points of the variational Newton rounds; the same for every group
-            and call, and never those that evaluate the bound, else q is not one distribution.
-        start: a supplier to begin from (an amortized network), or None.
-        rounds: rounds of variational Newton; 0 gives Laplace's approximation.
-        max_steps: Newton's budget.
-        uses_theta: whether the likelihood of the fit involves theta, so that sites depend on it.
-        modes: of the groups of the fit, by number, NaN where unknown; None before a fit.
-    """
-
+    # Standard normal points of the variational Newton rounds; the same for every group and
+    # call, and never those that evaluate the bound, else q is not one distribution.
     points: Float[Array, "Q M"]
-    start: Any
+    start: Any  # a supplier to begin from (an amortized network), or None
+    # Rounds of variational Newton; 0 gives Laplace's approximation.
     rounds: int = eqx.field(static=True)
-    max_steps: int = eqx.field(static=True)
+    max_steps: int = eqx.field(static=True)  # Newton's budget
+    # Whether the likelihood of the fit involves theta, so that sites depend on it.
     uses_theta: bool = eqx.field(static=True)
+    # Of the groups of the fit, by number, NaN where unknown; None before a fit.
     modes: Float[Array, "N M"] | None = None
 
     def prepare(self, model: Model, batch: Batch, centre: Float[Array, " D"]) -> Site:

@@ -24,17 +24,11 @@ from ramify.posterior.matching import Part
 
 
 class Conditioned(eqx.Module):
-    """A family, a block, and what the family's supplier worked out for it.
+    """A family, a block, and what the family's supplier worked out for it."""
 
-    Attributes:
-        family: the family, without the modes of the fit.
-        batch: the block.
-        prepared: a solver's sites, or the parameters of each group; None for a joint family.
-    """
-
-    family: Family
-    batch: Batch
-    prepared: Any
+    family: Family  # the family, without the modes of the fit
+    batch: Batch  # the block
+    prepared: Any  # a solver's sites, or the parameters of each group; None for a joint family
 
     def conditional(self, model: Model) -> Conditional:
         """Theta -> q(z_i | theta) of the block's groups."""
