@@ -234,8 +234,5 @@ def _table(columns: dict[str, np.ndarray]) -> list[str]:
     show = lambda x: f"{x:.2f}" if isinstance(x, float) else str(x)
     cells = [[name, *map(show, column.tolist())] for name, column in columns.items()]
     wide = [max(map(len, column)) for column in cells]
-    rows = zip(*cells, strict=True)
-    return [
-        "  " + "  ".join(c.rjust(w) for c, w in zip(row, wide, strict=True)).rstrip()
-        for row in rows
-    ]
+    line = lambda row: "  ".join(c.rjust(w) for c, w in zip(row, wide, strict=True)).rstrip()
+    return [f"  {line(row)}" for row in zip(*cells, strict=True)]

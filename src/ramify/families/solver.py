@@ -159,10 +159,8 @@ def polish(model: Model, batch: Batch, theta: Array, site: Site, points: Array) 
     averaged = average_likelihood(model, batch, theta, mean, offsets)
     new = site._replace(anchor=mean, offsets=offsets, likelihood=averaged)
     new_mean, new_scale = _combine(model, batch, theta, new, averaged)
-    before, after = jax.lax.map(
-        lambda q: _bound(model, batch, theta, q[0], q[1], points),
-        (jnp.stack([mean, new_mean]), jnp.stack([scale, new_scale])),
-    )
+    both = jnp.stack([mean, new_mean]), jnp.stack([scale, new_scale])
+    before, after = jax.lax.map(lambda q: _bound(model, batch, theta, q[0], q[1], points), both)
     better = after >= before
     choose = lambda n, o: _where(better, n, o)
     return Site(

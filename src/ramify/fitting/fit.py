@@ -118,9 +118,8 @@ def _missing_curvature(model: Model, groups: Groups, family: Branched) -> str | 
     """Why solved() can't be used with this likelihood, judged on a few hundred groups."""
     some = np.random.default_rng(0).permutation(len(groups))[: budgets.CHECKED_GROUPS]
     sizes = groups.sizes[some]
-    few = groups.subset(
-        positions=np.sort(some[np.cumsum(sizes) <= max(budgets.CHECKED_ROWS, sizes[0])])
-    )
+    within = np.cumsum(sizes) <= max(budgets.CHECKED_ROWS, sizes[0])
+    few = groups.subset(positions=np.sort(some[within]))
     batch = pack(few, np.arange(len(few)), max(few.n_rows, 1))
     return missing_curvature(model, batch, family.theta.mean)
 

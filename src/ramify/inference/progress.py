@@ -62,9 +62,8 @@ class Budget:
 
     def spent(self) -> bool:
         """Whether no further step may be taken."""
-        return self.bar.out_of_time() or (
-            self.max_steps is not None and self.steps >= self.max_steps
-        )
+        last = self.max_steps is not None and self.steps >= self.max_steps
+        return last or self.bar.out_of_time()
 
 
 def _bar() -> Any:

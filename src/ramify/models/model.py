@@ -162,9 +162,8 @@ class Model:
         """Raises if a function of the user's does not return what it should, or refuses the columns."""
         theta = jax.eval_shape(lambda: self.theta.values(jnp.zeros(self.theta.size)))
         z = jax.eval_shape(lambda: self.z.values(jnp.zeros(self.z.size)))
-        first = lambda columns: {
-            n: jax.ShapeDtypeStruct(c.shape[1:], c.dtype) for n, c in columns.items()
-        }
+        one = lambda column: jax.ShapeDtypeStruct(column.shape[1:], column.dtype)
+        first = lambda columns: {name: one(column) for name, column in columns.items()}
         group = first(batch.group)
         row = first(batch.rows) | group
         check_scalar("log_prior(theta)", self._log_prior, theta)

@@ -74,9 +74,8 @@ class Fitted:
         groups = self._default(groups)
         if needs_rows:
             return matching.matched(self._schema, self.family, groups)
-        return matching.without_rows(
-            self._schema, matching.numbered(self._schema, self.family, groups), columns=False
-        )
+        groups = matching.numbered(self._schema, self.family, groups)
+        return matching.without_rows(self._schema, groups, columns=False)
 
     def _for_metrics(self, groups: Groups | None) -> Groups:
         groups = matching.matched(self._schema, self.family, self._default(groups))

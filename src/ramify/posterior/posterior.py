@@ -132,11 +132,8 @@ class Posterior(Fitted):
         for block in ranges(groups, places=min(places, budgets.RESULT_ROWS)):
             known = see_block(self.family, self.model, block.batches[0])
             z = draw_block(known, self.adapter, theta, K)
-            real = slice(0, block.stop - block.start)
-            yield (
-                groups.labels[block.start : block.stop],
-                {name: np.asarray(value)[:, real] for name, value in z.items()},
-            )
+            labels = groups.labels[block.start : block.stop]
+            yield labels, {name: value[:, : len(labels)] for name, value in z.items()}
 
     @computing
     def predict(

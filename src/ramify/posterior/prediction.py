@@ -178,12 +178,10 @@ def summarise(
     """Mean, sd and quantiles over draws; those of counts and classes are values they can take."""
     method = "linear" if values.dtype.kind == "f" else "inverted_cdf"
     numbers = values if values.dtype.kind == "f" else values.astype(np.float32)
-    table = {
-        "mean": numbers.mean(0, dtype=np.float64).astype(np.float32),
-        "sd": numbers.std(0, dtype=np.float64).astype(np.float32),
-    }
+    mean, sd = numbers.mean(0, dtype=np.float64), numbers.std(0, dtype=np.float64)
     levels = np.quantile(numbers, np.asarray(quantiles, np.float64), axis=0, method=method)
-    return table | dict(zip(quantile_names(quantiles), levels.astype(np.float32), strict=True))
+    columns = (column.astype(np.float32) for column in (mean, sd, *levels))
+    return dict(zip(summary_names(quantiles), columns, strict=True))
 
 
 def quantile_names(quantiles: Sequence[float]) -> list[str]:
