@@ -26,7 +26,6 @@ class HostBlocks(NamedTuple):
     rows: int  # R, rows of a block
 
     def __len__(self) -> int:
-        """J, the number of blocks."""
         return len(self.members)
 
     @property
@@ -54,7 +53,6 @@ class KeptBlocks(NamedTuple):
         return KeptBlocks(batches, source.sizes, source.members, source.rows)
 
     def __len__(self) -> int:
-        """J, the number of blocks."""
         return len(self.members)
 
     def block(self, number: int) -> Batch:
@@ -76,11 +74,8 @@ def ranges(
 ) -> Iterator[Range]:
     """Yields all groups in their order, in blocks of about `rows` rows and at most `places` groups.
 
-    Args:
-        data: data sets with the same groups in the same order. Each block holds the same groups of
-            all of them at the same places.
-        rows: rows of each data set wanted in a block; the largest group may need more.
-        places: most groups in a block.
+    The data sets have the same groups in the same order, and each block holds the same groups of all
+    of them at the same places. The largest group may need more rows.
     """
     sizes = np.max([groups.sizes for groups in data], axis=0)
     members = sequential(sizes, max(rows, int(sizes.max(initial=1))), min(places, len(sizes)))

@@ -64,7 +64,6 @@ class ResidentBlocks(NamedTuple):
     rows: int
 
     def __len__(self) -> int:
-        """J, the number of blocks."""
         return len(self.members)
 
     def block(self, number: int) -> Batch:
@@ -81,12 +80,8 @@ def cut(
     decreases. Filler places copy the group at place 0, with a count of 0. A block without rows
     consists of copies of the data's first row at place 0, all masked.
 
-    Args:
-        data: the whole data set.
-        members: positions of the groups in the block, the first of them real; -1 in filler
-            places, which all come last.
-        scale: what `Batch.scale` is to be.
-        R: rows of the block, static: at least the members' rows together, or some get lost.
+    The first member is real, and filler places (-1) come last. R is static, and at least the
+    members' rows together, or some get lost.
 
     Example:
         >>> groups = Groups.from_table({"g": [1, 1, 2], "y": [3.0, 4.0, 5.0]}, by="g", rows="y")

@@ -86,7 +86,6 @@ class Diagnosis:
         return {name: column[order] for name, column in table.items()}
 
     def __repr__(self) -> str:
-        """The verdict, the reasons, and the five worst groups."""
         lines = [f"Verdict: {self.verdict}", *(f"  - {reason}" for reason in self.reasons)]
         if len(self.labels):
             lines += ["Worst groups:", *_table(self.worst(5))]

@@ -24,6 +24,7 @@ from ramify.models.model import Model
 from ramify.models.structure_check import check_structure
 from ramify.numerics import budgets
 from ramify.numerics.precision import computing
+from ramify.posterior.matching import check_together
 from ramify.posterior.posterior import Posterior
 
 
@@ -130,8 +131,4 @@ def _check_family(family: Family, model: Model, groups: Groups) -> None:
             f"This family was built for {family.N} groups; got data with {len(groups)}. "
             "Build the family from the data that it is fitted to."
         )
-    if family.theta.dim != model.theta.size:
-        raise ValueError(
-            f"This family was built for a theta of {family.theta.dim} dimensions; the model's has "
-            f"{model.theta.size}. Build the family from the model that it is fitted to."
-        )
+    check_together(model, family, len(groups))

@@ -20,7 +20,6 @@ class Progress:
         self._start, self._bar, self._task = time.perf_counter(), None, None
 
     def __enter__(self) -> "Progress":
-        """Starts the bar, if any."""
         if self._show:
             self._bar = _bar()
             self._task = self._bar.add_task("fit", total=None, note="compiling")
@@ -28,7 +27,6 @@ class Progress:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Stops the bar, if any."""
         if self._bar is not None:
             self._bar.stop()
 

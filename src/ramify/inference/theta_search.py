@@ -82,7 +82,6 @@ class NotFinite(Exception):
     """F is not finite at the starting point; `block` is the first block where it is not."""
 
     def __init__(self, block: int):
-        """Keeps the block for whoever can name the group."""
         super().__init__(block)
         self.block = block
 

@@ -65,11 +65,9 @@ class Adapter:
         self.model = model
 
     def __eq__(self, other: object) -> bool:
-        """Whether both are of the same kind and their models are equal."""
         return type(self) is type(other) and self.model == other.model  # pyright: ignore
 
     def __hash__(self) -> int:
-        """Of what `__eq__` compares."""
         return hash((type(self), self.model))
 
     # Reading tables.

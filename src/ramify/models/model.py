@@ -87,7 +87,6 @@ class Model:
         simulate: Callable[[PRNGKeyArray, Named, Named, Named], Array] | None = None,
         structure: Structure | None = None,
     ):
-        """Stores the densities; they are checked against data by `check`."""
         _check_names(theta, z)
         self.theta, self.z = Space(theta), Space(z)
         self._log_prior, self._log_local, self._log_lik = log_prior, log_local, log_lik
@@ -96,7 +95,6 @@ class Model:
             self.structure = structure.on_blocks(self.theta)
 
     def __repr__(self) -> str:
-        """The parameters with their shapes and supports."""
         return f"{type(self).__name__}(theta: {_describe(self.theta)}; z: {_describe(self.z)})"
 
     @property

@@ -87,7 +87,6 @@ class Space:
     """
 
     def __init__(self, parameters: Mapping[str, Parameter]):
-        """Lays the parameters out one after the other, in the order given."""
         self.parameters = dict(parameters)
         self._bijections = {n: biject_to(p.constraint) for n, p in self.parameters.items()}
         self._shapes = {n: p.unconstrained_shape for n, p in self.parameters.items()}

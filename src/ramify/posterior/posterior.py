@@ -51,7 +51,6 @@ class Posterior(Fitted):
     """
 
     def __repr__(self) -> str:
-        """What was fitted and how, and warnings, in words."""
         D, M, N = self.model.theta.size, self.model.z.size, len(self.labels)
         sizes = f"N = {N:,} groups, D = {D}, M = {M}, K = {self.local_draws}"
         covariance = f'"{covariance_of(self.family)}"' if covariance_of(self.family) else ""
