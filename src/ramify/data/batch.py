@@ -30,39 +30,27 @@ class Batch(NamedTuple):
     Rows of a group are contiguous. Filler rows copy a real row and filler groups copy a
     real group, never zeros: a density is finite there, so masking after the fact is safe
     for gradients as well.
-
-    Attributes:
-        rows: row columns, each [R, ...].
-        group: group columns u_i, each [B, ...].
-        segment: place in the block (0..B-1) of the group each row belongs to; never decreases.
-        index: number of the group at each place: its row in a table, and its noise.
-        count: rows of the group at each place, n_i; 0 for filler.
-        row_mask: which rows are real.
-        group_mask: which places are real.
-        scale: what makes the sum of the block's local terms unbiased for the sum over all
-            groups: J for one of J blocks, N/|B| for a uniform minibatch, 1 for everything.
     """
 
-    rows: dict[str, Array]
-    group: dict[str, Array]
+    rows: dict[str, Array]  # row columns, each [R, ...]
+    group: dict[str, Array]  # group columns u_i, each [B, ...]
+    # Place in the block (0..B-1) of the group each row belongs to; never decreases.
     segment: Int[Array, " R"]
+    # Number of the group at each place: its row in a table, and its noise.
     index: Int[Array, " B"]  # pyright: ignore[reportIncompatibleMethodOverride]
+    # Rows of the group at each place, n_i; 0 for filler.
     count: Int[Array, " B"]  # pyright: ignore[reportIncompatibleMethodOverride]
-    row_mask: Bool[Array, " R"]
-    group_mask: Bool[Array, " B"]
+    row_mask: Bool[Array, " R"]  # which rows are real
+    group_mask: Bool[Array, " B"]  # which places are real
+    # What makes the sum of the block's local terms unbiased for the sum over all groups: J
+    # for one of J blocks, N/|B| for a uniform minibatch, 1 for everything.
     scale: Float[Array, ""]
 
     def at_rows(self, values: Shaped[Array, "B *rest"]) -> Shaped[Array, "R *rest"]:
-        """For each row what its group has.
-
-        That places never decrease is said, for the derivative: it sums over each group's rows, and
-        if they are known to be neighbours a GPU does so without one atomic addition for each row.
-        """
-        return (
-            jnp.asarray(values)
-            .at[self.segment]
-            .get(indices_are_sorted=True, mode="promise_in_bounds")
-        )
+        """For each row what its group has."""
+        at = jnp.asarray(values).at[self.segment]
+        # `segment` is sorted; declaring it spares a GPU one atomic addition per row in the derivative.
+        return at.get(indices_are_sorted=True, mode="promise_in_bounds")
 
     def group_at_rows(self) -> dict[str, Array]:
         """For each row the columns of its group."""
@@ -71,13 +59,9 @@ class Batch(NamedTuple):
 
 def example(groups: Groups) -> Batch:
     """The shapes and types of a batch of two groups with two rows: enough to trace a model."""
-    shapes = lambda columns: {
-        name: jax.ShapeDtypeStruct(
-            (2, *column.shape[1:]), jax.dtypes.canonicalize_dtype(column.dtype)
-        )
-        for name, column in columns.items()
-    }
+    dtype = lambda column: jax.dtypes.canonicalize_dtype(column.dtype)
+    shape = lambda column: jax.ShapeDtypeStruct((2, *column.shape[1:]), dtype(column))
     ints, flags = jax.ShapeDtypeStruct((2,), np.int32), jax.ShapeDtypeStruct((2,), bool)
     scale = jax.ShapeDtypeStruct((), jnp.zeros(()).dtype)
-    rows, group = shapes(groups.rows), shapes(groups.group)
+    rows, group = ({n: shape(c) for n, c in own.items()} for own in (groups.rows, groups.group))
     return Batch(rows, group, ints, ints, ints, flags, flags, scale)  # pyright: ignore[reportArgumentType]

@@ -19,20 +19,13 @@ from ramify.numerics import budgets
 
 
 class HostBlocks(NamedTuple):
-    """A block source whose columns are in host memory: a block is packed when it is asked for.
+    """A block source whose columns are in host memory: a block is packed when it is asked for."""
 
-    Attributes:
-        groups: the data.
-        members: positions of the groups of each block, -1 in filler places.
-        rows: R, rows of a block.
-    """
-
-    groups: Groups
-    members: Int[np.ndarray, "J B"]
-    rows: int
+    groups: Groups  # the data
+    members: Int[np.ndarray, "J B"]  # positions of the groups of each block, -1 in filler places
+    rows: int  # R, rows of a block
 
     def __len__(self) -> int:
-        """J, the number of blocks."""
         return len(self.members)
 
     @property
@@ -60,7 +53,6 @@ class KeptBlocks(NamedTuple):
         return KeptBlocks(batches, source.sizes, source.members, source.rows)
 
     def __len__(self) -> int:
-        """J, the number of blocks."""
         return len(self.members)
 
     def block(self, number: int) -> Batch:
@@ -82,11 +74,8 @@ def ranges(
 ) -> Iterator[Range]:
     """Yields all groups in their order, in blocks of about `rows` rows and at most `places` groups.
 
-    Args:
-        data: data sets with the same groups in the same order. Each block holds the same groups of
-            all of them at the same places.
-        rows: rows of each data set wanted in a block; the largest group may need more.
-        places: most groups in a block.
+    The data sets have the same groups in the same order, and each block holds the same groups of all
+    of them at the same places. The largest group may need more rows.
     """
     sizes = np.max([groups.sizes for groups in data], axis=0)
     members = sequential(sizes, max(rows, int(sizes.max(initial=1))), min(places, len(sizes)))

@@ -27,15 +27,10 @@ Distinct = Shaped[np.ndarray, " U"]  # the label of each code, in no particular 
 
 
 class Factor(NamedTuple):
-    """A column of labels, encoded.
+    """A column of labels, encoded."""
 
-    Attributes:
-        labels: the distinct labels, sorted.
-        code: the position in `labels` of each row's label.
-    """
-
-    labels: Shaped[np.ndarray, " N"]
-    code: Int[np.ndarray, " n"]
+    labels: Shaped[np.ndarray, " N"]  # the distinct labels, sorted
+    code: Int[np.ndarray, " n"]  # the position in `labels` of each row's label
 
 
 def kind_of(values: np.ndarray) -> str:

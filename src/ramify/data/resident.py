@@ -18,22 +18,16 @@ from ramify.data.host import check_range, narrow, with_a_row
 
 
 class Resident(NamedTuple):
-    """A whole data set on the device.
+    """A whole data set on the device."""
 
-    Attributes:
-        rows: row columns, each [n_rows, ...], all rows of a group together. Where there are no
-            rows at all there is one that belongs to nobody, so that a filler row has a source.
-        group: group columns, each [N, ...].
-        start: first row of each group.
-        count: rows of each group, n_i.
-        number: number of each group: what `Batch.index` reports.
-    """
-
+    # Row columns, each [n_rows, ...], all rows of a group together. Where there are no rows
+    # at all there is one that belongs to nobody, so that a filler row has a source.
     rows: dict[str, Array]
-    group: dict[str, Array]
-    start: Int[Array, " N"]
+    group: dict[str, Array]  # group columns, each [N, ...]
+    start: Int[Array, " N"]  # first row of each group
+    # Rows of each group, n_i.
     count: Int[Array, " N"]  # pyright: ignore[reportIncompatibleMethodOverride]
-    number: Int[Array, " N"]
+    number: Int[Array, " N"]  # number of each group: what `Batch.index` reports
 
 
 def to_device(groups: Groups) -> Resident:
@@ -70,7 +64,6 @@ class ResidentBlocks(NamedTuple):
     rows: int
 
     def __len__(self) -> int:
-        """J, the number of blocks."""
         return len(self.members)
 
     def block(self, number: int) -> Batch:
@@ -87,12 +80,8 @@ def cut(
     decreases. Filler places copy the group at place 0, with a count of 0. A block without rows
     consists of copies of the data's first row at place 0, all masked.
 
-    Args:
-        data: the whole data set.
-        members: positions of the groups in the block, the first of them real; -1 in filler
-            places, which all come last.
-        scale: what `Batch.scale` is to be.
-        R: rows of the block, static: at least the members' rows together, or some get lost.
+    The first member is real, and filler places (-1) come last. R is static, and at least the
+    members' rows together, or some get lost.
 
     Example:
         >>> groups = Groups.from_table({"g": [1, 1, 2], "y": [3.0, 4.0, 5.0]}, by="g", rows="y")
@@ -107,17 +96,11 @@ _cut = jax.jit(cut, static_argnames="R")
 
 
 class RowPlan(NamedTuple):
-    """Where the rows of a block come from.
+    """Where the rows of a block come from."""
 
-    Attributes:
-        segment: place of the group that each row belongs to.
-        row: each row's number in the data.
-        total: how many of the rows are real, the first ones.
-    """
-
-    segment: Int[Array, " R"]
-    row: Int[Array, " R"]
-    total: Int[Array, ""]
+    segment: Int[Array, " R"]  # place of the group that each row belongs to
+    row: Int[Array, " R"]  # each row's number in the data
+    total: Int[Array, ""]  # how many of the rows are real, the first ones
 
 
 def lay_out(data: Resident, members: Int[Array, " B"], R: int) -> RowPlan:

@@ -19,15 +19,10 @@ _LIBRARIES = ("pandas", "polars", "pyarrow", "modin", "cudf")  # whose tables na
 
 
 class Column(NamedTuple):
-    """A column as a NumPy array.
+    """A column as a NumPy array."""
 
-    Attributes:
-        values: [n, ...]; where a row is null its value means nothing.
-        null: which rows are null; None if no row is.
-    """
-
-    values: Shaped[np.ndarray, "n ..."]
-    null: Bool[np.ndarray, " n"] | None
+    values: Shaped[np.ndarray, "n ..."]  # [n, ...]; where a row is null its value means nothing
+    null: Bool[np.ndarray, " n"] | None  # which rows are null; None if no row is
 
 
 def library_of(thing: Any) -> str:

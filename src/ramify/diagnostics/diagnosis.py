@@ -86,7 +86,6 @@ class Diagnosis:
         return {name: column[order] for name, column in table.items()}
 
     def __repr__(self) -> str:
-        """The verdict, the reasons, and the five worst groups."""
         lines = [f"Verdict: {self.verdict}", *(f"  - {reason}" for reason in self.reasons)]
         if len(self.labels):
             lines += ["Worst groups:", *_table(self.worst(5))]
@@ -117,13 +116,10 @@ def diagnose(
     theta, sd = _proposal(posterior, key, S)
     log_weights, noise = theta_log_weights(posterior.family, posterior.model, groups, theta, K)
     judged, locals_ = _judge_groups(posterior, groups, jax.random.fold_in(key, 1))
-    found = Theta(
-        k_hat(log_weights),
-        effective_draws(log_weights),
-        S,
-        dict(zip(posterior.model.theta.coordinates(), _shift(theta, sd, log_weights), strict=True)),
-        _shift_noise(theta, sd, log_weights, noise),
-    )
+    shift, shift_noise = _shifts(theta, sd, log_weights, noise)
+    named = dict(zip(posterior.model.theta.coordinates(), shift, strict=True))
+    effective = effective_draws(log_weights)
+    found = Theta(k_hat(log_weights), effective, S, named, shift_noise)
     verdict, reasons = judge(posterior, found, judged, locals_, groups)
     return Diagnosis(verdict, reasons, *found, posterior.by, judged.labels, judged.sizes, *locals_)
 
@@ -175,16 +171,13 @@ def _local_block(
             points = jnp.moveaxis(group_noise(key, batch.index, (K, M)), 1, 0)
         z, log_q = jax.vmap(local.propose if tight else local.draw)(points)
         joint = jax.lax.map(lambda z: log_joint(model, batch, theta, z), z, batch_size=8)
-        return _centred(joint - log_q), _gap(local, joint, z, log_q)
+        # Weights over their median: their mean would follow the tail that is judged.
+        log_weight = joint - log_q
+        return log_weight - jnp.median(log_weight, 0)[None], _gap(local, joint, z, log_q)
 
     weights, gaps = jax.lax.map(lambda x: one(*x), (chunk.keys(), jnp.asarray(chunk.theta)))
     gap = jnp.mean(gaps, 0)
     return weights.reshape(-1, weights.shape[-1]), gap, converged | ~batch.group_mask
-
-
-def _centred(log_weight: Float[Array, "K B"]) -> Float[Array, "K B"]:
-    """Weights of one theta over their median: their mean would follow the tail that is judged."""
-    return log_weight - jnp.median(log_weight, 0)[None]
 
 
 def _gap(
@@ -219,31 +212,20 @@ def _proposal(
     return new, np.sqrt(np.diagonal(weighted.covariance))
 
 
-def _shift(
-    theta: Draws, sd: Float64[np.ndarray, " D"], log_weights: Float64[np.ndarray, " S"]
-) -> list[float]:
-    """How far the weights move the mean of each coordinate, in its sds."""
+def _shifts(
+    theta: Draws, sd: np.ndarray, log_weights: np.ndarray, noise: np.ndarray
+) -> tuple[list[float], float]:
+    """How far the weights move the mean of each coordinate, and how far their noise does, in sds.
+
+    The latter is the root mean square over coordinates.
+    """
+    weight = np.exp(np.nan_to_num(log_weights - log_weights.max(), nan=-np.inf))
+    weight /= max(weight.sum(), 1e-300)
     drawn = np.asarray(theta.theta, np.float64)
     # Less the draws' own mean: what is left is what the weights do.
-    return ((_normalised(log_weights) @ drawn - drawn.mean(0)) / sd).tolist()
-
-
-def _shift_noise(
-    theta: Draws,
-    sd: Float64[np.ndarray, " D"],
-    log_weights: Float64[np.ndarray, " S"],
-    noise: Float64[np.ndarray, " S"],
-) -> float:
-    """How far the noise in the weights moves means, in sds: root mean square over coordinates."""
-    weight = _normalised(log_weights)
-    drawn = np.asarray(theta.theta, np.float64)
+    shift = (weight @ drawn - drawn.mean(0)) / sd
     moved = weight @ ((drawn - weight @ drawn) * (noise - weight @ noise)[:, None]) / sd
-    return float(np.sqrt(np.mean(moved**2)))
-
-
-def _normalised(log_weights: Float64[np.ndarray, " S"]) -> Float64[np.ndarray, " S"]:
-    weight = np.exp(np.nan_to_num(log_weights - log_weights.max(), nan=-np.inf))
-    return weight / max(weight.sum(), 1e-300)
+    return shift.tolist(), float(np.sqrt(np.mean(moved**2)))
 
 
 def _table(columns: dict[str, np.ndarray]) -> list[str]:
@@ -251,8 +233,5 @@ def _table(columns: dict[str, np.ndarray]) -> list[str]:
     show = lambda x: f"{x:.2f}" if isinstance(x, float) else str(x)
     cells = [[name, *map(show, column.tolist())] for name, column in columns.items()]
     wide = [max(map(len, column)) for column in cells]
-    rows = zip(*cells, strict=True)
-    return [
-        "  " + "  ".join(c.rjust(w) for c, w in zip(row, wide, strict=True)).rstrip()
-        for row in rows
-    ]
+    line = lambda row: "  ".join(c.rjust(w) for c, w in zip(row, wide, strict=True)).rstrip()
+    return [f"  {line(row)}" for row in zip(*cells, strict=True)]

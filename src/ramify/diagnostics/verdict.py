@@ -92,11 +92,9 @@ def _about_groups(
         return [(0, f"k-hat is below {BAD} in all {of}. {loss}.")]
     names = ", ".join(str(x) for x in judged.labels[np.argsort(-found.k_hat)][: min(3, bad.sum())])
     level = 0 if share < 0.01 else 1 if share < 0.1 else 2
-    cure = (
-        " Raise local_draws=, and look at these groups' rows."
-        if posterior.local_draws > 1
-        else " Use solved(), or posterior.refine(), or local_draws= above 1."
-    )
+    cure = " Use solved(), or posterior.refine(), or local_draws= above 1."
+    if posterior.local_draws > 1:
+        cure = " Raise local_draws=, and look at these groups' rows."
     few = " Few enough for chance, or for groups that are odd." if level == 0 else cure
     said = f"k-hat is above {BAD} in {bad.sum():,} of {of} ({names}{', ...' if bad.sum() > 3 else ''})."
     return [(level, f"{said} {loss}.{few}")]

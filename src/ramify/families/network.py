@@ -24,10 +24,8 @@ class Layers(eqx.Module):
     def __init__(self, key: PRNGKeyArray, widths: tuple[int, ...], last_scale: float | None = None):
         """Truncated normal weights of sd sqrt(1/fan_in), as in the paper; zero biases.
 
-        Args:
-            key: makes the weights.
-            widths: the input's width, then that of each layer.
-            last_scale: sd of the last layer's weights instead, the paper's 0.001 for param_net.
+        `widths` are the input's and then each layer's; `last_scale` is the sd of the last layer's
+        weights instead, the paper's 0.001 for param_net.
         """
         linears = []
         for place, (fan_in, width) in enumerate(zip(widths[:-1], widths[1:], strict=True)):

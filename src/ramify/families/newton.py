@@ -25,7 +25,6 @@ class Quadratic(NamedTuple):
     curvature: Float[Array, "B M M"]
 
     def __add__(self, other: "Quadratic") -> "Quadratic":  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The sum of two functions' expansions."""
         return Quadratic(*(a + b for a, b in zip(self, other, strict=True)))
 
     def moved(self, step: Float[Array, "B M"]) -> "Quadratic":

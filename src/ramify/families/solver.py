@@ -59,23 +59,18 @@ class Site(NamedTuple):
 
 
 class Solver(eqx.Module):
-    """Supplies q(z_i | theta) by solving for it.
+    """Supplies q(z_i | theta) by solving for it."""
 
-    Attributes:
-        points: standard normal points of the variational Newton rounds; the same for every group
-            and call, and never those that evaluate the bound, else q is not one distribution.
-        start: a supplier to begin from (an amortized network), or None.
-        rounds: rounds of variational Newton; 0 gives Laplace's approximation.
-        max_steps: Newton's budget.
-        uses_theta: whether the likelihood of the fit involves theta, so that sites depend on it.
-        modes: of the groups of the fit, by number, NaN where unknown; None before a fit.
-    """
-
+    # Standard normal points of the variational Newton rounds; the same for every group and
+    # call, and never those that evaluate the bound, else q is not one distribution.
     points: Float[Array, "Q M"]
-    start: Any
+    start: Any  # a supplier to begin from (an amortized network), or None
+    # Rounds of variational Newton; 0 gives Laplace's approximation.
     rounds: int = eqx.field(static=True)
-    max_steps: int = eqx.field(static=True)
+    max_steps: int = eqx.field(static=True)  # Newton's budget
+    # Whether the likelihood of the fit involves theta, so that sites depend on it.
     uses_theta: bool = eqx.field(static=True)
+    # Of the groups of the fit, by number, NaN where unknown; None before a fit.
     modes: Float[Array, "N M"] | None = None
 
     def prepare(self, model: Model, batch: Batch, centre: Float[Array, " D"]) -> Site:
@@ -164,10 +159,8 @@ def polish(model: Model, batch: Batch, theta: Array, site: Site, points: Array) 
     averaged = average_likelihood(model, batch, theta, mean, offsets)
     new = site._replace(anchor=mean, offsets=offsets, likelihood=averaged)
     new_mean, new_scale = _combine(model, batch, theta, new, averaged)
-    before, after = jax.lax.map(
-        lambda q: _bound(model, batch, theta, q[0], q[1], points),
-        (jnp.stack([mean, new_mean]), jnp.stack([scale, new_scale])),
-    )
+    both = jnp.stack([mean, new_mean]), jnp.stack([scale, new_scale])
+    before, after = jax.lax.map(lambda q: _bound(model, batch, theta, q[0], q[1], points), both)
     better = after >= before
     choose = lambda n, o: _where(better, n, o)
     return Site(

@@ -11,8 +11,7 @@ import optax
 from ramify.data.groups import Groups
 from ramify.data.resident import Resident
 from ramify.families.branched import Branched
-from ramify.families.build import Family
-from ramify.families.joint import Joint
+from ramify.families.build import Family, method_of
 from ramify.families.network import Amortizer
 from ramify.inference import steps as _steps
 from ramify.inference.failures import NonFiniteError, explain_not_finite
@@ -79,30 +78,19 @@ def step(task: StepsTask, state: StepsState) -> tuple[StepsState, dict[str, np.n
     chunk, place = task.minibatches.take(state.place, count)
     cycle, plateau = state.cycle, task.plateau
     rates = plateau.rates(cycle, count) if plateau and cycle else np.ones(count)
-    fixed = _fixed(task, state.seed, chunk.rows)
+    key, recipe = jax.random.key(state.seed), task.recipe._replace(rows=chunk.rows)
     before = state.steps
     arrays = jnp.asarray(rates), jnp.asarray(chunk.members), jnp.asarray(chunk.scales)
+    fixed = key, task.model, task.data, recipe
     learner, values = _steps.steps(fixed, state.learner, *arrays)
     values = np.asarray(values, np.float64)
     if not np.isfinite(values).all():
         bad = chunk.members[np.argmax(~np.isfinite(values))]
-        raise _not_finite(task, fixed, learner, bad)
+        where = key, learner, task.model, task.data, bad, recipe, task.groups
+        raise NonFiniteError(explain_not_finite(*where), learner)
     cycle = plateau.update(cycle, values) if plateau and cycle else None
     info = {"step": before + 1 + np.arange(count), "elbo": values, "rate": np.asarray(rates)}
     return StepsState(learner, place, cycle, state.seed), info
-
-
-def _fixed(task: StepsTask, seed: int, rows: int) -> _steps.Fixed:
-    recipe = task.recipe._replace(rows=rows)
-    return jax.random.key(seed), task.model, task.data, recipe
-
-
-def _not_finite(
-    task: StepsTask, fixed: _steps.Fixed, learner: _steps.State, members: np.ndarray
-) -> NonFiniteError:
-    key, model, data, recipe = fixed
-    why = explain_not_finite(key, learner, model, data, members, recipe, task.groups)
-    return NonFiniteError(why, learner)
 
 
 def fit_by_steps(task: StepsTask, family: Family, seed: int, bar: Progress, why: str) -> Posterior:
@@ -114,7 +102,7 @@ def fit_by_steps(task: StepsTask, family: Family, seed: int, bar: Progress, why:
         fraction = task.plateau.fraction(state.cycle) if task.plateau and state.cycle else None
         bar.update(state.steps, info["elbo"].mean(), fraction)
     notes: dict[str, Any] = {
-        "method": _name(family),
+        "method": method_of(family),
         "why": why,
         "converged": state.cycle.converged if state.cycle else None,  # unknown without a plateau
         "steps": state.steps,
@@ -150,10 +138,3 @@ def default_plateau(
         budget=max_steps,
         tolerance=max(0.01, 1e-7 * groups.n_rows),
     )
-
-
-def _name(family: Family) -> str:
-    if isinstance(family, Joint):
-        return "joint"
-    names = {"Table": "branch", "Amortizer": "amortized", "Solver": "solved"}
-    return names[type(family.local).__name__]

@@ -24,6 +24,7 @@ from ramify.models.model import Model
 from ramify.models.structure_check import check_structure
 from ramify.numerics import budgets
 from ramify.numerics.precision import computing
+from ramify.posterior.matching import check_together
 from ramify.posterior.posterior import Posterior
 
 
@@ -118,9 +119,8 @@ def _missing_curvature(model: Model, groups: Groups, family: Branched) -> str | 
     """Why solved() can't be used with this likelihood, judged on a few hundred groups."""
     some = np.random.default_rng(0).permutation(len(groups))[: budgets.CHECKED_GROUPS]
     sizes = groups.sizes[some]
-    few = groups.subset(
-        positions=np.sort(some[np.cumsum(sizes) <= max(budgets.CHECKED_ROWS, sizes[0])])
-    )
+    within = np.cumsum(sizes) <= max(budgets.CHECKED_ROWS, sizes[0])
+    few = groups.subset(positions=np.sort(some[within]))
     batch = pack(few, np.arange(len(few)), max(few.n_rows, 1))
     return missing_curvature(model, batch, family.theta.mean)
 
@@ -131,8 +131,4 @@ def _check_family(family: Family, model: Model, groups: Groups) -> None:
             f"This family was built for {family.N} groups; got data with {len(groups)}. "
             "Build the family from the data that it is fitted to."
         )
-    if family.theta.dim != model.theta.size:
-        raise ValueError(
-            f"This family was built for a theta of {family.theta.dim} dimensions; the model's has "
-            f"{model.theta.size}. Build the family from the model that it is fitted to."
-        )
+    check_together(model, family, len(groups))

@@ -123,16 +123,22 @@ def fit_solved(
     ended = budget.spent()
     family, about = _with_shape(task, found)
     columns = {name: np.asarray([h[name] for h in found.history]) for name in found.history[0]}
-    notes = {
+    K, unconverged = found.local_draws, found.learned.unconverged
+    notes: dict[str, Any] = {
         "method": "solved",
         "why": why,
         "converged": not ended and found.learned.left < STALLED,
+        "local_draws": K,
+        "local_draws_raised": K > default_local_draws(model.z.size, groups.n_rows),
+        "left_sds": found.learned.left,
+        "unconverged": int(unconverged.sum()),
+        "unconverged_groups": [str(x) for x in groups.labels[unconverged][:20]],
+        "sweeps": budget.steps,
+        "seconds": budget.bar.seconds,
+        **about,
     }
-    notes |= _notes(found, groups, default_local_draws(model.z.size, groups.n_rows))
-    notes |= {"sweeps": budget.steps, "seconds": budget.bar.seconds} | about
     if np.isfinite(found.bias):  # the budget may have ended before it was estimated
         notes["bias_sds"] = found.bias
-    K = found.local_draws
     return Posterior(model, family, groups, local_draws=K, history=columns, notes=notes)
 
 
@@ -166,17 +172,6 @@ def _with_shape(task: Task, found: Found) -> tuple[Branched, dict[str, Any]]:
         return with_weighted_theta(family, found.marginal, learned, affordable, task.wish.seed)
     far = not_gaussian(task.model, found.marginal, learned)
     return family, {"warnings": [far]} if far else {}
-
-
-def _notes(found: Found, groups: Groups, first_draws: int) -> dict[str, Any]:
-    learned = found.learned
-    return {
-        "local_draws": found.local_draws,
-        "local_draws_raised": found.local_draws > first_draws,
-        "left_sds": learned.left,
-        "unconverged": int(learned.unconverged.sum()),
-        "unconverged_groups": [str(x) for x in groups.labels[learned.unconverged][:20]],
-    }
 
 
 def _not_finite(task: Task, F: Marginal, block: int) -> NonFiniteError:

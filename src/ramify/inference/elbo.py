@@ -20,6 +20,7 @@ from ramify.families.conditional import Local
 from ramify.models.densities import group_log_lik, log_joint
 from ramify.models.model import Model
 from ramify.numerics.points import group_points
+from ramify.numerics.sums import log_mean_exp
 
 Estimator = Literal["total", "stl"]
 
@@ -107,7 +108,7 @@ class Weighted(NamedTuple):
     @property
     def bound(self) -> Float[Array, " B"]:
         """Log (1/K) sum_k w_k: the importance-weighted bound on log p(y_i | theta)."""
-        return jax.nn.logsumexp(self.log_weight, 0) - jnp.log(self.log_weight.shape[0])
+        return log_mean_exp(self.log_weight)
 
 
 def weigh(
@@ -151,9 +152,8 @@ def tight(
             "Use branch(), amortized() or solved()."
         )
     key_theta, key_z = jax.random.split(key)
-    key_z = jax.random.fold_in(
-        key_z, jnp.sign(sign) < 0
-    )  # theta has a mirror image, z its own noise
+    # Theta has a mirror image, z its own noise.
+    key_z = jax.random.fold_in(key_z, jnp.sign(sign) < 0)
     noise_theta = sign * jax.random.normal(key_theta, (family.theta.dim,))
     theta, log_q_theta = family.theta.draw(noise_theta)
     if estimator == "stl":

@@ -15,7 +15,6 @@ class NonFiniteError(FloatingPointError):
     """A fit met a number that is not finite. `state` is the last good one, `family` its family."""
 
     def __init__(self, message: str, state: State):
-        """Keeps the state from before the step that failed."""
         super().__init__(message)
         self.state, self.family = state, state.family
 

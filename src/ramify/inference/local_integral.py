@@ -29,6 +29,7 @@ from ramify.models.model import Model
 from ramify.models.traced import normal_prior
 from ramify.numerics.points import quarter_sizes
 from ramify.numerics.small_linalg import inverse_factor
+from ramify.numerics.sums import log_mean_exp
 
 
 def bound(log_weight: Float[Array, "K B"]) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
@@ -42,7 +43,7 @@ def bound(log_weight: Float[Array, "K B"]) -> tuple[Float[Array, " B"], Float[Ar
     """
     sizes = quarter_sizes(log_weight.shape[0])
     if sizes[-1] < 2:
-        whole = jax.nn.logsumexp(log_weight, 0) - math.log(log_weight.shape[0])
+        whole = log_mean_exp(log_weight)
         return whole, jnp.zeros_like(whole)
     quarters = _log_sums(log_weight, sizes)  # every weight is exponentiated only once
     total = lambda first, last: jax.nn.logsumexp(quarters[first:last], 0)

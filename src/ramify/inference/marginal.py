@@ -66,11 +66,11 @@ class At(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """What a sweep adds up: values and slopes of each point, and Newton's steps."""
+    """What a sweep adds up: values [S] and slopes [S, D] of the points, and Newton's steps."""
 
-    values: Float[Array, " S"]
-    slopes: Float[Array, "S D"]
-    steps: Int[Array, ""] | Float[Array, ""]
+    values: Any
+    slopes: Any
+    steps: Any
 
 
 class Modes(NamedTuple):
@@ -227,10 +227,9 @@ class Marginal:
 
         Not finite after a step too far, or where the model is at fault: the caller knows which.
         """
-        padded, out = self._sweep(centre, thetas, blocks)
-        self.newton_steps = float(out.steps) / blocks
-        scale = self.groups_upto[-1] / self.groups_upto[blocks - 1]
-        return self._with_prior(padded, len(thetas), out, scale)
+        found = self._expand(centre, thetas, blocks)
+        self.newton_steps = float(found.steps) / blocks
+        return Expansion(float(found.values.mean()), np.asarray(found.slopes).mean(0))
 
     def first_bad_block(self, theta: np.ndarray) -> int:
         """The first block where F is not finite at theta; 0 where it is finite everywhere."""
@@ -270,22 +269,14 @@ class Marginal:
         self, centre: np.ndarray, thetas: np.ndarray, blocks: int, rough: bool = False
     ) -> np.ndarray:
         """The gradient of F at each of any number of thetas, [n, D]."""
-        scale, found = self.groups_upto[-1] / self.groups_upto[blocks - 1], []
-        for some in self._chunks(thetas):
-            problem = self.rough if rough else self.problem
-            padded, out = self._sweep(centre, some, blocks, problem=problem)
-            prior = self._prior(padded)[1]
-            found.append((prior + scale * out.slopes)[: len(some)])
-        return np.concatenate(found)
+        problem = self.rough if rough else self.problem
+        chunks = self._chunks(thetas)
+        return np.concatenate([self._expand(centre, c, blocks, problem).slopes for c in chunks])
 
     def values(self, centre: np.ndarray, thetas: np.ndarray) -> np.ndarray:
         """F at each of any number of thetas [n, D], all groups included, [n]."""
-        found = []
-        for some in self._chunks(thetas):
-            padded, out = self._sweep(centre, some, len(self.source))
-            prior = self._prior(padded)[0]
-            found.append((out.values + prior)[: len(some)])
-        return np.concatenate(found)
+        chunks, every = self._chunks(thetas), len(self.source)
+        return np.concatenate([self._expand(centre, c, every).values for c in chunks])
 
     def _chunks(self, thetas: np.ndarray) -> Iterator[np.ndarray]:
         """As many points as a sweep takes, again and again; raises where the budget ends between."""
@@ -298,6 +289,16 @@ class Marginal:
         """The slope, at the mean, of the bias that K draws leave in F, all groups included."""
         out = self._sweep(mean, mean[None], len(self.source), of=(0.0, 1.0))[1]
         return np.asarray(out.slopes[0])
+
+    def _expand(
+        self, centre: np.ndarray, thetas: np.ndarray, blocks: int, problem: Problem | None = None
+    ) -> Sums:
+        """F and its gradient at each theta, in float64; the groups' sum is scaled to all groups."""
+        padded, out = self._sweep(centre, thetas, blocks, problem=problem)
+        prior = jax.device_get(_expand_prior(self.model, padded))
+        scale = self.groups_upto[-1] / self.groups_upto[blocks - 1]
+        total = lambda prior, groups: (prior.astype(np.float64) + scale * groups)[: len(thetas)]
+        return Sums(total(prior[0], out.values), total(prior[1], out.slopes), out.steps)
 
     def _sweep(
         self,
@@ -314,9 +315,9 @@ class Marginal:
         numbers = list(range(blocks)) if isinstance(blocks, int) else blocks
         if self.budget is not None and isinstance(blocks, int):
             self.budget.steps += 1
-        padded = jnp.asarray(np.resize(thetas, (self.points, len(centre))), self._dtype)
-        double = lambda x: jnp.asarray(x, self._dtype)
-        at = At(self.key, double(centre), padded, jnp.asarray(len(thetas)), double(of))
+        numbers_of = lambda x: jnp.asarray(x, jnp.result_type(float))
+        padded = numbers_of(np.resize(thetas, (self.points, len(centre))))
+        at = At(self.key, numbers_of(centre), padded, jnp.asarray(len(thetas)), numbers_of(of))
         function = partial(sweep_block, problem or self.problem)
         return padded, self.engine.sum(function, self.source, at, self._modes, numbers)
 
@@ -329,21 +330,6 @@ class Marginal:
         elbo = value + nats - 0.5 * np.linalg.slogdet(precision)[1]
         row = {"elbo": float(elbo), "groups": int(self.groups_upto[blocks - 1])}
         self.report(row | {"newton_steps": self.newton_steps})
-
-    @property
-    def _dtype(self) -> Any:
-        return jnp.zeros(()).dtype
-
-    def _with_prior(self, padded: Array, count: int, out: Sums, scale: float) -> Expansion:
-        """The mean over the first points of log p(theta) and the scaled sum over groups."""
-        value, slope = self._prior(padded)
-        mean = lambda prior, groups: (prior + scale * np.asarray(groups))[:count].mean(0)
-        return Expansion(float(mean(value, out.values)), mean(slope, out.slopes))
-
-    def _prior(self, thetas: Array) -> tuple[np.ndarray, np.ndarray]:
-        """Log p(theta) and its slope at each point, in float64."""
-        value, slope = jax.device_get(_expand_prior(self.model, thetas))
-        return value.astype(np.float64), slope.astype(np.float64)
 
 
 @eqx.filter_jit

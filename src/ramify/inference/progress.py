@@ -20,7 +20,6 @@ class Progress:
         self._start, self._bar, self._task = time.perf_counter(), None, None
 
     def __enter__(self) -> "Progress":
-        """Starts the bar, if any."""
         if self._show:
             self._bar = _bar()
             self._task = self._bar.add_task("fit", total=None, note="compiling")
@@ -28,7 +27,6 @@ class Progress:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Stops the bar, if any."""
         if self._bar is not None:
             self._bar.stop()
 
@@ -62,9 +60,8 @@ class Budget:
 
     def spent(self) -> bool:
         """Whether no further step may be taken."""
-        return self.bar.out_of_time() or (
-            self.max_steps is not None and self.steps >= self.max_steps
-        )
+        last = self.max_steps is not None and self.steps >= self.max_steps
+        return last or self.bar.out_of_time()
 
 
 def _bar() -> Any:

@@ -74,9 +74,8 @@ def refine_block(
 
     def step(carry: Any, key: PRNGKeyArray) -> tuple[Any, None]:
         w, state = carry
-        loss = lambda w: (
-            -jnp.sum(local_elbo(key, own(w), model, place, budgets.REFINING_DRAWS, stl=True))
-        )
+        elbo = lambda w: local_elbo(key, own(w), model, place, budgets.REFINING_DRAWS, stl=True)
+        loss = lambda w: -jnp.sum(elbo(w))
         updates, state = optimizer.update(jax.grad(loss)(w), state)
         return (optax.apply_updates(w, updates), state), None
 
@@ -108,11 +107,7 @@ def refine(model: Model, family: Any, groups: Groups) -> tuple[Branched, Gaps]:
     for members in blocks:
         real = members >= 0
         out = refine_block(family, judge, model, data, jnp.asarray(members), form, R)
-        parameters, gained, beyond = (np.asarray(x)[real] for x in out)
-        w[members[real]], gaps[0, members[real]], gaps[1, members[real]] = (
-            parameters,
-            gained,
-            beyond,
-        )
+        w[members[real]] = np.asarray(out[0])[real]
+        gaps[:, members[real]] = np.asarray(out[1:])[:, real]
     refined = Branched(family.theta, Table(jnp.asarray(w), form), len(groups))
     return refined, Gaps(gaps[0], None if judge is None else gaps[1])

@@ -28,23 +28,15 @@ def paper_schedule(scale: str = "small", initial: float = 1e-3) -> optax.Schedul
 
 
 class Cycle(NamedTuple):
-    """Where a fit stands in the cycles of a `Plateau`: plain numbers and one array.
+    """Where a fit stands in the cycles of a `Plateau`: plain numbers and one array."""
 
-    Attributes:
-        step: steps made in all.
-        start: steps made before this cycle.
-        length: steps of this cycle.
-        trace: ELBOs of the steps of this cycle.
-        level: where the cycle before ended, mean and standard error; None in the first.
-        converged: whether the last cycle gained nothing.
-    """
-
-    step: int
-    start: int
-    length: int
-    trace: np.ndarray
+    step: int  # steps made in all
+    start: int  # steps made before this cycle
+    length: int  # steps of this cycle
+    trace: np.ndarray  # ELBOs of the steps of this cycle
+    # Where the cycle before ended, mean and standard error; None in the first.
     level: tuple[float, float] | None
-    converged: bool
+    converged: bool  # whether the last cycle gained nothing
 
 
 class Plateau(NamedTuple):
@@ -54,22 +46,14 @@ class Plateau(NamedTuple):
     so that ends of cycles can be compared. The fit has converged when a cycle ends no higher than
     the one before, up to the Monte Carlo noise of the difference or `tolerance` nats: twice as many
     steps gained nothing.
-
-    Attributes:
-        peak: the largest step size.
-        first: steps of the first cycle.
-        warmup: steps of linear rise at the start of a cycle.
-        epoch: steps in which every group is seen once.
-        budget: steps in all; the last cycle ends there.
-        tolerance: a rise in nats that is not worth twice as many steps.
     """
 
-    peak: float
-    first: int = 1000
-    warmup: int = 50
-    epoch: int = 1
-    budget: int | None = None
-    tolerance: float = 0.0
+    peak: float  # the largest step size
+    first: int = 1000  # steps of the first cycle
+    warmup: int = 50  # steps of linear rise at the start of a cycle
+    epoch: int = 1  # steps in which every group is seen once
+    budget: int | None = None  # steps in all; the last cycle ends there
+    tolerance: float = 0.0  # a rise in nats that is not worth twice as many steps
 
     def init(self) -> Cycle:
         """The state before the first step."""

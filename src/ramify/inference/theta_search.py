@@ -37,48 +37,29 @@ WORTHWHILE = 0.1  # nats: a step that gains less ends a search
 
 
 class Search(NamedTuple):
-    """All that the next step of a search needs: arrays, numbers and the name of its phase.
+    """All that the next step of a search needs: arrays, numbers and the name of its phase."""
 
-    Attributes:
-        phase: what the next step does, a key of `PHASES`; "done" at the end.
-        local_draws: K of the F that the next step asks.
-        most_draws: K is doubled no further than to this.
-        points: points of q(theta) that F is averaged over; 1 is Laplace's approximation.
-        mean: of q(theta).
-        precision: of q(theta).
-        value: F at the mean, or its average over q(theta).
-        slope: the gradient of F at the mean, or its average over q(theta).
-        bias: how far K draws move each mean, in posterior sds; NaN while unknown.
-        stage: which part of the data is searched: an index of `stages`, -1 for all blocks.
-        tries: steps tried in this phase.
-        calm: steps of this phase with next to nothing to gain (in "average" those in a row).
-        length: the longest step ("climb"), or the part of a step to try ("newton", "average").
-        measured: whether the precision was measured at this mean ("climb").
-        target: the precision measured at this mean, for the next step ("average").
-        cut: whether the last step failed and was cut ("average").
-        rounds: how often the curvature at the mode was measured ("laplace", "newton").
-        steady: whether it changed little the last time.
-        memory: what F keeps from sweep to sweep (`Marginal.memory`): the modes of all groups.
-    """
-
-    phase: str
-    local_draws: int
-    most_draws: int
-    points: int
-    mean: np.ndarray
-    precision: np.ndarray
-    value: float
-    slope: np.ndarray
-    bias: np.ndarray
-    stage: int = 0
-    tries: int = 0
-    calm: int = 0
+    phase: str  # what the next step does, a key of `PHASES`; "done" at the end
+    local_draws: int  # K of the F that the next step asks
+    most_draws: int  # K is doubled no further than to this
+    points: int  # points of q(theta) that F is averaged over; 1 is Laplace's approximation
+    mean: np.ndarray  # of q(theta)
+    precision: np.ndarray  # of q(theta)
+    value: float  # F at the mean, or its average over q(theta)
+    slope: np.ndarray  # the gradient of F at the mean, or its average over q(theta)
+    bias: np.ndarray  # how far K draws move each mean, in posterior sds; NaN while unknown
+    stage: int = 0  # which part of the data is searched: an index of `stages`, -1 for all blocks
+    tries: int = 0  # steps tried in this phase
+    calm: int = 0  # steps of this phase with next to nothing to gain (in "average" those in a row)
+    # The longest step ("climb"), or the part of a step to try ("newton", "average").
     length: float = 1.0
-    measured: bool = True
+    measured: bool = True  # whether the precision was measured at this mean ("climb")
+    # The precision measured at this mean, for the next step ("average").
     target: np.ndarray | None = None
-    cut: bool = False
-    rounds: int = 0
-    steady: bool = False
+    cut: bool = False  # whether the last step failed and was cut ("average")
+    rounds: int = 0  # how often the curvature at the mode was measured ("laplace", "newton")
+    steady: bool = False  # whether it changed little the last time
+    # What F keeps from sweep to sweep (`Marginal.memory`): the modes of all groups.
     memory: Any = None
 
 
@@ -101,7 +82,6 @@ class NotFinite(Exception):
     """F is not finite at the starting point; `block` is the first block where it is not."""
 
     def __init__(self, block: int):
-        """Keeps the block for whoever can name the group."""
         super().__init__(block)
         self.block = block
 
@@ -266,11 +246,8 @@ def _newton(s: Search, F: Marginal) -> Search:
 
 def _next_round(s: Search, F: Marginal) -> Search:
     """Measures the curvature again if it changed much, and the mode may have moved."""
-    return (
-        _settle(s, F)
-        if s.steady or s.rounds == budgets.MOST_ROUNDS
-        else s._replace(phase="laplace")
-    )
+    over = s.steady or s.rounds == budgets.MOST_ROUNDS
+    return _settle(s, F) if over else s._replace(phase="laplace")
 
 
 def _settle(s: Search, F: Marginal) -> Search:

@@ -22,27 +22,16 @@ from ramify.numerics.chunks import in_chunks
 
 
 class Description(NamedTuple):
-    """The words of a report about a model.
+    """The words of a report about a model."""
 
-    Attributes:
-        title: title of the page; None for a general one.
-        lead: words for the line below the title.
-        facts: names and values for the table of what was fitted.
-        priors: names and priors of the parameters, where they are known.
-        response: what the outcome is called in a sentence.
-        deviations: whether the groups' values are deviations from a population.
-        means: whether `Adapter.expected` knows the mean of an outcome.
-        complete: whether a saved fit loads without the model.
-    """
-
-    title: str | None
-    lead: list[str]
-    facts: list[tuple[str, str]]
-    priors: list[tuple[str, str]]
-    response: str
-    deviations: bool
-    means: bool
-    complete: bool
+    title: str | None  # title of the page; None for a general one
+    lead: list[str]  # words for the line below the title
+    facts: list[tuple[str, str]]  # names and values for the table of what was fitted
+    priors: list[tuple[str, str]]  # names and priors of the parameters, where they are known
+    response: str  # what the outcome is called in a sentence
+    deviations: bool  # whether the groups' values are deviations from a population
+    means: bool  # whether `Adapter.expected` knows the mean of an outcome
+    complete: bool  # whether a saved fit loads without the model
 
 
 class Section(NamedTuple):
@@ -76,11 +65,9 @@ class Adapter:
         self.model = model
 
     def __eq__(self, other: object) -> bool:
-        """Whether both are of the same kind and their models are equal."""
         return type(self) is type(other) and self.model == other.model  # pyright: ignore
 
     def __hash__(self) -> int:
-        """Of what `__eq__` compares."""
         return hash((type(self), self.model))
 
     # Reading tables.

@@ -87,7 +87,6 @@ class Model:
         simulate: Callable[[PRNGKeyArray, Named, Named, Named], Array] | None = None,
         structure: Structure | None = None,
     ):
-        """Stores the densities; they are checked against data by `check`."""
         _check_names(theta, z)
         self.theta, self.z = Space(theta), Space(z)
         self._log_prior, self._log_local, self._log_lik = log_prior, log_local, log_lik
@@ -96,7 +95,6 @@ class Model:
             self.structure = structure.on_blocks(self.theta)
 
     def __repr__(self) -> str:
-        """The parameters with their shapes and supports."""
         return f"{type(self).__name__}(theta: {_describe(self.theta)}; z: {_describe(self.z)})"
 
     @property
@@ -162,9 +160,8 @@ class Model:
         """Raises if a function of the user's does not return what it should, or refuses the columns."""
         theta = jax.eval_shape(lambda: self.theta.values(jnp.zeros(self.theta.size)))
         z = jax.eval_shape(lambda: self.z.values(jnp.zeros(self.z.size)))
-        first = lambda columns: {
-            n: jax.ShapeDtypeStruct(c.shape[1:], c.dtype) for n, c in columns.items()
-        }
+        one = lambda column: jax.ShapeDtypeStruct(column.shape[1:], column.dtype)
+        first = lambda columns: {name: one(column) for name, column in columns.items()}
         group = first(batch.group)
         row = first(batch.rows) | group
         check_scalar("log_prior(theta)", self._log_prior, theta)

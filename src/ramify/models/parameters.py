@@ -87,7 +87,6 @@ class Space:
     """
 
     def __init__(self, parameters: Mapping[str, Parameter]):
-        """Lays the parameters out one after the other, in the order given."""
         self.parameters = dict(parameters)
         self._bijections = {n: biject_to(p.constraint) for n, p in self.parameters.items()}
         self._shapes = {n: p.unconstrained_shape for n, p in self.parameters.items()}
@@ -97,10 +96,8 @@ class Space:
 
     def _raw(self, flat: Float[Array, " size"]) -> Named:
         """The flat vector cut into unconstrained values by name."""
-        starts, shapes = self._offsets, self._shapes
-        return {
-            n: flat[starts[n] : starts[n] + math.prod(shapes[n])].reshape(shapes[n]) for n in starts
-        }
+        cut = lambda start, shape: flat[start : start + math.prod(shape)].reshape(shape)
+        return {name: cut(start, self._shapes[name]) for name, start in self._offsets.items()}
 
     def constrain(self, flat: Float[Array, " size"]) -> tuple[Named, Float[Array, ""]]:
         """Named constrained values, and log |d values / d flat|, the Jacobian of the map."""

@@ -50,22 +50,18 @@ class Normal(NamedTuple):
 
 @dataclass(frozen=True)
 class BlockPredictors:
-    """A likelihood that sees z through linear predictors, for a block of rows.
+    """A likelihood that sees z through linear predictors, for a block of rows."""
 
-    Attributes:
-        weights: batch -> [R, P, M], those of z in each predictor.
-        offsets: theta [D], batch -> [R, P], what does not depend on z.
-        density: theta [D], predictors [R, P, K], batch -> [R, K], log p(y | theta, z, x) of each row at
-            each of its K draws.
-        uses_theta: batch -> whether offsets or density involve theta; None if that is not declared.
-        smooth: whether the density is known to have two derivatives in the predictors.
-    """
-
+    # Batch -> [R, P, M], those of z in each predictor.
     weights: Callable[[Batch], Float[Array, "R P M"]]
+    # Theta [D], batch -> [R, P], what does not depend on z.
     offsets: Callable[[Array, Batch], Float[Array, "R P"]]
+    # Theta [D], predictors [R, P, K], batch -> [R, K], log p(y | theta, z, x) of each row at
+    # each of its K draws.
     density: Callable[[Array, Array, Batch], Float[Array, "R K"]]
+    # Batch -> whether offsets or density involve theta; None if that is not declared.
     uses_theta: Callable[[Batch], bool] | None
-    smooth: bool
+    smooth: bool  # whether the density is known to have two derivatives in the predictors
 
     def log_lik(
         self, theta: Float[Array, " D"], z_rows: Float[Array, "R M K"], batch: Batch
@@ -77,17 +73,13 @@ class BlockPredictors:
 
 @dataclass(frozen=True)
 class BlockStructure:
-    """What is known of a model, for a block; None stands for what is not.
+    """What is known of a model, for a block; None stands for what is not."""
 
-    Attributes:
-        prior: theta, batch -> p(z_i | theta, u_i) of each place.
-        likelihood: how rows see z.
-        trusted: whether a front end made it together with the densities, so that `fit` need not
-            compare the two.
-    """
-
+    # Theta, batch -> p(z_i | theta, u_i) of each place.
     prior: Callable[[Array, Batch], Normal] | None = None
-    likelihood: BlockPredictors | None = None
+    likelihood: BlockPredictors | None = None  # how rows see z
+    # Whether a front end made it together with the densities, so that `fit` need not compare
+    # the two.
     trusted: bool = False
 
 

@@ -1,7 +1,8 @@
-"""Sums that lose nothing to float32."""
+"""Sums that lose nothing to float32, and means of exponentials."""
 
 import math
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -25,3 +26,8 @@ def precise_sum(
         lost = (a - (high - part)) + (b - part)
         low = sum(jnp.split(low, 2, -1)) + lost
     return high[..., 0], low[..., 0]
+
+
+def log_mean_exp(values: Float[Array, "n *rest"]) -> Float[Array, "*rest"]:
+    """Log of the mean of exp(values) over the first axis."""
+    return jax.nn.logsumexp(values, 0) - math.log(values.shape[0])

@@ -4,31 +4,31 @@ Solving a block, or running a network over it, is a program of its own, compiled
 predictions, metrics and diagnoses are small programs over what it returns.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
+import numpy as np
+from jaxtyping import Int
 
 from ramify.data.batch import Batch
+from ramify.data.host import ranges
 from ramify.families.branched import Branched
 from ramify.families.build import Family
 from ramify.families.conditional import Conditional
 from ramify.families.solver import Site, Solver
 from ramify.models.model import Model
+from ramify.numerics.budgets import RESULT_ROWS
+from ramify.posterior.matching import Part
 
 
 class Conditioned(eqx.Module):
-    """A family, a block, and what the family's supplier worked out for it.
+    """A family, a block, and what the family's supplier worked out for it."""
 
-    Attributes:
-        family: the family, without the modes of the fit.
-        batch: the block.
-        prepared: a solver's sites, or the parameters of each group; None for a joint family.
-    """
-
-    family: Family
-    batch: Batch
-    prepared: Any
+    family: Family  # the family, without the modes of the fit
+    batch: Batch  # the block
+    prepared: Any  # a solver's sites, or the parameters of each group; None for a joint family
 
     def conditional(self, model: Model) -> Conditional:
         """Theta -> q(z_i | theta) of the block's groups."""
@@ -61,3 +61,17 @@ def condition(family: Family, model: Model, batch: Batch) -> Conditioned:
 @eqx.filter_jit
 def _prepare(family: Branched, model: Model, batch: Batch) -> Any:
     return family.prepare(model, batch)
+
+
+def blocks_of(
+    parts: Iterable[Part], model: Model, *, rows: int = RESULT_ROWS, places: int = RESULT_ROWS
+) -> Iterator[tuple[Conditioned, Batch, Int[np.ndarray, " rows"]]]:
+    """Yields blocks of the parts: conditioned on their rows, with the rows to predict.
+
+    Last come the positions of the latter in the result; rows of the batch beyond them are filler.
+    """
+    for part in parts:
+        for block in ranges(part.given, part.at, rows=rows, places=places):
+            given, at = block.batches
+            own = part.at._rows_of(np.arange(block.start, block.stop))
+            yield condition(part.family, model, given), at, part.at.row_order[own]

@@ -11,19 +11,8 @@ from ramify.families.build import Family, is_fixed, method_of
 from ramify.io.saving import FitRecord, describe_space
 from ramify.models.model import Model
 from ramify.numerics.memory import check_memory
-from ramify.posterior import prediction
-from ramify.posterior.matching import (
-    DataSchema,
-    Part,
-    check_columns,
-    check_together,
-    matched,
-    numbered,
-    parts,
-    schema_of,
-    unloaded,
-    without_rows,
-)
+from ramify.posterior import matching, prediction
+from ramify.posterior.matching import DataSchema, Part
 
 _RESAMPLED = 16  # most local draws of which one is chosen, by default
 
@@ -44,10 +33,10 @@ class Fitted:
     ):
         """Checks that all belong together; `schema` replaces the groups of a loaded fit."""
         if groups is not None:
-            schema = schema_of(groups)
+            schema = matching.schema_of(groups)
         if schema is None:
             raise ValueError("Posterior needs the groups of the fit, or what was saved of them.")
-        check_together(model, family, len(schema.labels))
+        matching.check_together(model, family, len(schema.labels))
         self.model, self.family, self.groups, self._schema = model, family, groups, schema
         self.adapter = model.adapter
         self.local_draws = local_draws
@@ -81,16 +70,15 @@ class Fitted:
         """Groups whose z to draw, with their rows if the family uses them."""
         needs_rows = K > 1 or not is_fixed(self.family)
         if groups is None and self.groups is None and not needs_rows:
-            return unloaded(self._schema)
+            return matching.unloaded(self._schema)
         groups = self._default(groups)
         if needs_rows:
-            return matched(self._schema, self.family, groups)
-        return without_rows(
-            self._schema, numbered(self._schema, self.family, groups), columns=False
-        )
+            return matching.matched(self._schema, self.family, groups)
+        groups = matching.numbered(self._schema, self.family, groups)
+        return matching.without_rows(self._schema, groups, columns=False)
 
     def _for_metrics(self, groups: Groups | None) -> Groups:
-        groups = matched(self._schema, self.family, self._default(groups))
+        groups = matching.matched(self._schema, self.family, self._default(groups))
         if method_of(self.family) == "joint" and len(groups) != len(self.labels):
             raise ValueError(
                 f"joint() covers all {len(self.labels):,} groups of its fit at once; got "
@@ -110,11 +98,11 @@ class Fitted:
         if not prediction.has_rows(given, self.by, "given"):
             return None
         groups = prediction.read(self._schema, self.adapter, given, "given", outcomes=True)
-        check_columns(self._schema.rows, groups.rows, "row column of given")
+        matching.check_columns(self._schema.rows, groups.rows, "row column of given")
         return groups
 
     def _parts(self, at: Groups, given: Groups | None, K: int) -> list[Part]:
-        return parts(self._schema, self.adapter, self.family, self.groups, at, given, K)
+        return matching.parts(self._schema, self.adapter, self.family, self.groups, at, given, K)
 
     def _record(self) -> FitRecord:
         """What to save of the fit."""

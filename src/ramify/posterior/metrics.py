@@ -31,8 +31,8 @@ from ramify.models.densities import sum_rows
 from ramify.models.model import Model, log_priors
 from ramify.numerics import budgets
 from ramify.numerics.chunks import put_together
-from ramify.numerics.sums import precise_sum
-from ramify.posterior.conditioned import Conditioned, condition
+from ramify.numerics.sums import log_mean_exp, precise_sum
+from ramify.posterior.conditioned import Conditioned, blocks_of, condition
 from ramify.posterior.draws import (
     Chunk,
     Draws,
@@ -93,9 +93,10 @@ def elbo(
     """Mean over draws of log p(y, z, theta) - log q(z, theta), or of the tight bound."""
     theta = draw_theta(key, family, model, draws)
     if local_draws == 1:
-        total = _theta_terms(model, theta) + _sums(family, model, groups, theta, "joint")
+        locals_ = sums(family, model, groups, theta, "joint")
     else:
-        total = _theta_terms(model, theta) + _tight(family, model, groups, theta, local_draws)[0]
+        locals_ = _tight(family, model, groups, theta, local_draws)[0]
+    total = theta_terms(model, theta) + locals_
     found = Estimate(total.mean(), _standard_error(total), draws=draws)
     return _rounded(found, 0.0, family, model, groups, theta)
 
@@ -113,15 +114,15 @@ def log_evidence(
     _check_form("log_evidence", form, EvidenceForm)
     theta = draw_theta(key, family, model, draws)
     if form == "mean_likelihood":
-        return _log_mean_exp(_sums(family, model, groups, theta, "likelihood"))
+        return _log_mean_exp(sums(family, model, groups, theta, "likelihood"))
     if form == "joint":
-        total = _theta_terms(model, theta) + _sums(family, model, groups, theta, "joint")
+        total = theta_terms(model, theta) + sums(family, model, groups, theta, "joint")
         return _rounded(_log_mean_exp(total), 0.0, family, model, groups, theta)
     # All draws of theta share the groups' noise: log p^(y | theta) is then one smooth function, and
     # the noise shifts it as a whole where independent noise would drown the weights of theta.
     shared = theta._replace(numbers=np.zeros_like(theta.numbers))
     local, variance = _tight(family, model, groups, shared, local_draws)
-    found = _log_mean_exp(_theta_terms(model, theta) + local)
+    found = _log_mean_exp(theta_terms(model, theta) + local)
     return _rounded(found, variance, family, model, groups, theta)
 
 
@@ -141,16 +142,14 @@ def log_predictive(
     rows = budgets.RESULT_ROWS
     if form == "per_row":
         rows = int(np.clip(budgets.DENSITY_NUMBERS // draws, 1, rows))
-    for part in parts:
-        for block in ranges(part.given, part.at, rows=rows):
-            given, at = condition(part.family, model, block.batches[0]), block.batches[1]
-            if form == "joint":
-                use = lambda chunk, z, _: _test_sums(model, chunk, z, at)  # noqa: B023
-                total += _double(map_draws(use, given, model, theta, local_draws, at))
-                continue
-            use = lambda chunk, z, _: _test_values(model, chunk, z, at, form == "per_row")  # noqa: B023
-            found = _log_means(map_draws(use, given, model, theta, local_draws, at))
-            total, influence = total + found[0], influence + found[1]
+    for given, at, _ in blocks_of(parts, model, rows=rows):
+        if form == "joint":
+            use = lambda chunk, z, q: _block_sums(model, chunk, z, q, at, "likelihood")  # noqa: B023
+            total += double(map_draws(use, given, model, theta, local_draws, at))
+            continue
+        use = lambda chunk, z, _: _test_values(model, chunk, z, at, form == "per_row")  # noqa: B023
+        found = _log_means(map_draws(use, given, model, theta, local_draws, at))
+        total, influence = total + found[0], influence + found[1]
     if form == "joint":
         return _log_mean_exp(total)
     return Estimate(total[0], _standard_error(influence), draws=draws)
@@ -164,21 +163,21 @@ def _rounded(
     return Estimate(value, float(np.hypot(found.se, variance**0.5)), found.ess, found.draws)
 
 
-def _theta_terms(model: Model, draws: Draws) -> Float64[np.ndarray, " S"]:
+def theta_terms(model: Model, draws: Draws) -> Float64[np.ndarray, " S"]:
     """Returns log p(theta) - log q(theta) of each draw."""
     log_prior = np.asarray(log_priors(model, draws.theta), np.float64)
     return log_prior - np.asarray(draws.log_q, np.float64)
 
 
-def _sums(
+def sums(
     family: Family, model: Model, groups: Groups, draws: Draws, what: str
 ) -> Float64[np.ndarray, " S"]:
     """Sum over all groups for each draw of their terms, or of their log likelihood alone."""
     total = np.zeros(len(draws.theta))
     for block in ranges(groups):
         known = condition(family, model, block.batches[0])
-        use = lambda chunk, z, log_q: _block_sums(model, chunk, z, log_q, known.batch, what)  # noqa: B023
-        total += _double(map_draws(use, known, model, draws, 1))
+        use = lambda chunk, z, q: _block_sums(model, chunk, z, q, known.batch, what)  # noqa: B023
+        total += double(map_draws(use, known, model, draws, 1))
     return total
 
 
@@ -211,7 +210,7 @@ def _tight(
         size = draws_at_once(known, model, S, max(local_draws, 2))
         found = [_block_tight(known, model, chunk, local_draws) for chunk in draws.chunks(size)]
         *sums, spread = put_together(found, S)
-        total += _double(sums)
+        total += double(sums)
         variance += float(np.asarray(spread, np.float64).mean())
     return total, variance
 
@@ -221,7 +220,6 @@ def _block_tight(
     known: Conditioned, model: Model, chunk: Chunk, local_draws: int
 ) -> tuple[Float[Array, " C"], Float[Array, " C"], Float[Array, " C"]]:
     conditional, batch = known.conditional(model), known.batch
-    mean = lambda w: jax.nn.logsumexp(w, 0) - jnp.log(w.shape[0])
     half = (local_draws + 1) // 2
 
     def one(key: PRNGKeyArray, theta: Array) -> tuple[Array, Array, Array]:
@@ -230,17 +228,11 @@ def _block_tight(
         if local_draws < 2:
             return *precise_sum(real(weighted.bound)), jnp.zeros(())
         # The two halves are independent: their difference shows the noise of their mean.
-        apart = mean(weighted.log_weight[:half]) - mean(weighted.log_weight[half:])
+        first, second = weighted.log_weight[:half], weighted.log_weight[half:]
+        apart = log_mean_exp(first) - log_mean_exp(second)
         return *precise_sum(real(weighted.bound)), jnp.sum(real(apart**2)) / 4
 
     return jax.vmap(one)(chunk.keys(), jnp.asarray(chunk.theta))
-
-
-@eqx.filter_jit
-def _test_sums(model: Model, chunk: Chunk, z: Array, at: Batch) -> tuple[Array, Array]:
-    """Sum over the rows of `at` of log p(y_test | z, theta), for each draw."""
-    one = lambda theta, z: precise_sum(row_terms(model, theta, z, at))
-    return jax.vmap(one)(jnp.asarray(chunk.theta), z)
 
 
 @eqx.filter_jit
@@ -266,7 +258,8 @@ def _log_means(values: Float[np.ndarray, "S n"]) -> tuple[float, Float64[np.ndar
         return float(np.sum(np.log(mean) + top)), pull.sum(1)
 
 
-def _double(parts: Any) -> Float64[np.ndarray, " S"]:
+def double(parts: Any) -> Float64[np.ndarray, " S"]:
+    """The sum of the two parts of a `precise_sum`, in float64."""
     high, low = parts
     return np.asarray(high, np.float64) + np.asarray(low, np.float64)
 

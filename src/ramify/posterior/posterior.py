@@ -51,7 +51,6 @@ class Posterior(Fitted):
     """
 
     def __repr__(self) -> str:
-        """What was fitted and how, and warnings, in words."""
         D, M, N = self.model.theta.size, self.model.z.size, len(self.labels)
         sizes = f"N = {N:,} groups, D = {D}, M = {M}, K = {self.local_draws}"
         covariance = f'"{covariance_of(self.family)}"' if covariance_of(self.family) else ""
@@ -132,11 +131,8 @@ class Posterior(Fitted):
         for block in ranges(groups, places=min(places, budgets.RESULT_ROWS)):
             known = see_block(self.family, self.model, block.batches[0])
             z = draw_block(known, self.adapter, theta, K)
-            real = slice(0, block.stop - block.start)
-            yield (
-                groups.labels[block.start : block.stop],
-                {name: np.asarray(value)[:, real] for name, value in z.items()},
-            )
+            labels = groups.labels[block.start : block.stop]
+            yield labels, {name: value[:, : len(labels)] for name, value in z.items()}
 
     @computing
     def predict(

@@ -14,13 +14,12 @@ from jaxtyping import Array, PRNGKeyArray, Shaped
 
 from ramify.data.batch import Batch, example
 from ramify.data.groups import Groups
-from ramify.data.host import ranges
 from ramify.data.tables import append_columns, column_names, n_rows
 from ramify.families.build import Family
 from ramify.models.adapter import Adapter
 from ramify.numerics import budgets
 from ramify.numerics.memory import check_memory
-from ramify.posterior.conditioned import condition
+from ramify.posterior.conditioned import blocks_of
 from ramify.posterior.draws import Chunk, map_draws, posterior_theta
 from ramify.posterior.matching import DataSchema, Part, check_columns
 
@@ -155,14 +154,10 @@ def outcomes(task: Task) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     size = max(int(np.prod(task.outcome.shape)), 1)
     numbers, most = budgets.PREDICTED_NUMBERS // task.draws, budgets.RESULT_ROWS
     rows, places = (int(np.clip(numbers // each, 1, most)) for each in (size, model.z.size))
-    for part in task.parts:
-        for block in ranges(part.given, part.at, rows=rows, places=places):
-            given, at = condition(part.family, model, block.batches[0]), block.batches[1]
-            use = lambda chunk, z, _: _simulate(task.adapter, chunk, z, at, task.kind)  # noqa: B023
-            out = map_draws(use, given, model, theta, task.local_draws, at)
-            first = int(part.at.starts[block.start])
-            count = int(part.at.sizes[block.start : block.stop].sum())
-            yield part.at.row_order[first : first + count], out[:, :count]
+    for given, at, places_of_rows in blocks_of(task.parts, model, rows=rows, places=places):
+        use = lambda chunk, z, _: _simulate(task.adapter, chunk, z, at, task.kind)  # noqa: B023
+        out = map_draws(use, given, model, theta, task.local_draws, at)
+        yield places_of_rows, out[:, : len(places_of_rows)]
 
 
 @eqx.filter_jit
@@ -183,12 +178,10 @@ def summarise(
     """Mean, sd and quantiles over draws; those of counts and classes are values they can take."""
     method = "linear" if values.dtype.kind == "f" else "inverted_cdf"
     numbers = values if values.dtype.kind == "f" else values.astype(np.float32)
-    table = {
-        "mean": numbers.mean(0, dtype=np.float64).astype(np.float32),
-        "sd": numbers.std(0, dtype=np.float64).astype(np.float32),
-    }
+    mean, sd = numbers.mean(0, dtype=np.float64), numbers.std(0, dtype=np.float64)
     levels = np.quantile(numbers, np.asarray(quantiles, np.float64), axis=0, method=method)
-    return table | dict(zip(quantile_names(quantiles), levels.astype(np.float32), strict=True))
+    columns = (column.astype(np.float32) for column in (mean, sd, *levels))
+    return dict(zip(summary_names(quantiles), columns, strict=True))
 
 
 def quantile_names(quantiles: Sequence[float]) -> list[str]:

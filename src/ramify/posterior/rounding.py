@@ -72,9 +72,8 @@ def _points(known: Conditioned, model: Model, chunk: Chunk) -> Points:
         z, log_q = local.draw(noise)
         full = local.scale.ndim == 3
         diagonal = jnp.diagonal(local.scale, axis1=-2, axis2=-1) if full else local.scale
-        return Points(
-            z, noise, diagonal, *precise_sum(log_ratio_terms(model, theta, z, log_q, batch))
-        )
+        total = precise_sum(log_ratio_terms(model, theta, z, log_q, batch))
+        return Points(z, noise, diagonal, *total)
 
     return jax.vmap(one)(chunk.keys(), jnp.asarray(chunk.theta))
 

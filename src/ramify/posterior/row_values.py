@@ -9,11 +9,10 @@ from jaxtyping import Array, Float, Shaped
 
 from ramify.data.batch import Batch
 from ramify.data.groups import Groups
-from ramify.data.host import ranges
 from ramify.data.resident import whole
 from ramify.models.adapter import Adapter
 from ramify.numerics.memory import check_memory
-from ramify.posterior.conditioned import condition
+from ramify.posterior.conditioned import blocks_of
 from ramify.posterior.draws import Draws, map_draws
 from ramify.posterior.matching import Part
 
@@ -29,17 +28,11 @@ def row_log_lik(
     what = f"{draws:,} draws of {n_rows:,} rows"
     check_memory(draws * n_rows * theta.theta.dtype.itemsize, None, what, cure)
     out: dict[str, np.ndarray] = {}
-    for part in parts:
-        for block in ranges(part.given, part.at):
-            given, at = condition(part.family, model, block.batches[0]), block.batches[1]
-            use = lambda chunk, z, _: _block_log_lik(adapter, chunk.theta, z, at)  # noqa: B023
-            found = map_draws(use, given, model, theta, local_draws, at)
-            first = int(part.at.starts[block.start])
-            count = int(part.at.sizes[block.start : block.stop].sum())
-            rows = part.at.row_order[first : first + count]
-            for name, values in found.items():
-                column = out.setdefault(name, np.empty((draws, n_rows), values.dtype))
-                column[:, rows] = values[:, :count]
+    for given, at, rows in blocks_of(parts, model):
+        use = lambda chunk, z, _: _block_log_lik(adapter, chunk.theta, z, at)  # noqa: B023
+        for name, values in map_draws(use, given, model, theta, local_draws, at).items():
+            column = out.setdefault(name, np.empty((draws, n_rows), values.dtype))
+            column[:, rows] = values[:, : len(rows)]
     return out
 
 

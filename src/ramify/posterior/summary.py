@@ -105,9 +105,8 @@ def summarise_theta(
             rows.append(_from_draws(np.asarray(values[name], np.float64), quantiles, weight))
     columns = ["mean", "sd", *quantile_names(quantiles)]
     table = dict(zip(columns, np.concatenate(rows, 1), strict=True))
-    return Summary(
-        names, table | ({} if weight is None else reliability(_flat(adapter, values), weight))
-    )
+    more = {} if weight is None else reliability(_flat(adapter, values), weight)
+    return Summary(names, table | more)
 
 
 def with_reliability(
@@ -166,10 +165,8 @@ def reliability(
 
 def _exact(mean: np.ndarray, sd: np.ndarray, quantiles: Sequence[float]) -> np.ndarray:
     """[statistics, entries] of independent normal entries."""
-    levels = [
-        NormalDist().inv_cdf(q) if 0 < q < 1 else np.copysign(np.inf, q - 0.5) for q in quantiles
-    ]
-    return np.stack([mean, sd, *(mean + sd * level for level in levels)])
+    level = lambda q: NormalDist().inv_cdf(q) if 0 < q < 1 else np.copysign(np.inf, q - 0.5)
+    return np.stack([mean, sd, *(mean + sd * level(q) for q in quantiles)])
 
 
 def _from_draws(

@@ -1,21 +1,18 @@
 """Importance weights of theta, with every group's z integrated out: how good q(theta) is."""
 
-from typing import NamedTuple
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Float64
 
-from ramify.data.batch import Batch
 from ramify.data.groups import Groups
 from ramify.data.host import ranges
 from ramify.families.branched import Branched
 from ramify.families.build import Family
 from ramify.families.conditional import Conditional, Local
 from ramify.families.newton import expand_local
-from ramify.families.solver import Site, recombine
+from ramify.families.solver import recombine
 from ramify.inference.local_integral import (
     Parts,
     controlled,
@@ -28,10 +25,10 @@ from ramify.models.model import Model
 from ramify.numerics import budgets
 from ramify.numerics.chunks import put_together
 from ramify.numerics.points import group_points, quarter_sizes
-from ramify.numerics.sums import precise_sum
+from ramify.numerics.sums import log_mean_exp, precise_sum
 from ramify.posterior.conditioned import Conditioned, condition
 from ramify.posterior.draws import Chunk, Draws, draws_at_once
-from ramify.posterior.metrics import _sums, _theta_terms
+from ramify.posterior.metrics import double, sums, theta_terms
 
 
 def affordable(model: Model, groups: Groups, draws: int | None) -> tuple[int, int]:
@@ -50,17 +47,17 @@ def theta_log_weights(
 
     Of everything together for a joint family, which has no such noise.
     """
-    total = _theta_terms(model, theta)
+    total = theta_terms(model, theta)
     noise = np.zeros_like(total)
     if not isinstance(family, Branched):
-        return total + _sums(family, model, groups, theta, "joint"), noise
+        return total + sums(family, model, groups, theta, "joint"), noise
     lean = len(groups) >= budgets.WELL_KNOWN_GROUPS
     for block in ranges(groups):
         known = condition(family, model, block.batches[0])
         size = draws_at_once(known, model, len(total), K)
         found = [_marginal_block(known, model, chunk, K, lean) for chunk in theta.chunks(size)]
-        high, low, apart = put_together(found, len(total))
-        total += np.asarray(high, np.float64) + np.asarray(low, np.float64)
+        *parts, apart = put_together(found, len(total))
+        total += double(parts)
         noise += np.asarray(apart, np.float64)
     # A density may overflow at a draw far out: that draw counts for nothing, and not for all others.
     fine = np.isfinite(total)
@@ -77,17 +74,12 @@ def _marginal_block(
     theta. Half the difference between two independent halves of the points, which comes third, is a
     sample of that function. `lean`: see `again_at_theta`.
     """
-    conditional, site, batch = again_at_theta(known, model, lean), known.site, known.batch
+    conditional, batch = again_at_theta(known, model, lean), known.batch
     points = group_points(jax.random.fold_in(chunk.key, 0), batch.index, K, model.z.size)
-    again = site is not None and not lean and known.local.follows_theta(model, batch)
+    again = known.site is not None and not lean and known.local.follows_theta(model, batch)
 
-    def one(value: Float[Array, " D"]) -> tuple[Array, Array, Array]:
-        local = conditional(value)
-        z, log_q = jax.vmap(local.propose)(points)
-        weigh = lambda z: log_joint(model, batch, value, z)
-        log_weight = jax.lax.map(weigh, z, batch_size=8) - log_q
-        drawn = Drawn(local.mean, z, log_q, log_weight)
-        parts, definite = _with_control(model, batch, site, value, again, drawn)
+    def one(theta: Float[Array, " D"]) -> tuple[Array, Array, Array]:
+        parts, definite = _with_control(known, model, theta, conditional(theta), points, again)
         real = lambda x: jnp.where(batch.group_mask, x, 0)
         total, apart = controlled(parts, definite)[0], _apart(parts, definite)
         return *precise_sum(real(total)), 0.5 * jnp.sum(real(apart))
@@ -95,36 +87,23 @@ def _marginal_block(
     return jax.vmap(one)(jnp.asarray(chunk.theta))
 
 
-class Drawn(NamedTuple):
-    """K draws of every group's z from a conditional with this mean, and their log weights."""
-
-    mean: Float[Array, "B M"]
-    z: Float[Array, "K B M"]
-    log_q: Float[Array, "K B"]
-    log_weight: Float[Array, "K B"]
-
-
 def _apart(parts: Parts, definite: Bool[Array, " B"]) -> Float[Array, " B"]:
     """How far the estimates from two independent halves of the draws are apart."""
     half = sum(quarter_sizes(len(parts.log_weight))[:2])  # of four independent quarters
-    mean = lambda w: jax.nn.logsumexp(w, 0) - jnp.log(w.shape[0])
-    apart = lambda w: mean(w[:half]) - mean(w[half:])
+    apart = lambda w: log_mean_exp(w[:half]) - log_mean_exp(w[half:])
     return apart(parts.log_weight) - jnp.where(definite, apart(parts.log_weight_gaussian), 0)
 
 
 def _with_control(
-    model: Model,
-    batch: Batch,
-    site: Site | None,
-    theta: Float[Array, " D"],
-    again: bool,
-    drawn: Drawn,
+    known: Conditioned, model: Model, theta: Array, local: Local, points: Array, again: bool
 ) -> tuple[Parts, Bool[Array, " B"]]:
-    """The draws with the Gaussian of a solved site as their control; without where there is none.
+    """Draws from `local` with the Gaussian of a solved site as their control, if there is one.
 
     The likelihood's expansion is the site's own or, `again`, made at this theta.
     """
-    mean, z, log_q, log_weight = drawn
+    site, batch, mean = known.site, known.batch, local.mean
+    z, log_q = jax.vmap(local.propose)(points)
+    log_weight = jax.lax.map(lambda z: log_joint(model, batch, theta, z), z, batch_size=8) - log_q
     if site is None:
         none = jnp.zeros(log_weight.shape[1])
         return Parts(log_weight, jnp.zeros_like(log_weight), none), none > 0
