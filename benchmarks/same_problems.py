@@ -160,7 +160,7 @@ def negative_binomial() -> Problem:
 
 def ordered() -> Problem:
     """Three levels, and the probability of each as what is predicted."""
-    data = table(6, 30, 8)
+    data = table(6, 60, 8)
     noise = np.random.default_rng(16).logistic(size=data["g"].size)
     data["y"] = np.digitize(2 * data["eta"] + noise, [0, 3])
     return formula("y ~ x + (1 | g)", "ordered", data, {"solved": {}}, "probability")

@@ -16,10 +16,10 @@ import ramify as rf
 
 N = 8
 NEW = "new"  # label of a group that no fit has seen
-DRAWS = 20_000  # so many that one which rounding moves does not show
-ELBO_DRAWS = 200
+DRAWS = 4000  # past 4,096 the first release's draws depended on how many were asked for
 
 Table = dict[str, np.ndarray]
+Answers = dict[str, dict[str, Any]]  # arrays `mean`, `sd`, ... of each answer
 
 
 def rows(seed: int) -> Table:
@@ -97,20 +97,33 @@ def load(name: str, folder: str | os.PathLike[str]) -> rf.Posterior:
     return rf.load(folder, slopes_model() if name == "numpyro" else normal_model())
 
 
-def answers(name: str, posterior: rf.Posterior) -> dict[str, dict[str, np.ndarray]]:
-    """What a loaded fit is asked, by name: arrays `mean`, `sd`, ... of each answer."""
-    groups = None
-    if name not in FORMULAS:
-        groups = slopes_groups() if name == "numpyro" else normal_groups()
-    asked = {
-        "summary": dict(posterior.summary().columns),
-        "predict": _predicted(name, posterior),
-        "elbo": _estimate(posterior.elbo(groups, draws=ELBO_DRAWS)),
-    }
+def data_of(name: str) -> rf.Groups | None:
+    """The data that a folder does not hold; that of a formula does."""
+    if name in FORMULAS:
+        return None
+    return slopes_groups() if name == "numpyro" else normal_groups()
+
+
+def exact_answers(posterior: rf.Posterior) -> Answers:
+    """What a loaded fit says without drawing: q(theta), the trace, the summary of weighted draws."""
+    q, history = posterior.family.theta, posterior.history["elbo"]
+    found = {"q": {"mean": q.mean, "sd": np.sqrt(np.diagonal(q.covariance))}}
+    found["history"] = {"mean": history, "sd": np.zeros(len(history))}
+    summary = posterior.summary().columns
+    return found | ({"summary": dict(summary)} if "ess" in summary else {})
+
+
+def drawn_answers(name: str, posterior: rf.Posterior) -> Answers:
+    """What it says by drawing from seeds: predictions, the ELBO, samples, other summaries."""
+    groups = data_of(name)
+    found = {"predict": _predicted(name, posterior)}
+    found["elbo"] = _estimate(posterior.elbo(groups, draws=DRAWS))
+    summary = posterior.summary().columns
+    found |= {} if "ess" in summary else {"summary": dict(summary)}
     if name in DENSITIES:
         draws = posterior.sample(DRAWS, groups, seed=1)
-        asked |= {f"sample {n}": {"mean": v.mean(0), "sd": v.std(0)} for n, v in draws.items()}
-    return asked
+        found |= {f"sample {n}": {"mean": v.mean(0), "sd": v.std(0)} for n, v in draws.items()}
+    return found
 
 
 def _predicted(name: str, posterior: rf.Posterior) -> Table:
@@ -132,4 +145,4 @@ def _predicted(name: str, posterior: rf.Posterior) -> Table:
 
 def _estimate(found: Any) -> Table:
     """An estimate, with the sd of its terms."""
-    return {"mean": np.asarray(float(found)), "sd": np.asarray(found.se * ELBO_DRAWS**0.5)}
+    return {"mean": np.asarray(float(found)), "sd": np.asarray(found.se * DRAWS**0.5)}
