@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from ramify.data.batch import Batch
 from ramify.families.conditional import Form, LearnedSupplier
+from ramify.models.densities import sum_rows
 from ramify.numerics.precision import fast_products
 
 FEATURE_WIDTHS = (64, 64, 64, 128)  # the paper's feat_net (table of architectures)
@@ -60,10 +61,8 @@ class Pooled(eqx.Module):
     def __call__(self, x: Float[Array, "R F"], batch: Batch) -> Float[Array, "B E"]:
         """One embedding per group; invariant to the order of its rows."""
         e = self.features(x)
-        e = jnp.concatenate([e, e**2], -1) * batch.row_mask[:, None]
         n = batch.count.astype(x.dtype)[:, None]
-        total = jax.ops.segment_sum(e, batch.segment, n.shape[0], indices_are_sorted=True)
-        pooled = total / jnp.maximum(n, 1)
+        pooled = sum_rows(jnp.concatenate([e, e**2], -1), batch) / jnp.maximum(n, 1)
         if not self.count_aware:
             return pooled
         return jnp.concatenate([pooled, jnp.log1p(n), 1 / jnp.sqrt(1 + n)], -1)
@@ -76,8 +75,7 @@ class Single(eqx.Module):
 
     def __call__(self, x: Float[Array, "R F"], batch: Batch) -> Float[Array, "B E"]:
         """The embedding of each group's only row."""
-        e = self.features(x) * batch.row_mask[:, None]
-        return jax.ops.segment_sum(e, batch.segment, batch.index.shape[0], indices_are_sorted=True)
+        return sum_rows(self.features(x), batch)
 
 
 class Amortizer(LearnedSupplier, eqx.Module):
