@@ -17,8 +17,8 @@ import saved_models
 SAVED = Path(__file__).parent / "saved"
 EXPECTED = json.loads((SAVED / "expected.json").read_text())
 TOLERANCE = 1e-3  # of an answer's sd
-# For answers made of draws, which are the same draws. Which of several weighted draws is taken can turn on
-# the last bit, and quantiles then move to a neighbouring draw.
+# For answers made of draws, which are the same draws: which of several weighted draws is taken can turn
+# on the last bit, and quantiles then move to a neighbouring draw.
 DRAWN_TOLERANCE = 1e-2
 BETWEEN_DRAWS = 5e-2
 FLOAT32 = 1e-5  # of a number: sums in float32, and constants whose sd is zero
