@@ -36,7 +36,7 @@ import optax
 import ramify as rf
 from benchmarks import show
 from ramify.posterior.draws import draw_theta
-from ramify.posterior.metrics import _theta_terms
+from ramify.posterior.metrics import theta_terms
 
 M = 10
 BELOW = np.tril_indices(M, -1)
@@ -199,7 +199,7 @@ def judge(
     """
     bound = posterior.elbo(judged, draws=draws, seed=0)
     theta = draw_theta(jax.random.key(0), posterior.family, posterior.model, draws)
-    own = float(_theta_terms(posterior.model, theta).mean())
+    own = float(theta_terms(posterior.model, theta).mean())
     return own / n + (float(bound) - own) / judged.n_rows, bound.se / judged.n_rows
 
 

@@ -20,7 +20,7 @@ from ramify.frontends.formula.likelihoods import LIKELIHOODS
 from ramify.inference import curvature_check
 from ramify.inference.local_integral import weigh_block
 from ramify.models.densities import group_log_liks
-from ramify.models.structure import BlockStructure, Normal, linear
+from ramify.models.structure import BlockStructure, linear
 from ramify.models.structure_check import check_structure
 from ramify.models.traced import normal_prior, uses_theta
 from ramify.numerics.points import group_points
@@ -111,8 +111,8 @@ def pieces(model, groups):
     @jax.jit
     def run(theta):
         found = lambda theta: (
-            tuple(expand_local(model, batch, theta, z[0])),
-            tuple(expand_likelihood(model, batch, theta, z[0])),
+            tuple(expand_local(model, batch, theta)(z[0])),
+            tuple(expand_likelihood(model, batch, theta)(z[0])),
             group_log_liks(model, theta, z, batch),
         )
         total = lambda theta: sum(jnp.sum(jnp.sin(x)) for x in jax.tree.leaves(found(theta)))
@@ -355,23 +355,11 @@ def test_numpyros_distributions_say_what_they_are(kind, declared, table, x64):
     rng = np.random.default_rng(0)
     theta, z = jnp.asarray(rng.normal(size=3)), jnp.asarray(rng.normal(size=(N, 3)))
     for found, exact in zip(
-        expand_local(model, batch, theta, z), expand_local(plain, batch, theta, z), strict=True
+        expand_local(model, batch, theta)(z), expand_local(plain, batch, theta)(z), strict=True
     ):
         np.testing.assert_allclose(found, exact, rtol=1e-10, atol=1e-10)
     if kind == "normal":
         assert model.structure.prior(theta, batch).root.shape == (3, 3)  # shared by all groups
-
-
-def test_a_normal_from_a_factor_of_its_covariance(x64):
-    rng = np.random.default_rng(0)
-    factor, mean, z = (
-        np.tril(rng.normal(size=(3, 3))) + 3 * np.eye(3),
-        rng.normal(size=3),
-        np.ones(3),
-    )
-    normal = Normal.from_scale(jnp.asarray(mean), jnp.asarray(factor))
-    exact = dist.MultivariateNormal(mean, scale_tril=factor).log_prob(z)
-    np.testing.assert_allclose(normal.log_density(jnp.asarray(z)), exact, rtol=1e-12)
 
 
 def test_a_positive_local_parameter_is_normal_on_the_log_scale(table, x64):
@@ -395,8 +383,8 @@ def test_a_positive_local_parameter_is_normal_on_the_log_scale(table, x64):
     batch, theta = whole(groups), jnp.array([0.3, -0.2])
     check_structure(model, batch)
     z = jnp.linspace(-1, 1, N)[:, None]
-    found = expand_likelihood(model, batch, theta, z), expand_local(model, batch, theta, z)
+    found = expand_likelihood(model, batch, theta)(z), expand_local(model, batch, theta)(z)
     undeclared(model)
-    plain = expand_likelihood(model, batch, theta, z), expand_local(model, batch, theta, z)
+    plain = expand_likelihood(model, batch, theta)(z), expand_local(model, batch, theta)(z)
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(plain), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
