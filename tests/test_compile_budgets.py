@@ -96,3 +96,15 @@ def test_programs_of_every_call(tmp_path):
         assert len(programs) == again, "a call on a second fit compiled again"
     over = {name: (count, BUDGETS[name]) for name, count in spent.items() if count > BUDGETS[name]}
     assert not over, f"more programs than budgeted: {over}; all: {spent}"
+
+
+@pytest.mark.parametrize("how", [dict(), dict(rows=200), dict(minibatch=3)], ids=str)
+def test_a_second_fit_by_steps_compiles_nothing(how):
+    """The optimizer is made once: another would be another program, though it does the same."""
+    model, groups = built()
+    fit = lambda: rf.fit(model, groups, family=rf.branch(model, groups), max_steps=20, **how)
+    with counted() as programs:
+        fit()
+        first = len(programs)
+        fit()
+    assert 0 < first == len(programs)

@@ -380,20 +380,6 @@ def test_densities_are_traced_once_per_batch_shape(how):
     assert once <= 8 and traces(1200, **how) == once
 
 
-@pytest.mark.parametrize("how", [dict(), dict(rows=15), dict(minibatch=3)], ids=str)
-def test_a_second_fit_by_steps_compiles_nothing(how, caplog):
-    """The optimizer is made once: another would be another program, though it does the same."""
-    model, groups = small()
-    fit = lambda: rf.fit(model, groups, family=rf.branch(model, groups), max_steps=20, **how)
-    compiled = lambda: [r.getMessage() for r in caplog.records if "Compiling" in r.getMessage()]
-    with jax.log_compiles():
-        fit()
-        assert any("steps" in message for message in compiled())
-        caplog.clear()
-        fit()
-        assert compiled() == []
-
-
 def test_the_default_says_why():
     """A small smooth z is solved for, and the result says so."""
     model, groups = small()
