@@ -199,7 +199,8 @@ class Marginal:
         """
         if memory is None:
             B, M = self.members.shape[1], self.model.z.size
-            unknown = Modes(jnp.full((B, M), jnp.nan), jnp.ones(B, bool))
+            # Not weakly typed, or the second sweep would be compiled anew.
+            unknown = Modes(jnp.full((B, M), jnp.nan, jnp.result_type(float)), jnp.ones(B, bool))
             memory = [unknown] * len(self.source), 0.0
         modes, self.newton_steps = memory
         self._modes = [Modes(*map(jnp.asarray, block)) for block in modes]
