@@ -30,9 +30,10 @@ from ramify.data.partition import block_shape, partition
 from ramify.data.resident import to_device
 from ramify.data.sources import on_device
 from ramify.engine.local import LocalEngine
-from ramify.inference.marginal import Marginal, Problem
+from ramify.inference.marginal import Marginal
 from ramify.inference.minibatches import Minibatches, Place
 from ramify.inference.steps import Recipe, State, init, steps
+from ramify.inference.sweep import Problem
 from ramify.numerics.precision import computing
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
@@ -97,13 +98,13 @@ def _compare_sweeps(
     seconds: tuple[list[float], list[float]] = ([], [])
     sweeps = []
     for model in models:
-        problem = Problem(model, rf.solved(model, groups).local, 32, one_proposal=False)
+        problem = Problem(model, rf.solved(model, groups).local, 32)
         own = on_device(groups, members, R), LocalEngine(), jax.random.key(0), 4
         sweeps.append(Marginal(problem, *own, report=lambda row: None))
     for _ in range(1 + rounds):
         for i, sweep in enumerate(sweeps):
             started = time.perf_counter()
-            sweep.values(thetas[0], thetas)
+            sweep.values(thetas)
             seconds[i].append(time.perf_counter() - started)
     return min(seconds[0][1:]), min(seconds[1][1:])
 

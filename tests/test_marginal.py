@@ -1,4 +1,4 @@
-"""Sweeps over F(theta): curvature from slopes, proposals shared by points, and Newton's steps."""
+"""Sweeps over F(theta): values, slopes and curvature, and Newton's steps."""
 
 from functools import cache
 
@@ -15,11 +15,11 @@ from ramify.data.resident import whole
 from ramify.engine.local import LocalEngine
 from ramify.families.solver import solver
 from ramify.inference.local_integral import bound
-from ramify.inference.marginal import Expansion, Marginal, Problem
+from ramify.inference.marginal import Expansion, Marginal
 from ramify.inference.newton_updates import bfgs, measured_precision, shorter
+from ramify.inference.sweep import Problem
 from ramify.inference.theta_search import NotFinite, init, step
 from ramify.inference.theta_weights import _moments
-from ramify.numerics import budgets
 from ramify.posterior.summary import worries
 
 
@@ -58,9 +58,9 @@ def test_half_of_the_draws_without_weight():
     assert np.isfinite(jax.grad(lambda w: bound(w)[0].sum())(w)).all()
 
 
-@pytest.mark.parametrize("one_proposal", [False, True])
-def test_a_sweep_of_a_normal_model_is_exact(one_proposal):
-    """F and its slope at several points, with z integrated out by hand; no bias is left."""
+@pytest.mark.parametrize("by", ["draws", "a rule"])
+def test_a_sweep_of_a_normal_model_is_exact(by):
+    """F, its slopes and its Hessian, with z integrated out by hand; no bias is left."""
     rng = np.random.default_rng(0)
     group = np.repeat(np.arange(6), [1, 2, 3, 5, 8, 13])
     y = (rng.normal(size=6)[group] + rng.normal(size=len(group))).astype(np.float32)
@@ -74,22 +74,25 @@ def test_a_sweep_of_a_normal_model_is_exact(one_proposal):
         log_lik=lambda theta, z, row: normal(row["y"], z["b"]),
     )
     members = np.array([[0, 1, 2, 5], [3, 4, -1, -1]])  # and two filler places
-    problem = Problem(model, solver(model, whole(groups), rounds=0), 32, one_proposal)
+    problem = Problem(model, solver(model, whole(groups), rounds=0), 32, hessian=True)
+    problem = problem if by == "draws" else problem._replace(local_draws=5).with_rule(5)
     own = HostBlocks(groups, members, 26), LocalEngine(), jax.random.key(0)
     F = Marginal(problem, *own, 3, lambda row: None)
     thetas = np.array([[-0.5], [0.1], [0.9]])
     n, mean = np.bincount(group), np.bincount(group, y) / np.bincount(group)
     slope = lambda t: -t + np.sum((mean - t) * n / (n + 1))
     np.testing.assert_allclose(
-        F._slopes(thetas[1], thetas, 2)[:, 0], [slope(t) for t in thetas[:, 0]], rtol=1e-4
+        F._slopes(thetas, 2)[:, 0], [slope(t) for t in thetas[:, 0]], rtol=1e-4
     )
+    hessian = F.curvature(thetas[1], np.eye(1), 2)
+    np.testing.assert_allclose(hessian, [[-1 - np.sum(n / (n + 1))]], rtol=1e-4)
     parts = [multivariate_normal(np.zeros(k), np.eye(k) + 1) for k in n]
     each = np.split(y, np.cumsum(n)[:-1])
     exact = [
         norm.logpdf(t) + sum(p.logpdf(v - t) for p, v in zip(parts, each, strict=True))
         for t in thetas[:, 0]
     ]
-    np.testing.assert_allclose(F.values(thetas[1], thetas), exact, rtol=1e-5)
+    np.testing.assert_allclose(F.values(thetas), exact, rtol=1e-5)
     np.testing.assert_allclose(F.bias(thetas[1]), 0, atol=1e-4)
 
 
@@ -111,44 +114,47 @@ def answers():
     return model, solver(model, whole(groups), rounds=0), source
 
 
-def logistic(K, one_proposal, seed=0):
-    """Their F."""
+def logistic(K, order=None, seed=0):
+    """Their F, by K draws or by a rule."""
     model, own, source = answers()
-    problem = Problem(model, own, K, one_proposal)
+    problem = Problem(model, own, order or K)
+    problem = problem if order is None else problem.with_rule(order)
     return Marginal(problem, source, LocalEngine(), jax.random.key(seed), 3, lambda row: None)
 
 
-def test_a_search_shares_draws_where_that_saves_more_than_it_compiles(monkeypatch):
-    """Rough curvature of a large problem comes from one set of draws; the answer's never does."""
-    F = logistic(32, one_proposal=False)
-    assert not F.rough.one_proposal
-    monkeypatch.setitem(budgets.SHARING_PAYS, "cpu", 100)
-    F = logistic(32, one_proposal=False)
-    assert F.rough.one_proposal and not F.problem.one_proposal
-    about = np.zeros(1), np.array([[100.0]]), 1
-    own, rough = (F.curvature(*about, one_sided=True, rough=rough) for rough in (False, True))
-    assert own != rough
-    np.testing.assert_allclose(rough, own, rtol=0.1)
-
-
-@pytest.mark.parametrize("one_proposal", [False, True])
-def test_a_sweep_of_a_logistic_model_against_a_grid(one_proposal):
-    """Slopes away from the centre, all-zero groups among them, and what the bias is said to be.
+def test_draws_of_a_logistic_model_against_a_grid():
+    """Slopes, all-zero groups among them, and what the bias is said to be.
 
     200 groups: the noise of a slope is told by seeds, and K = 16 leaves a bias that K = 8 has more of.
     """
     thetas = np.array([[-0.2], [0.0], [0.2]])
-    fits = [logistic(16, one_proposal, seed) for seed in range(8)]
-    slopes = np.stack([F._slopes(thetas[1], thetas, 1)[:, 0] for F in fits])
+    fits = [logistic(16, seed=seed) for seed in range(8)]
+    slopes = np.stack([F._slopes(thetas, 1)[:, 0] for F in fits])
     assert all(np.isfinite(F.modes).all() and F.converged.all() for F in fits)
-    source = fits[0].source
-    n, y = source.sizes, np.asarray(source.block(0).rows["y"])[: source.sizes.sum()]
-    ones = np.add.reduceat(y, np.cumsum(n) - n)
-    exact = [_exact_slope(t, ones, n) for t in thetas[:, 0]]
     error = slopes.std(0, ddof=1) / np.sqrt(len(slopes))
     bias = np.mean([F.bias(thetas[1])[0] for F in fits])
-    assert np.all(np.abs(slopes.mean(0) - exact) < 5 * error + 3 * abs(bias))
+    assert np.all(np.abs(slopes.mean(0) - _exact_slopes(thetas)) < 5 * error + 3 * abs(bias))
     assert np.all(error < 0.5) and 1e-5 < abs(bias) < 0.5  # sds of mu are about 0.1: a slope of 10
+
+
+def test_a_rule_has_no_noise_and_says_what_error_is_left(x64):
+    """The same slopes by quadrature: each order is better, and off by less than it says."""
+    thetas, errors = np.array([[-0.2], [0.0], [0.2]]), []
+    for order in (3, 7, 15):
+        F = logistic(16, order)
+        error = np.abs(F._slopes(thetas, 1)[:, 0] - _exact_slopes(thetas)).max()
+        assert error < abs(F.bias(thetas[1])[0]) + 1e-6
+        errors.append(error)
+    assert errors[0] > 10 * errors[1] > 100 * errors[2]
+    assert errors[2] < 1e-4
+
+
+def _exact_slopes(thetas):
+    """Those of the answers' F, by sums over a fine grid of z."""
+    source = answers()[2]
+    n, y = source.sizes, np.asarray(source.block(0).rows["y"])[: source.sizes.sum()]
+    ones = np.add.reduceat(y, np.cumsum(n) - n)
+    return [_exact_slope(t, ones, n) for t in thetas[:, 0]]
 
 
 def _exact_slope(t, ones, n):
@@ -161,18 +167,18 @@ def _exact_slope(t, ones, n):
 class Ridge(Marginal):
     """A function with the shape of a marginal far from its mode: neither concave nor quadratic."""
 
-    points, newton_steps, memory = 1, 0, None
+    points, newton_steps, memory, exact = 1, 0, None, False
     first_bad_block = lambda self, theta: 0
     groups_upto = np.array([100])
 
     def __init__(self):
         self.values_seen, self.slopes_seen, self.report = 0, 0, lambda row: None
 
-    def __call__(self, centre, thetas, blocks):
+    def __call__(self, thetas, blocks, curved=False):
         self.values_seen += 1
-        return Expansion(float(self.value(centre)), self._slopes(centre, thetas, blocks)[0])
+        return Expansion(float(self.value(thetas.mean(0))), self._slopes(thetas, blocks)[0])
 
-    def _slopes(self, centre, thetas, blocks, rough=False):
+    def _slopes(self, thetas, blocks):
         self.slopes_seen += len(thetas)
         return np.asarray(jax.vmap(jax.grad(self.value))(jnp.asarray(thetas)), float)
 
@@ -206,29 +212,12 @@ def test_newton_follows_a_bent_ridge():
     assert ridge.values_seen <= 40 and ridge.slopes_seen <= 60
 
 
-def test_only_the_search_is_rough():
-    """Draws that points share do for a precision to climb by; that of the answer has its own."""
-
-    class Noted(Ridge):
-        def _slopes(self, centre, thetas, blocks, rough=False):
-            self.rough_seen = {*getattr(self, "rough_seen", ()), (len(thetas) > 1, rough)}
-            return super()._slopes(centre, thetas, blocks)
-
-    ridge = Noted()
-    climbed = climb(ridge, [-1.5, 0.5])
-    assert ridge.rough_seen == {(False, False), (True, True)}  # one point is a step, not a look
-    for phases in (("spread", "look", "average"), ("laplace", "newton")):
-        ridge.rough_seen = set()
-        assert run(ridge, climbed._replace(phase=phases[0]), *phases).phase == "bias"
-        assert (True, False) in ridge.rough_seen and (True, True) not in ridge.rough_seen
-
-
 def test_steps_to_where_no_slope_is_are_not_taken():
     """A finite value with a slope that is no number: the search stays where both are."""
 
     class Cliff(Ridge):
-        def _slopes(self, centre, thetas, blocks, rough=False):
-            slopes = super()._slopes(centre, thetas, blocks, rough)
+        def _slopes(self, thetas, blocks):
+            slopes = super()._slopes(thetas, blocks)
             return np.where(thetas[:, :1] > -0.9, np.nan, slopes)
 
     found = climb(Cliff(), [-1.5, 0.5])
@@ -242,8 +231,8 @@ def test_averages_need_all_their_points():
     """Where F is not finite at one of them, the mode and its curvature are what is returned."""
 
     class Edge(Ridge):
-        def __call__(self, centre, thetas, blocks):
-            found = super().__call__(centre, thetas, blocks)
+        def __call__(self, thetas, blocks, curved=False):
+            found = super().__call__(thetas, blocks)
             return found if len(thetas) == 1 else found._replace(value=np.nan)
 
     mode = climb(Edge(), [0.9, 0.8])
@@ -260,9 +249,9 @@ def test_a_look_around_is_never_far():
         def value(self, t):
             return -0.5 * (t[0] ** 2 + 1e-7 * t[1] ** 2)
 
-        def _slopes(self, centre, thetas, blocks, rough=False):
-            assert np.abs(thetas - centre).max() <= 1 + 1e-9
-            return super()._slopes(centre, thetas, blocks, rough)
+        def _slopes(self, thetas, blocks):
+            assert np.abs(thetas).max() <= 1 + 1e-9  # from zero
+            return super()._slopes(thetas, blocks)
 
     found = Flat().curvature(np.zeros(2), np.diag([1.0, 1e-7]), 1, one_sided=True)
     np.testing.assert_allclose(np.diag(found), [-1, -1e-7], rtol=1e-4)
@@ -285,12 +274,12 @@ def test_a_step_teaches_the_curvature_along_it():
 class Skewed(Marginal):
     """Slopes of F(t) = -exp(t_0) + t_0 - t_1^2: curvature -1 and -2 at the mode, a third derivative."""
 
-    points = 2
+    points, exact = 2, False
 
     def __init__(self):
         pass
 
-    def _slopes(self, centre, thetas, blocks, rough=False):
+    def _slopes(self, thetas, blocks):
         return np.stack([1 - np.exp(thetas[:, 0]), -2 * thetas[:, 1]], 1)
 
 
@@ -304,7 +293,7 @@ def test_secants_find_the_curvature(one_sided, off):
 
 def test_a_curvature_that_is_no_number_changes_nothing():
     class Broken(Ridge):
-        def curvature(self, mean, precision, blocks, one_sided=False, rough=False):
+        def curvature(self, mean, precision, blocks, one_sided=False):
             return np.full((2, 2), np.nan)
 
     precision = np.diag([2.0, 3.0])

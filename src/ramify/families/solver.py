@@ -106,18 +106,26 @@ class Solver(eqx.Module):
 
     def begin(self, model: Model, batch: Batch, centre: Array) -> Float[Array, "B M"]:
         """Where Newton starts: the prior's mode, or the network's guess where that is better."""
-        zero = jnp.zeros((batch.index.shape[0], model.z.size))
-        prior = expand_local(model, batch, centre)(zero)
-        scale, definite = safe_scale(prior.curvature)
-        mode = zero + times_covariance(scale, prior.slope)
-        better = model.log_local(centre, mode, batch) >= prior.value
-        begin = jnp.where((better & definite)[:, None], mode, zero) + scale @ _aside(model.z.size)
+        begin = _prior_mode(model, batch, centre)
         if self.start is None:
             return begin
         prepared = self.start.prepare(model, batch, centre)
         guess = self.start.conditional(model, batch, centre, prepared)(centre).mean
         better = log_joint(model, batch, centre, guess) > log_joint(model, batch, centre, begin)
         return jnp.where(better[:, None], guess, begin)
+
+
+def _prior_mode(model: Model, batch: Batch, theta: Array) -> Float[Array, "B M"]:
+    """About the mode of p(z | theta): that of its expansion around zero, or zero where that is better."""
+    zero = jnp.zeros((batch.index.shape[0], model.z.size))
+    if model.structure.prior is not None:
+        normal = model.structure.prior(theta, batch)
+        return zero + normal.mean + _aside(model.z.size) / jnp.diagonal(normal.root, 0, -2, -1)
+    prior = expand_local(model, batch, theta)(zero)
+    scale, definite = safe_scale(prior.curvature)
+    mode = zero + times_covariance(scale, prior.slope)
+    better = model.log_local(theta, mode, batch) >= prior.value
+    return jnp.where((better & definite)[:, None], mode, zero) + scale @ _aside(model.z.size)
 
 
 def padded_modes(modes: Float[np.ndarray, "N M"]) -> Float[Array, "padded M"]:

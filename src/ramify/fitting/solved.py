@@ -18,10 +18,11 @@ from ramify.families.gaussian import Gaussian
 from ramify.families.solver import padded_modes
 from ramify.fitting.theta_shape import not_gaussian, with_weighted_theta
 from ramify.inference.failures import NonFiniteError, explain_not_finite
-from ramify.inference.marginal import Marginal, Problem
+from ramify.inference.marginal import Marginal
 from ramify.inference.progress import Budget
 from ramify.inference.steps import Recipe
 from ramify.inference.steps import init as init_steps
+from ramify.inference.sweep import Problem
 from ramify.inference.theta_search import Learned, NotFinite, Search, done, finish, init, step
 from ramify.models.model import Model
 from ramify.numerics import budgets
@@ -57,11 +58,19 @@ class Task(NamedTuple):
         few = int(np.clip(2 * (4000 // N), 2, budgets.MOST_THETA_POINTS))
         return self.wish.draws or (1 if N > budgets.LAPLACE_GROUPS else few)
 
+    @property
+    def quadrature(self) -> bool:
+        """Whether z is integrated by a quadrature rule: for M = 1 or 2, if draws were not asked for."""
+        return self.wish.local_draws is None and self.model.z.size in budgets.FIRST_ORDER
+
     def start(self) -> Search:
-        """The state before the first sweep. K is doubled later unless the user chose it."""
+        """The state before the first sweep. K is raised later unless the user chose it."""
         K = default_local_draws(self.model.z.size, self.groups.n_rows)
         most = budgets.MOST_LOCAL_DRAWS
-        if self.wish.local_draws is not None and self.wish.local_draws > 1:
+        if self.quadrature:
+            M = self.model.z.size
+            K, most = budgets.FIRST_ORDER[M] ** M, budgets.MOST_ORDER[M] ** M
+        elif self.wish.local_draws is not None and self.wish.local_draws > 1:
             K = most = self.wish.local_draws
         theta = self.family.theta
         mean, covariance = (np.asarray(x, np.float64) for x in (theta.mean, theta.covariance))
@@ -83,8 +92,10 @@ class Task(NamedTuple):
         # Proposals that are reweighted need no variational Newton: theta's bias is the same without.
         local = self.family.local
         lean = replace(local, rounds=0, points=local.points[:1])
-        problem = Problem(self.model, lean, K, one_proposal=self.points == 1)
-        room = max(self.points, 2 * min(self.model.theta.size, 33))  # points of theta in one sweep
+        problem = Problem(self.model, lean, K, hessian=self.points == 1)
+        problem = problem.with_rule(problem.order) if self.quadrature else problem
+        # Points of theta in one sweep: the same for data of any size.
+        room = max(self.points, budgets.MOST_THETA_POINTS, 2 * min(self.model.theta.size, 33))
 
         def report(row: dict[str, float]) -> None:
             now = {"local_draws": K, "step": budget.steps, "seconds": budget.bar.seconds}
@@ -105,7 +116,7 @@ class Found(NamedTuple):
 
     @property
     def local_draws(self) -> int:
-        """K of the last F."""
+        """K of the last F, draws or points of a rule."""
         return self.marginal.problem.local_draws
 
     @property
@@ -123,13 +134,14 @@ def fit_solved(
     ended = budget.spent()
     family, about = _with_shape(task, found)
     columns = {name: np.asarray([h[name] for h in found.history]) for name in found.history[0]}
-    K, unconverged = found.local_draws, found.learned.unconverged
+    usual, unconverged = default_local_draws(model.z.size, groups.n_rows), found.learned.unconverged
+    K = usual if task.quadrature else found.local_draws
     notes: dict[str, Any] = {
         "method": "solved",
         "why": why,
         "converged": not ended and found.learned.left < STALLED,
         "local_draws": K,
-        "local_draws_raised": K > default_local_draws(model.z.size, groups.n_rows),
+        "local_draws_raised": K > usual,
         "left_sds": found.learned.left,
         "unconverged": int(unconverged.sum()),
         "unconverged_groups": [str(x) for x in groups.labels[unconverged][:20]],
@@ -137,6 +149,8 @@ def fit_solved(
         "seconds": budget.bar.seconds,
         **about,
     }
+    if task.quadrature:
+        notes["quadrature_points"] = found.local_draws
     if np.isfinite(found.bias):  # the budget may have ended before it was estimated
         notes["bias_sds"] = found.bias
     return Posterior(model, family, groups, local_draws=K, history=columns, notes=notes)

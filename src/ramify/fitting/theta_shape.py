@@ -62,7 +62,7 @@ def not_gaussian(model: Model, F: Marginal, learned: Learned) -> str | None:
     way = 1.5 * covariance[widest] / sd[widest, None]
     try:
         around = np.concatenate([0 * way[:1], way, -way])
-        values = F.values(learned.mean, learned.mean + around)
+        values = F.values(learned.mean + around)
     except OutOfBudget:
         return None
     fall = (values[0] - values[1:]).reshape(2, -1)

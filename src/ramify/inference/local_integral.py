@@ -1,8 +1,10 @@
-"""A group's z integrated out: log p(y_i | theta) from K importance draws, and its derivatives.
+"""A group's z integrated out: log p(y_i | theta) from K points of z, and its derivatives.
 
-The draws come from a Student t around the solved conditional. What they are weighted by is nearly
-the Gaussian that the expansion of log p(y_i, z | theta) around the group's mode describes, and that
-Gaussian's integral is known. So only the difference is left to the draws:
+In one or two dimensions the points are those of a quadrature rule around the group's mode, and
+nothing is random (`quadrature`). In more they are importance draws (`weigh_block`), from a Student t
+around the solved conditional. What these are weighted by is nearly the Gaussian that the expansion of
+log p(y_i, z | theta) around the group's mode describes, and that Gaussian's integral is known. So only
+the difference is left to the draws:
 
     log p^(y_i | theta) = log C(theta) + log mean_k w_k(theta) - log mean_k v_k(theta),
 
@@ -24,12 +26,44 @@ from ramify.data.batch import Batch
 from ramify.families.conditional import Local
 from ramify.families.newton import Quadratic, expand_likelihood, expand_local, times_covariance
 from ramify.families.solver import Site, Solver
-from ramify.models.densities import group_log_liks
+from ramify.models.densities import group_log_liks, log_liks_at
 from ramify.models.model import Model
 from ramify.models.traced import normal_prior
-from ramify.numerics.points import quarter_sizes
+from ramify.numerics.points import Rule, quarter_sizes
 from ramify.numerics.small_linalg import inverse_factor
 from ramify.numerics.sums import log_mean_exp
+
+
+def quadrature(
+    model: Model, solver: Solver, batch: Batch, local: Local, rule: Rule
+) -> Callable[[Array], Float[Array, " B"]]:
+    """Theta -> log p(y_i | theta) by a rule whose points are spread as the Gaussian `local` is.
+
+    Its points do not move with theta: so the gradient is Fisher's identity, the mean of
+    d/dtheta log p(y_i, z | theta) over the weights of the points.
+    """
+    step = jnp.einsum("bij,kj->bik", local.scale, rule.points)
+    z = local.mean[..., None] + step
+    likelihood = lambda theta: log_liks_at(model, theta, z, batch)
+    fixed = None if solver.uses_theta else likelihood(jnp.zeros(model.theta.size))
+    prior = _log_prior_at(model, batch, local.mean, step)
+    log_volume = jnp.sum(jnp.log(jnp.diagonal(local.scale, axis1=-2, axis2=-1)), -1)
+
+    def log_mass(theta: Float[Array, " D"]) -> Float[Array, " B"]:
+        known = likelihood(theta) if fixed is None else fixed
+        return jax.nn.logsumexp(prior(theta) + known + rule.log_weight, -1) + log_volume
+
+    return log_mass
+
+
+def _log_prior_at(
+    model: Model, batch: Batch, mean: Float[Array, "B M"], step: Float[Array, "B M K"]
+) -> Callable[[Array], Float[Array, "B K"]]:
+    """Theta -> log p(z | theta) at steps from a mean; an expansion there is all of a normal one."""
+    if normal_prior(model, batch):
+        return lambda theta: parabola(expand_local(model, batch, theta)(mean), step).T
+    z = mean[..., None] + step
+    return lambda theta: jax.vmap(lambda z: model.log_local(theta, z, batch), -1, -1)(z)
 
 
 def bound(log_weight: Float[Array, "K B"]) -> tuple[Float[Array, " B"], Float[Array, " B"]]:

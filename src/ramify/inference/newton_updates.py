@@ -14,14 +14,13 @@ def measured_precision(
     precision: np.ndarray,
     blocks: int,
     one_sided: bool = False,
-    rough: bool = False,
 ) -> np.ndarray:
-    """The precision that gradients of F around the mean show (`Marginal.curvature`).
+    """The precision that F has at the mean, or around it (`Marginal.curvature`).
 
-    Unchanged if one of them is not finite, or if the budget ends before all of them are known.
+    Unchanged if it is not finite, or if the budget ends before all of them are known.
     """
     try:
-        hessian = F.curvature(mean, precision, blocks, one_sided, rough)
+        hessian = F.curvature(mean, precision, blocks, one_sided)
     except OutOfBudget:
         return precision
     return definite(-hessian) if np.isfinite(hessian).all() else precision

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ramify.inference.marginal import ONE_SIDED, Expansion, Marginal
+from ramify.inference.marginal import ONE_SIDED, Expansion, Marginal, definite
 from ramify.inference.newton_updates import (
     at_most,
     bfgs,
@@ -132,8 +132,8 @@ def _curvature_blocks(s: Search, F: Marginal) -> int:
 
 
 def _expand(s: Search, F: Marginal, mean: np.ndarray) -> Expansion:
-    """F at one point."""
-    return F(mean, mean[None], _blocks(s, F))
+    """F at one point; with its Hessian where a few groups are asked, which costs little."""
+    return F(mean[None], _blocks(s, F), curved=_blocks(s, F) == _curvature_blocks(s, F))
 
 
 def _moved(s: Search, mean: np.ndarray, precision: np.ndarray, there: Expansion) -> Search:
@@ -148,8 +148,8 @@ def _open(s: Search, F: Marginal) -> Search:
     here, guessed = _expand(s, F, s.mean), s.stage == 0
     if not here.finite:
         raise NotFinite(F.first_bad_block(s.mean))
-    precision = _first_precision(s, F) if guessed else s.precision
-    s = _moved(s, s.mean, precision, here)
+    precision = _first_precision(s, F) if guessed and here.hessian is None else s.precision
+    s = _moved(s, s.mean, _known_precision(here, precision), here)
     F.tell(s.value, s.precision, _blocks(s, F))
     s = s._replace(phase="climb", tries=0, calm=0, length=LONGEST, measured=guessed)
     return _next_climb(s, F)
@@ -166,7 +166,13 @@ def _first_precision(s: Search, F: Marginal) -> np.ndarray:
 
 def _rough_precision(s: Search, F: Marginal, precision: np.ndarray, blocks: int) -> np.ndarray:
     """A precision to search with; that of the answer is measured at the end, and more exactly."""
-    return measured_precision(F, s.mean, precision, blocks, one_sided=True, rough=True)
+    return measured_precision(F, s.mean, precision, blocks, one_sided=True)
+
+
+def _known_precision(there: Expansion, otherwise: np.ndarray) -> np.ndarray:
+    """That of the Hessian, where an expansion has one."""
+    known = there.hessian is not None and np.isfinite(there.hessian).all()
+    return definite(-there.hessian) if known else otherwise
 
 
 def _climb(s: Search, F: Marginal) -> Search:
@@ -183,9 +189,10 @@ def _climb(s: Search, F: Marginal) -> Search:
     longest = float(np.abs(move).max())
     s = s._replace(tries=s.tries + 1)
     if there.finite and there.value >= s.value - slack:
-        precision = bfgs(s.precision, move, s.slope - there.slope)
-        s = _moved(s, s.mean + move, precision, there)
-        s = s._replace(length=min(LONGEST, max(s.length, 2 * longest)), measured=False)
+        learned = bfgs(s.precision, move, s.slope - there.slope)
+        s = _moved(s, s.mean + move, _known_precision(there, learned), there)
+        known = there.hessian is not None
+        s = s._replace(length=min(LONGEST, max(s.length, 2 * longest)), measured=known)
         F.tell(s.value, s.precision, _blocks(s, F))
     elif not s.measured:
         precision = _rough_precision(s, F, s.precision, _curvature_blocks(s, F))
@@ -317,7 +324,7 @@ def _average_over(s: Search, F: Marginal, mean: np.ndarray, precision: np.ndarra
     """F averaged over the points of N(mean, precision^-1)."""
     noise = normal_points(s.points, len(mean))
     thetas = mean + np.linalg.solve(np.linalg.cholesky(precision).T, noise.T).T
-    return F(mean, thetas, _blocks(s, F))
+    return F(thetas, _blocks(s, F))
 
 
 def _bound(e: Expansion, precision: np.ndarray) -> float:
@@ -337,9 +344,9 @@ def _bias(s: Search, F: Marginal) -> Search:
 
 
 def _double(s: Search, F: Marginal) -> Search:
-    """Starts again from what was found, over all blocks, with twice as many draws."""
+    """Starts again from what was found, over all blocks, with more points a group."""
     unknown = np.full_like(s.mean, np.nan)
-    return s._replace(local_draws=2 * s.local_draws, bias=unknown, phase="open", stage=-1)
+    return s._replace(local_draws=F.problem.more_draws(), bias=unknown, phase="open", stage=-1)
 
 
 PHASES: dict[str, Callable[[Search, Marginal], Search]] = {

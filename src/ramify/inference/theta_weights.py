@@ -59,7 +59,7 @@ def _student_points(
     student = multivariate_t(None, shape, df=FREEDOM)  # pyright: ignore[reportArgumentType]
     apart = student.rvs(count, random_state=seed).reshape(count, len(mean))
     points = mean + sd * apart
-    value = F.values(mean, points)
+    value = F.values(points)
     log_weight = np.where(np.isfinite(value), value, -np.inf) - student.logpdf(apart)
     return points, log_weight
 
@@ -68,6 +68,6 @@ def value_noise(F: Marginal, learned: Learned) -> float:
     """Nats by which F's values scatter about a smooth curve within half an sd: their rounding."""
     along = np.linspace(-0.5, 0.5, 24)
     sd = np.sqrt(np.diag(np.linalg.inv(learned.precision)))
-    values = F.values(learned.mean, learned.mean + along[:, None] * sd)
+    values = F.values(learned.mean + along[:, None] * sd)
     smooth = np.polynomial.Polynomial.fit(along, values, 4)(along)
     return float(np.sqrt(np.sum((values - smooth) ** 2) / (len(along) - 5)))

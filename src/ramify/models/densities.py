@@ -30,16 +30,23 @@ def group_log_lik(
 def group_log_liks(
     model: Model, theta: Float[Array, " D"], z: Float[Array, "K B M"], batch: Batch
 ) -> Float[Array, "K B"]:
-    """`group_log_lik` of K draws of every z.
+    """`group_log_lik` of K draws of every z."""
+    return log_liks_at(model, theta, jnp.moveaxis(z, 0, -1), batch).T
 
-    With the draws in the last axis a row's copy of its z is one contiguous window, and what follows
-    runs along the draws: half the time of one draw after the other.
+
+def log_liks_at(
+    model: Model, theta: Float[Array, " D"], z: Float[Array, "B M K"], batch: Batch
+) -> Float[Array, "B K"]:
+    """`group_log_lik` of K points of every z.
+
+    With the points in the last axis a row's copy of its z is one contiguous window, and what follows
+    runs along the points: half the time of one point after the other.
     """
-    z_rows = batch.at_rows(jnp.moveaxis(z, 0, -1))
+    z_rows = batch.at_rows(z)
     if (declared := model.structure.likelihood) is not None:
-        return sum_rows(declared.log_lik(theta, z_rows, batch), batch).T
+        return sum_rows(declared.log_lik(theta, z_rows, batch), batch)
     rows = jax.vmap(lambda z: model.log_lik(theta, z, batch), -1, -1)(z_rows)
-    return sum_rows(rows, batch).T
+    return sum_rows(rows, batch)
 
 
 def log_joint(

@@ -9,6 +9,8 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpyro.distributions import biject_to, constraints
 
+from ramify.models.correlation import CorrelationFactor
+
 Named = dict[str, Array]
 
 
@@ -75,6 +77,13 @@ def correlation(n: int) -> Parameter:
     return constrained(constraints.corr_matrix, n, n)
 
 
+def _bijection(constraint: Any) -> Any:
+    """NumPyro's map to values with this support; one of them in a form that compiles faster."""
+    if constraint is constraints.corr_cholesky:
+        return CorrelationFactor()
+    return biject_to(constraint)
+
+
 class Space:
     """Named constrained values <-> one flat unconstrained vector.
 
@@ -88,7 +97,7 @@ class Space:
 
     def __init__(self, parameters: Mapping[str, Parameter]):
         self.parameters = dict(parameters)
-        self._bijections = {n: biject_to(p.constraint) for n, p in self.parameters.items()}
+        self._bijections = {n: _bijection(p.constraint) for n, p in self.parameters.items()}
         self._shapes = {n: p.unconstrained_shape for n, p in self.parameters.items()}
         sizes = [math.prod(shape) for shape in self._shapes.values()]
         self._offsets = dict(zip(self.parameters, np.cumsum([0, *sizes[:-1]]), strict=True))

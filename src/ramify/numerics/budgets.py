@@ -17,8 +17,6 @@ SWEEP_ROWS = 2**12, 2**19
 SWEEP_MEMORY = 1 / 32
 # Groups whose curvature of F stands for all: sds of theta are then known to a percent.
 CURVATURE_GROUPS = 20_000
-# Row likelihoods of a curvature above which compiling a sweep that shares draws pays.
-SHARING_PAYS = {"cpu": 2**28, "accelerator": 2**35}
 # With more groups q(theta) is Laplace's approximation: averages over it add terms in 1/N.
 LAPLACE_GROUPS = 2000
 # Most points of q(theta) that F is averaged over when there are few groups.
@@ -27,6 +25,9 @@ MOST_THETA_POINTS = 32
 MOST_CLIMBS, MOST_ROUNDS, MOST_NEWTON, MOST_AVERAGES = 60, 4, 8, 32
 # Row likelihoods of a sweep that cost next to nothing: the first K is doubled up to here.
 FREE_WORK = 2**13
+# Points of a quadrature rule along each coordinate of z, to begin with and at most, by M. In more
+# dimensions z is integrated by draws.
+FIRST_ORDER, MOST_ORDER = {1: 15, 2: 7}, {1: 119, 2: 41}
 # Most local draws K to begin with, however few the rows are.
 MOST_FIRST_DRAWS = 512
 # K is doubled no further than to this, whatever bias is left in theta.

@@ -1,4 +1,6 @@
-"""Point sets: noise that belongs to a group, balanced Student t points, fixed normal points."""
+"""Point sets: quadrature rules, noise that belongs to a group, Student t and normal points."""
+
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +10,36 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from scipy.special import betaincinv
 
 from ramify.numerics.triangular import FREEDOM
+
+
+class Rule(NamedTuple):
+    """Points x_k and log weights, such that the integral of f is about sum_k exp(log_weight_k) f(x_k).
+
+    Exact where f is a standard normal density times a polynomial. Points with a weight of zero
+    fill a smaller rule up to the shape of a larger one.
+    """
+
+    points: Float[np.ndarray, "K M"] | Float[Array, "K M"]
+    log_weight: Float[np.ndarray, " K"] | Float[Array, " K"]
+
+
+def gauss_hermite(order: int, dim: int, room: int | None = None) -> Rule:
+    """The product rule with `order` points along each coordinate, filled up to `room` points.
+
+    Example:
+        >>> rule = gauss_hermite(5, 1)
+        >>> density = np.exp(-0.5 * rule.points[:, 0] ** 2) / np.sqrt(2 * np.pi)
+        >>> float(np.sum(np.exp(rule.log_weight) * density * rule.points[:, 0] ** 4))
+        3.0
+    """
+    node, weight = np.polynomial.hermite_e.hermegauss(order)
+    log_weight = np.log(weight) + 0.5 * node**2
+    grid = np.stack(np.meshgrid(*[np.arange(order)] * dim, indexing="ij"), -1).reshape(-1, dim)
+    filler = (0, (room or len(grid)) - len(grid))
+    return Rule(
+        np.pad(node[grid], (filler, (0, 0))),
+        np.pad(log_weight[grid].sum(1), filler, constant_values=-np.inf),
+    )
 
 
 def spread_points(count: int, dim: int) -> np.ndarray:

@@ -1,0 +1,142 @@
+"""What a sweep over the data computes for a block: its groups' share of F(theta).
+
+The modes of all groups at theta, the integral over z around them, and its derivatives in theta.
+`inference.marginal` says what F is, and asks for sweeps.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from ramify.data.batch import Batch
+from ramify.families.conditional import Local
+from ramify.families.solver import Site, Solver
+from ramify.inference.local_integral import quadrature, weigh_block
+from ramify.models.model import Model
+from ramify.numerics.points import Rule, gauss_hermite, group_points
+
+
+class Problem(NamedTuple):
+    """What is integrated, and how.
+
+    K points a group: those of the quadrature rule or, if there is none, importance draws. `hessian`
+    says whether a sweep can return the Hessian, which takes longer to compile.
+    """
+
+    model: Model
+    solver: Solver
+    local_draws: int
+    rule: Rule | None = None
+    hessian: bool = False
+
+    @property
+    def order(self) -> int:
+        """Points of the rule along each coordinate."""
+        return round(self.local_draws ** (1 / self.model.z.size))
+
+    def with_rule(self, order: int) -> "Problem":
+        """By the product rule of this order, in the shape of the present one where that is larger."""
+        rule = gauss_hermite(
+            order, self.model.z.size, max(self.local_draws, order**self.model.z.size)
+        )
+        kind = jnp.result_type(float)
+        return self._replace(rule=Rule(*(jnp.asarray(x, kind) for x in rule)))
+
+    def more_draws(self) -> int:
+        """K of the next finer integral: half as many points again along a coordinate, or 2 K draws."""
+        if self.rule is None:
+            return 2 * self.local_draws
+        return (3 * self.order // 2 | 1) ** self.model.z.size
+
+
+class At(NamedTuple):
+    """Where a sweep evaluates F; the same for all blocks.
+
+    How many of the points count is an array, not a shape, so that one compilation serves every
+    stage of a fit. So is what slopes are `of`: [1, 0] for those of F, [0, 1] for those of the bias of
+    draws. And so is how many columns of the Hessian are wanted: all or none.
+    """
+
+    key: PRNGKeyArray
+    thetas: Float[Array, "S D"]
+    count: Int[Array, ""]  # pyright: ignore[reportIncompatibleMethodOverride]
+    of: Float[Array, "2"]
+    columns: Int[Array, ""]
+
+
+class Sums(NamedTuple):
+    """What a sweep adds up: values [S] and slopes [S, D], the points' Hessians [D, D], Newton's steps."""
+
+    values: Any
+    slopes: Any
+    hessian: Any
+    steps: Any
+
+
+class Modes(NamedTuple):
+    """What a sweep keeps of a block: where Newton begins next time, and which groups converged."""
+
+    begin: Float[Array, "B M"]
+    converged: Bool[Array, " B"]
+
+
+@eqx.filter_jit
+def sweep_block(problem: Problem, batch: Batch, at: At, modes: Modes) -> tuple[Sums, Modes]:
+    """F of a block's groups at the first `at.count` points, and the modes found at the last."""
+    model, solver = problem.model, problem.solver
+    draws = None
+    if problem.rule is None:
+        draws = group_points(at.key, batch.index, problem.local_draws, model.z.size)
+
+    def at_point(s: Array, so_far: tuple[Sums, Modes]) -> tuple[Sums, Modes]:
+        sums, theta = so_far[0], at.thetas[s]
+        begin = solver.begin(model, batch, theta)
+        begin = jnp.where(jnp.isnan(modes.begin), begin, modes.begin)
+        site = jax.lax.stop_gradient(solver.solve(model, batch, theta, begin))
+        value, slope, hessian = _expand_theta(problem, batch, at, site, draws, theta)
+        # A group that found no mode begins anew, so that F does not depend on what came before.
+        found = jnp.where(site.converged[:, None], site.anchor, jnp.nan)
+        values, slopes = sums.values.at[s].set(value), sums.slopes.at[s].set(slope)
+        sums = Sums(values, slopes, sums.hessian + hessian, site.steps)
+        return sums, Modes(found, site.converged | ~batch.group_mask)
+
+    S, D = at.thetas.shape
+    none = Sums(jnp.zeros(S), jnp.zeros((S, D)), jnp.zeros((D, D)), jnp.zeros((), jnp.int32))
+    return jax.lax.fori_loop(0, at.count, at_point, (none, modes))
+
+
+def _expand_theta(
+    problem: Problem, batch: Batch, at: At, site: Site, draws: Array | None, theta: Array
+) -> tuple[Array, Array, Array]:
+    """The value at theta, where the site was solved, with the slope and Hessian of what is asked."""
+    integral = _integral(problem, batch, site, draws)
+
+    def sums(theta: Array) -> tuple[Array, Array]:
+        both = jnp.stack(integral(theta))
+        value, bias = jnp.sum(jnp.where(batch.group_mask, both, 0), 1)
+        return at.of[0] * value + at.of[1] * bias, value
+
+    gradient = jax.grad(sums, has_aux=True)
+    D = len(theta)
+    if not problem.hessian:
+        slope, value = gradient(theta)
+        return value, slope, jnp.zeros((D, D))
+    slope, along, value = jax.linearize(gradient, theta, has_aux=True)
+    column = lambda j, found: found.at[j].set(along(jnp.zeros(D).at[j].set(1.0)))
+    return value, slope, jax.lax.fori_loop(0, at.columns, column, jnp.zeros((D, D)))
+
+
+def _integral(
+    problem: Problem, batch: Batch, site: Site, draws: Array | None
+) -> Callable[[Array], tuple[Array, Array]]:
+    """Theta -> log p^(y_i | theta) of each group, and the bias that is known to be left in it."""
+    model, solver, local = problem.model, problem.solver, Local(site.anchor, site.scale)
+    if problem.rule is None:
+        assert draws is not None
+        return weigh_block(model, solver, batch, site, local, draws).bound
+    log_mass = quadrature(model, solver, batch, local, problem.rule)
+    return lambda theta: (log_mass(theta), jnp.zeros(len(batch.index)))
