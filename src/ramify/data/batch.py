@@ -1,4 +1,4 @@
-"""Axis letters, and the plain tuples that travel between the parts of the library.
+"""Axis letters, the shapes that occur most, and the batch that travels between the rooms.
 
 The letters are used in every shape annotation, docstring and document:
 
@@ -23,6 +23,10 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from ramify.data.groups import Groups
 
+Theta = Float[Array, " D"]
+Z = Float[Array, "B M"]  # z of the group at each place
+ZRows = Float[Array, "R M"]  # for each row the z of its group
+
 
 class Batch(NamedTuple):
     """Some groups with all their rows, packed flat into one static shape.
@@ -34,8 +38,7 @@ class Batch(NamedTuple):
 
     rows: dict[str, Array]  # row columns, each [R, ...]
     group: dict[str, Array]  # group columns u_i, each [B, ...]
-    # Place in the block (0..B-1) of the group each row belongs to; never decreases.
-    segment: Int[Array, " R"]
+    segment: Int[Array, " R"]  # place (0..B-1) of each row's group; never decreases
     # Number of the group at each place: its row in a table, and its noise.
     index: Int[Array, " B"]  # pyright: ignore[reportIncompatibleMethodOverride]
     # Rows of the group at each place, n_i; 0 for filler.

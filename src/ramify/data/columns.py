@@ -16,18 +16,18 @@ def read_numbers(name: str, raw: Raw, factor: Factor) -> Shaped[np.ndarray, "n .
     stay as they are. The precision on the device is chosen when the data go there. `factor`, the
     labels of the rows, is for messages.
     """
-    column = read(name, raw)
-    if column.null is None:
-        _check_kind(name, column.values, factor)
-    bad = _not_finite(column.values) if column.null is None else column.null
+    values, bad = read(name, raw)
+    if bad is None:
+        _check_kind(name, values, factor)
+        floats = values.dtype.kind == "f"
+        bad = any_in_row(~np.isfinite(values)) if floats else np.zeros(len(values), bool)
     if bad.any():
         raise ValueError(
-            f'column "{name}" is NaN, infinite or null in {_count(bad)}, the first of them '
-            f"{_at(bad, factor)}; expected finite numbers: drop or impute these rows. (In a NumPyro "
-            "model an outcome may be missing: fill it with any possible value, and mask it by a "
-            "boolean column and numpyro.handlers.mask.)"
+            f'column "{name}" is NaN, infinite or null in {_some(bad, factor)}; expected finite '
+            "numbers: drop or impute these rows. (In a NumPyro model an outcome may be missing: fill "
+            "it with any possible value, and mask it by a boolean column and numpyro.handlers.mask.)"
         )
-    return _narrowed(name, column.values, factor)
+    return _narrowed(name, values, factor)
 
 
 def _check_kind(name: str, values: Shaped[np.ndarray, "n ..."], factor: Factor) -> None:
@@ -46,13 +46,6 @@ def _check_kind(name: str, values: Shaped[np.ndarray, "n ..."], factor: Factor) 
     )
 
 
-def _not_finite(values: Shaped[np.ndarray, "n ..."]) -> Bool[np.ndarray, " n"]:
-    """Returns which rows have a NaN or an infinity in them."""
-    if values.dtype.kind != "f" or np.isfinite(values).all():
-        return np.zeros(len(values), bool)
-    return any_in_row(~np.isfinite(values))
-
-
 def _narrowed(name: str, values: Shaped[np.ndarray, "n ..."], factor: Factor) -> np.ndarray:
     """Returns the values in the dtype they are kept in."""
     if values.dtype.kind == "b":
@@ -67,11 +60,10 @@ def _check_fits(name: str, values: Shaped[np.ndarray, "n ..."], factor: Factor) 
     if not values.size or (values.min() >= _INT32.min and values.max() <= _INT32.max):
         return
     outside = (values < _INT32.min) | (values > _INT32.max)
-    bad = any_in_row(outside)
     raise ValueError(
-        f'column "{name}" holds integers that do not fit 32 bits in {_count(bad)}, the first '
-        f"of them {_at(bad, factor)}: {values[outside][0]}. Number its values from 0 if they are "
-        "identifiers, or cast the column to floating point if they are quantities."
+        f'column "{name}" holds integers that do not fit 32 bits in '
+        f"{_some(any_in_row(outside), factor)}: {values[outside][0]}. Number its values from 0 if "
+        "they are identifiers, or cast the column to floating point if they are quantities."
     )
 
 
@@ -94,11 +86,8 @@ def value_per_group(
     return each
 
 
-def _count(bad: Bool[np.ndarray, " n"]) -> str:
-    return f"{int(bad.sum()):,} of {len(bad):,} rows"
-
-
-def _at(bad: Bool[np.ndarray, " n"], factor: Factor) -> str:
-    """Returns the first bad row and its group, in words."""
-    row = int(np.flatnonzero(bad)[0])
-    return f"row {row}, in group {show(factor.labels[factor.code[row]])}"
+def _some(bad: Bool[np.ndarray, " n"], factor: Factor) -> str:
+    """Returns how many rows are bad, the first of them and its group, in words."""
+    row = int(bad.argmax())
+    group = show(factor.labels[factor.code[row]])
+    return f"{bad.sum():,} of {len(bad):,} rows, the first of them row {row}, in group {group}"

@@ -4,6 +4,7 @@ import datetime
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from jaxtyping import Int, Shaped
 
 from ramify.data.tables import Raw, as_series, objects
@@ -87,8 +88,6 @@ def _encode(raw: Raw) -> tuple[Codes, Distinct]:
 
 
 def _encode_arrow(raw: Raw) -> tuple[Codes, Distinct]:
-    import pyarrow as pa
-
     chunked = raw if isinstance(raw, pa.ChunkedArray) else pa.chunked_array([raw])
     if pa.types.is_dictionary(chunked.type):
         chunked = chunked.cast(chunked.type.value_type)
@@ -115,8 +114,6 @@ def _is_null(item: Any) -> bool:
 
 def _encode_numpy(values: Shaped[np.ndarray, " n"]) -> tuple[Codes, Distinct]:
     """Encodes numbers, strings and times; where Arrow can hash them, since sorting is far slower."""
-    import pyarrow as pa
-
     values = np.ascontiguousarray(values, values.dtype.newbyteorder("="))
     if values.dtype.kind in "iuU":
         return _encode_arrow(pa.array(values))

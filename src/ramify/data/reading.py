@@ -19,8 +19,7 @@ def fields_from_table(
     table: Table, by: str, rows: Names, group: Names, group_table: Table | None
 ) -> dict[str, Any]:
     """Returns the fields of a Groups; the arguments are those of `Groups.from_table`."""
-    row_names, group_names = _as_list(rows), _as_list(group)
-    _check_names(by, row_names, group_names)
+    row_names, group_names = _checked(by, rows, group)
     raw = columns_of(table, [by, *row_names, *(group_names if group_table is None else [])])
     if group_table is not None:
         labels, columns = _read_group_table(group_table, by, group_names)
@@ -90,14 +89,11 @@ def _in_group_table(by: str, factor: Factor, labels: Shaped[np.ndarray, " N"]) -
     return Factor(labels, place[factor.code])
 
 
-def _as_list(names: Names) -> list[str]:
-    return [names] if isinstance(names, str) else list(names)
-
-
-def _check_names(by: str, rows: list[str], group: list[str]) -> None:
-    roles: dict[str, str] = {}
-    named = [(by, "by"), *((name, "rows") for name in rows), *((name, "group") for name in group)]
-    for name, role in named:
+def _checked(by: str, rows: Names, group: Names) -> tuple[list[str], list[str]]:
+    """Returns the names of row and group columns as lists; raises if one has two roles."""
+    named, roles = {"by": [by], "rows": rows, "group": group}, {}
+    named = {role: [own] if isinstance(own, str) else list(own) for role, own in named.items()}
+    for role, name in ((role, name) for role, names in named.items() for name in names):
         if not isinstance(name, str):
             raise TypeError(f"{role}= names a column by {name!r}; expected a string.")
         if name in roles:
@@ -107,14 +103,14 @@ def _check_names(by: str, rows: list[str], group: list[str]) -> None:
                 "it under another name."
             )
         roles[name] = role
+    return named["rows"], named["group"]
 
 
 def fields_from_parquet(
     path: Any, by: str, rows: Names, group: Names, group_table: Table | None
 ) -> dict[str, Any]:
     """Returns the fields of a Groups; the arguments are those of `Groups.from_parquet`."""
-    row_names, group_names = _as_list(rows), _as_list(group)
-    _check_names(by, row_names, group_names)
+    row_names, group_names = _checked(by, rows, group)
     if isinstance(group_table, str | PathLike):
         group_table = _read_parquet(group_table, [by, *group_names])
     inner = group_names if group_table is None else []

@@ -34,11 +34,6 @@ def to_device(groups: Groups) -> Resident:
     """Copies a data set to the device.
 
     Floating-point columns become float32, or float64 where JAX has x64 turned on.
-
-    Example:
-        >>> groups = Groups.from_table({"g": [1, 1, 2], "y": [3.0, 4.0, 5.0]}, by="g", rows="y")
-        >>> to_device(groups).start.tolist()
-        [0, 2]
     """
     if groups.n_rows > np.iinfo(np.int32).max:
         raise ValueError(
@@ -53,22 +48,6 @@ def to_device(groups: Groups) -> Resident:
         count=jnp.asarray(groups.sizes.astype(np.int32)),
         number=jnp.asarray(groups.number.astype(np.int32)),
     )
-
-
-class ResidentBlocks(NamedTuple):
-    """A block source whose columns are on the device: a block is cut out there."""
-
-    data: Resident
-    sizes: Int[np.ndarray, " N"]
-    members: Int[np.ndarray, "J B"]
-    rows: int
-
-    def __len__(self) -> int:
-        return len(self.members)
-
-    def block(self, number: int) -> Batch:
-        """One block, on the device."""
-        return _cut(self.data, self.members[number], 1.0, self.rows)
 
 
 def cut(
@@ -92,7 +71,7 @@ def cut(
     return filled(data, members, scale, lay_out(data, members, R))
 
 
-_cut = jax.jit(cut, static_argnames="R")
+cut_out = jax.jit(cut, static_argnames="R")
 
 
 class RowPlan(NamedTuple):
@@ -151,23 +130,11 @@ def _segments(end: Int[Array, " B"], R: int) -> Int[Array, " R"]:
 
 
 def everything(groups: Groups) -> Int[np.ndarray, "1 N"]:
-    """Returns the members of the one block that holds all groups, in order.
-
-    Example:
-        >>> groups = Groups.from_table({"g": [1, 1, 2], "y": [3.0, 4.0, 5.0]}, by="g", rows="y")
-        >>> everything(groups).tolist()
-        [[0, 1]]
-    """
+    """Returns the members of the one block that holds all groups, in order."""
     return np.arange(len(groups), dtype=np.int32)[None, :]
 
 
 def whole(groups: Groups) -> Batch:
-    """Returns the whole data set as one batch, with scale 1 and no filler.
-
-    Example:
-        >>> groups = Groups.from_table({"g": [1, 1, 2], "y": [3.0, 4.0, 5.0]}, by="g", rows="y")
-        >>> whole(groups).segment.tolist()
-        [0, 0, 1]
-    """
+    """Returns the whole data set as one batch, with scale 1 and no filler."""
     members = jnp.asarray(everything(groups)[0])
-    return _cut(to_device(groups), members, 1.0, max(groups.n_rows, 1))
+    return cut_out(to_device(groups), members, 1.0, max(groups.n_rows, 1))

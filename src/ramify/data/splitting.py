@@ -1,14 +1,21 @@
 """Random choice of the rows that each group holds out."""
 
 import numpy as np
-from jaxtyping import Bool, Int, Int64
+from jaxtyping import Bool, Int
 
 
 def held_out(
     sizes: Int[np.ndarray, " N"], fraction: float, rng: np.random.Generator
 ) -> Bool[np.ndarray, " n_rows"]:
-    """Chooses at random, within each group, a fraction of its rows to hold out."""
-    take = _rows_to_hold_out(sizes, fraction, rng)
+    """Chooses at random, within each group, a fraction of its rows to hold out.
+
+    The share m_i = min(n_i fraction, n_i - 1) is rounded to whole rows systematically. With one
+    uniform u for all groups, group i takes floor(m_1 + .. + m_i + u) - floor(m_1 + .. + m_{i-1} + u)
+    rows: m_i rounded up or down, with expectation m_i, and likewise the total.
+    """
+    share = np.maximum(np.minimum(sizes * fraction, sizes - 1), 0)
+    take = np.diff(np.floor(np.cumsum(share) + rng.random()), prepend=0.0).astype(np.int64)
+    take = np.minimum(take, np.maximum(sizes - 1, 0))
     owner = np.repeat(np.arange(len(sizes)), sizes)
     # Shuffle the rows within each group and choose the first `take` of them.
     shuffled = np.argsort(owner + rng.random(len(owner)), kind="stable")
@@ -16,18 +23,3 @@ def held_out(
     chosen = np.zeros(len(owner), bool)
     chosen[shuffled[place < np.repeat(take, sizes)]] = True
     return chosen
-
-
-def _rows_to_hold_out(
-    sizes: Int[np.ndarray, " N"], fraction: float, rng: np.random.Generator
-) -> Int64[np.ndarray, " N"]:
-    """Rounds each group's share m_i = min(n_i fraction, n_i - 1) at random to whole rows.
-
-    This is systematic rounding. With one uniform u for all groups, group i takes
-    floor(m_1 + .. + m_i + u) - floor(m_1 + .. + m_{i-1} + u) rows: m_i rounded up or down, with
-    expectation m_i. The total is the sum of the m_i, rounded up or down.
-    """
-    share = np.maximum(np.minimum(sizes * fraction, sizes - 1), 0)
-    total = np.floor(np.cumsum(share) + rng.random())
-    take = np.diff(total, prepend=0.0).astype(np.int64)
-    return np.minimum(take, np.maximum(sizes - 1, 0))

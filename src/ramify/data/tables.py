@@ -1,7 +1,7 @@
 """Tables and columns of any kind: NumPy arrays in a dict, pandas, polars, Arrow.
 
 Only this module knows the libraries apart, with the help of narwhals. The rest sees NumPy arrays and
-a mask of nulls. A library is imported only when one of its tables or columns comes in.
+a mask of nulls. pandas and polars are imported only when one of their tables or columns comes in.
 """
 
 from collections.abc import Mapping
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import narwhals.stable.v2 as nw
 import numpy as np
+import pyarrow as pa
 from jaxtyping import Bool, Shaped
 
 Table = Any  # a dict of arrays, or a data frame: see `columns_of`
@@ -73,8 +74,6 @@ def _opened(table: Table, argument: str) -> Any:
     if isinstance(table, Mapping) or nw.dependencies.is_into_dataframe(table):
         return table
     if hasattr(table, "__arrow_c_stream__"):
-        import pyarrow as pa
-
         return pa.table(table)
     cure = "call .collect() on it first" if hasattr(table, "collect") else "convert it first"
     raise TypeError(
@@ -127,8 +126,6 @@ def append_columns(table: Table, columns: dict[str, np.ndarray]) -> Table:
         return table.assign(**{n: c if c.ndim == 1 else list(c) for n, c in columns.items()})
     if library_of(table) == "polars":
         return table.hstack(as_table("polars", columns))
-    import pyarrow as pa
-
     if not isinstance(table, pa.RecordBatch):
         table = pa.table(table)
     for name, column in columns.items():
@@ -162,8 +159,6 @@ def in_zone(kind: str, times: Shaped[np.ndarray, " n"], zone: str | None) -> Any
 def as_series(raw: Raw) -> "nw.Series[Any] | None":
     """Returns a column of a data frame library as a narwhals Series; None for NumPy's and lists."""
     if library_of(raw) == "pyarrow":
-        import pyarrow as pa
-
         raw = raw if isinstance(raw, pa.ChunkedArray) else pa.chunked_array([raw])
     elif library_of(raw) == "pandas":
         import pandas as pd
@@ -188,8 +183,6 @@ def read(name: str, raw: Raw) -> Column:
 
 def _read_nested(name: str, raw: Raw) -> Column:
     """Reads Arrow lists of one length, which may nest, and tensors; narwhals gives objects for them."""
-    import pyarrow as pa
-
     raw = raw.combine_chunks() if isinstance(raw, pa.ChunkedArray) else raw
     if isinstance(raw.type, pa.FixedShapeTensorType):
         return Column(raw.to_numpy_ndarray(), None)

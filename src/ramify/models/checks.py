@@ -16,13 +16,12 @@ def check_scalar(what: str, density: Callable[..., Any], *arguments: Any) -> Non
             f"{what} asks for {error.args[0]!r}, which is neither a parameter nor a column of the "
             f"data; there are: {have}."
         ) from error
-    shape = getattr(out, "shape", None)
-    if shape != ():
+    shape = list(out.shape) if hasattr(out, "shape") else type(out).__name__
+    if shape != []:
+        one = what.rstrip(")").split(", ")[-1].split("(")[-1]  # its last argument
         raise ValueError(
-            f"{what} must return one number (shape []), the log density for one "
-            f"{'row' if 'row' in what else 'group' if 'group' in what else 'theta'}; "
-            f"got shape {list(shape) if shape is not None else type(out).__name__}. "
-            "Sum over the event, for example with .to_event(1) or jnp.sum."
+            f"{what} must return one number (shape []), the log density for one {one}; got shape "
+            f"{shape}. Sum over the event, for example with .to_event(1) or jnp.sum."
         )
 
 

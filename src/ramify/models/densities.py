@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ramify.data.batch import Batch
+from ramify.data.batch import Batch, Theta, Z
 from ramify.models.model import Model
 
 
@@ -20,15 +20,13 @@ def sum_rows(values: Float[Array, "R *rest"], batch: Batch) -> Float[Array, "B *
     )
 
 
-def group_log_lik(
-    model: Model, theta: Float[Array, " D"], z: Float[Array, "B M"], batch: Batch
-) -> Float[Array, " B"]:
+def group_log_lik(model: Model, theta: Theta, z: Z, batch: Batch) -> Float[Array, " B"]:
     """l_i(theta, z_i): each group's log likelihood, summed over its rows."""
     return sum_rows(model.log_lik(theta, batch.at_rows(z), batch), batch)
 
 
 def group_log_liks(
-    model: Model, theta: Float[Array, " D"], z: Float[Array, "K B M"], batch: Batch
+    model: Model, theta: Theta, z: Float[Array, "K B M"], batch: Batch
 ) -> Float[Array, "K B"]:
     """`group_log_lik` of K draws of every z.
 
@@ -42,8 +40,6 @@ def group_log_liks(
     return sum_rows(rows, batch).T
 
 
-def log_joint(
-    model: Model, batch: Batch, theta: Float[Array, " D"], z: Float[Array, "B M"]
-) -> Float[Array, " B"]:
+def log_joint(model: Model, batch: Batch, theta: Theta, z: Z) -> Float[Array, " B"]:
     """Log p(y_i, z_i | theta) of each group."""
     return model.log_local(theta, z, batch) + group_log_lik(model, theta, z, batch)

@@ -76,10 +76,5 @@ WELL_KNOWN_GROUPS = 1000
 
 
 def on_this_device(budget: dict[str, int]) -> int:
-    """The budget for JAX's default device.
-
-    Example:
-        >>> on_this_device({"cpu": 1, "accelerator": 1})
-        1
-    """
+    """The budget for JAX's default device."""
     return budget["cpu" if jax.default_backend() == "cpu" else "accelerator"]

@@ -13,6 +13,7 @@ from numpyro.distributions import constraints
 from ramify.families.build import Family
 from ramify.families.weighted_theta import weighted_quantiles
 from ramify.models.adapter import Adapter
+from ramify.models.model import Model
 from ramify.models.parameters import entry_names
 from ramify.numerics import budgets
 from ramify.numerics.psis import k_hat
@@ -86,27 +87,33 @@ def summarise_theta(
     else:
         draws = int(min(draws, max(budgets.SUMMARY_NUMBERS // model.theta.size, 100)))
         theta, weight = draw_theta(jax.random.key(seed), family, model, draws).theta, None
-    mean = np.asarray(family.theta.mean, np.float64)
-    sd = np.sqrt(np.diagonal(np.asarray(family.theta.covariance, np.float64)))
-    values, start = adapter.global_values(theta), 0
+    values = adapter.global_values(theta)
     named = adapter.summary_rows(values)
     if named is not None:
-        return _of_draws(named, quantiles, weight)
-    names: list[str] = []
-    rows: list[np.ndarray] = []
+        names, table = list(named), _from_draws(_flat(adapter, values), quantiles, weight)
+    else:
+        names = [e for n, p in model.theta.parameters.items() for e in entry_names(n, p.shape)]
+        table = _by_parameter(family, model, values, quantiles, weight)
+    columns = dict(zip(["mean", "sd", *quantile_names(quantiles)], table, strict=True))
+    more = {} if weight is None else reliability(_flat(adapter, values), weight)
+    return Summary(names, columns | more)
+
+
+def _by_parameter(
+    family: Family, model: Model, values: Any, quantiles: Sequence[float], weight: Any
+) -> np.ndarray:
+    """[statistics, entries] of theta: of real parameters without weights from q(theta) itself."""
+    mean = np.asarray(family.theta.mean, np.float64)
+    sd = np.sqrt(np.diagonal(np.asarray(family.theta.covariance, np.float64)))
+    rows, start = [], 0
     for name, parameter in model.theta.parameters.items():
-        size = int(np.prod(parameter.unconstrained_shape))
-        own = slice(start, start + size)
-        start += size
-        names += entry_names(name, parameter.shape)
+        stop = start + int(np.prod(parameter.unconstrained_shape))
         if parameter.constraint is constraints.real and weight is None:
-            rows.append(_exact(mean[own], sd[own], quantiles))
+            rows.append(_exact(mean[start:stop], sd[start:stop], quantiles))
         else:
             rows.append(_from_draws(np.asarray(values[name], np.float64), quantiles, weight))
-    columns = ["mean", "sd", *quantile_names(quantiles)]
-    table = dict(zip(columns, np.concatenate(rows, 1), strict=True))
-    more = {} if weight is None else reliability(_flat(adapter, values), weight)
-    return Summary(names, table | more)
+        start = stop
+    return np.concatenate(rows, 1)
 
 
 def with_reliability(
@@ -129,16 +136,6 @@ def _flat(adapter: Adapter, values: dict[str, Any]) -> Float64[np.ndarray, "S n"
     named = adapter.summary_rows(values) or {name: values[name] for name in own}
     columns = [np.asarray(v, np.float64).reshape(len(v), -1) for v in named.values()]
     return np.concatenate(columns, 1)
-
-
-def _of_draws(
-    named: Mapping[str, Any], quantiles: Sequence[float], weight: np.ndarray | None
-) -> Summary:
-    """The summary of draws [S] by name."""
-    draws = np.stack([np.asarray(values, np.float64) for values in named.values()], 1)
-    table = _from_draws(draws, quantiles, weight)
-    columns = dict(zip(["mean", "sd", *quantile_names(quantiles)], table, strict=True))
-    return Summary(list(named), columns | ({} if weight is None else reliability(draws, weight)))
 
 
 def reliability(
