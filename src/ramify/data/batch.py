@@ -1,17 +1,8 @@
 """Axis letters, the shapes that occur most, and the batch that travels between the rooms.
 
-The letters are used in every shape annotation, docstring and document:
-
-| letter | meaning |
-|---|---|
-| N | groups in the data set |
-| B | groups in a block (places; some may be filler) |
-| R | rows in a block (some may be filler) |
-| J | blocks in a partition of the groups |
-| D | dimension of theta, unconstrained |
-| M | dimension of one group's z, unconstrained |
-| S | draws of theta |
-| K | local importance draws per draw of theta |
+In every shape: N groups of the data set, cut into J blocks; B groups (places) and R rows of a block, of
+which some may be filler; D and M, the dimensions of theta and of one group's z, unconstrained; S draws
+of theta, and K local importance draws for each.
 """
 
 from typing import NamedTuple
@@ -31,9 +22,8 @@ ZRows = Float[Array, "R M"]  # for each row the z of its group
 class Batch(NamedTuple):
     """Some groups with all their rows, packed flat into one static shape.
 
-    Rows of a group are contiguous. Filler rows copy a real row and filler groups copy a
-    real group, never zeros: a density is finite there, so masking after the fact is safe
-    for gradients as well.
+    Rows of a group are contiguous. Filler rows and groups are copies of real ones, not zeros: a
+    density is finite there, so masking after the fact is safe for gradients as well.
     """
 
     rows: dict[str, Array]  # row columns, each [R, ...]
@@ -45,8 +35,7 @@ class Batch(NamedTuple):
     count: Int[Array, " B"]  # pyright: ignore[reportIncompatibleMethodOverride]
     row_mask: Bool[Array, " R"]  # which rows are real
     group_mask: Bool[Array, " B"]  # which places are real
-    # What makes the sum of the block's local terms unbiased for the sum over all groups: J
-    # for one of J blocks, N/|B| for a uniform minibatch, 1 for everything.
+    # Times which local terms are unbiased for all groups: J for a block, N/|B| for a minibatch.
     scale: Float[Array, ""]
 
     def at_rows(self, values: Shaped[Array, "B *rest"]) -> Shaped[Array, "R *rest"]:

@@ -1,8 +1,4 @@
-"""Blocks packed from columns in host memory, or in memory-mapped files, by NumPy.
-
-For data that need not fit on the device, and for tables whose sizes vary from call to call: shapes
-are rounded up to a short ladder, so that few of them are ever compiled.
-"""
+"""Blocks packed from columns in host memory, or in memory-mapped files, by NumPy."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -32,8 +28,8 @@ def ranges(
 ) -> Iterator[Range]:
     """Yields all groups in their order, in blocks of about `rows` rows and at most `places` groups.
 
-    The data sets have the same groups in the same order, and each block holds the same groups of all
-    of them at the same places. The largest group may need more rows.
+    The data sets have the same groups in the same order, and so have their batches of a block. The
+    largest group may need more rows. Few shapes are used, so that few are compiled.
     """
     sizes = np.max([groups.sizes for groups in data], axis=0)
     members = sequential(sizes, max(rows, int(sizes.max(initial=1))), min(places, len(sizes)))
@@ -54,10 +50,7 @@ def rounded(n: int, least: int) -> int:
 
 
 def pack(groups: Groups, members: Int[np.ndarray, " B"], R: int) -> Batch:
-    """The groups at these positions as a batch of R rows, with filler like that of `resident.cut`.
-
-    Filler places, whose position is -1, come last.
-    """
+    """The groups at these positions as a batch of R rows, with filler like that of `resident.cut`."""
     real = members[members >= 0]
     B, sizes = len(members), groups.sizes[real]
     segment = np.repeat(np.arange(len(real), dtype=np.int32), sizes)

@@ -41,9 +41,8 @@ def partition(rng: np.random.Generator, sizes: Sizes, R: int, B: int) -> Members
     """Cuts a random permutation of the groups into blocks of at most R rows and B groups.
 
     Every group is in exactly one block, so J times the sum over one block, chosen uniformly, is
-    unbiased for the sum over all groups. Blocks come in random order and about equally full: where
-    the permutation leaves a small last block, its groups fill the gaps in the others, or else all
-    blocks are made smaller (a block much smaller than the rest would add to the noise).
+    unbiased for the sum over all groups. Blocks come in random order. They are about equally full, since
+    a small one would add to the noise: a small last block fills gaps in the others, or all shrink.
     """
     _check_shape(sizes, R, B)
     permuted = rng.permutation(len(sizes)).astype(np.int32)
@@ -58,10 +57,7 @@ def partition(rng: np.random.Generator, sizes: Sizes, R: int, B: int) -> Members
 
 
 def sequential(sizes: Sizes, R: int, B: int) -> Members:
-    """Cuts the groups, in their order, into blocks of at most R rows and B groups.
-
-    For passes over all groups whose results are wanted in order.
-    """
+    """Cuts the groups, in their order, into blocks of at most R rows and B groups."""
     _check_shape(sizes, R, B)
     bounds = _next_fit(sizes, R, B)
     block = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
@@ -139,10 +135,7 @@ def _members(groups: Int32[np.ndarray, " N"], block: Int[np.ndarray, " N"], B: i
 def minibatches(
     rng: np.random.Generator, N: int, size: int, steps: int
 ) -> Int32[np.ndarray, "steps size"]:
-    """Draws uniform minibatches: in each, `size` of the N groups without replacement.
-
-    Scaled by N / size, a minibatch's sum is unbiased for the sum over all groups, as in the paper.
-    """
+    """Draws the paper's uniform minibatches: in each, `size` of the N groups without replacement."""
     if not 1 <= size <= N:
         raise ValueError(f"a minibatch of {size:,} groups was asked for; expected 1 to {N:,}.")
     drawn = [rng.choice(N, size, replace=False, shuffle=False) for _ in range(steps)]
@@ -152,8 +145,7 @@ def minibatches(
 def rows_needed(members: Int[np.ndarray, "*steps B"], sizes: Sizes) -> int:
     """Returns a static number of rows that holds each of these minibatches.
 
-    It comes from a short ladder, 4, 5, 6, 7 times a power of two: minibatches vary in their rows,
-    and every step on the ladder costs one compilation, while at most a fifth of the rows is filler.
+    From a short ladder, 4 to 7 times a power of two: few compilations, at most a fifth filler.
     """
     rows = int(np.where(members >= 0, sizes[members], 0).sum(axis=-1).max())
     step = 2 ** max((max(rows, 1) - 1).bit_length() - 3, 0)

@@ -1,9 +1,4 @@
-"""Packing: groups with all their rows, flat, in blocks of one static shape.
-
-The host decides which groups go together (`partition`, `sequential`, `minibatches`: NumPy, only
-numbers of groups); the device cuts the block out of the resident columns (`cut`: JAX, no copy of
-the data on the host, usable inside `jit` and `lax.scan`).
-"""
+"""Data on the device, and blocks cut out of them there, also inside `jit` and `lax.scan`."""
 
 from typing import NamedTuple
 
@@ -31,10 +26,7 @@ class Resident(NamedTuple):
 
 
 def to_device(groups: Groups) -> Resident:
-    """Copies a data set to the device.
-
-    Floating-point columns become float32, or float64 where JAX has x64 turned on.
-    """
+    """Copies a data set to the device, in the precision that JAX computes in."""
     if groups.n_rows > np.iinfo(np.int32).max:
         raise ValueError(
             f"the data has {groups.n_rows:,} rows; one device counts up to 2,147,483,647 of them: "
@@ -55,12 +47,10 @@ def cut(
 ) -> Batch:
     """Cuts a block out of the data, on the device.
 
-    Filler rows copy the block's last real row and belong to its group, so `segment` never
-    decreases. Filler places copy the group at place 0, with a count of 0. A block without rows
-    consists of copies of the data's first row at place 0, all masked.
-
-    The first member is real, and filler places (-1) come last. R is static, and at least the
-    members' rows together, or some get lost.
+    The first member is real, and filler places (-1) come last: they copy the group at place 0, with a
+    count of 0. Filler rows copy the last real row and belong to its group, so `segment` never
+    decreases. A block without rows has copies of the data's first row at place 0, all masked. R is
+    static, and at least the members' rows together, or some get lost.
 
     Example:
         >>> groups = Groups.from_table({"g": [1, 1, 2], "y": [3.0, 4.0, 5.0]}, by="g", rows="y")
@@ -83,10 +73,10 @@ class RowPlan(NamedTuple):
 
 
 def lay_out(data: Resident, members: Int[Array, " B"], R: int) -> RowPlan:
-    """Lays a block out: the part of `cut` that is sums over numbers of rows, one after the other.
+    """Lays a block out: the part of `cut` that is sums over numbers of rows.
 
-    Apart, so that it can be mapped over many blocks ahead of their steps: an accelerator spends a
-    fifth of a short step on these sums if it does one block at a time.
+    Apart, so that it can be mapped over many blocks ahead of their steps: one block at a time, these
+    sums are a fifth of an accelerator's short step.
     """
     real = members >= 0
     member = jnp.where(real, members, members[0])
@@ -119,11 +109,10 @@ def filled(
 
 
 def _segments(end: Int[Array, " B"], R: int) -> Int[Array, " R"]:
-    """Returns the place of each row's group, given where the groups' rows end.
+    """Returns the place of each row's group: the number of groups whose rows end at or before it.
 
-    That is the number of groups that end at or before the row. Counting the ends at each row and
-    summing up is faster than a search for each row, on a CPU by up to five times. Ends at the very
-    end are left out, so that filler rows go with the last real row.
+    Counting the ends at each row and summing up is faster than a search for each row. Ends at the
+    very end are left out, so that filler rows go with the last real row.
     """
     inner = jnp.where(end < end[-1], end, R)  # R is out of bounds: dropped
     return jnp.cumsum(jnp.zeros(R, jnp.int32).at[inner].add(1, mode="drop"), dtype=jnp.int32)

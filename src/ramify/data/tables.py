@@ -33,8 +33,7 @@ def library_of(thing: Any) -> str:
 
 def kind_of_table(table: Table) -> str:
     """Returns the library of a table, or "dict": results come back as the same kind."""
-    library = library_of(table)
-    return library if library in _LIBRARIES else "dict"
+    return library if (library := library_of(table)) in _LIBRARIES else "dict"
 
 
 def column_names(table: Table, argument: str = "table") -> list[Any]:
@@ -45,11 +44,8 @@ def column_names(table: Table, argument: str = "table") -> list[Any]:
 def columns_of(table: Table, wanted: list[str], argument: str = "table") -> dict[str, Raw]:
     """Returns the columns with these names, as they are in the table, all of one length.
 
-    Args:
-        table: a dict of arrays, a pandas or polars DataFrame, an Arrow Table or RecordBatch, or
-            any other object with the Arrow stream protocol.
-        wanted: names of columns.
-        argument: what the caller calls the table, for messages.
+    A table is a dict of arrays, a pandas or polars DataFrame, an Arrow Table or RecordBatch, or any other
+    object with the Arrow stream protocol; `argument` is what the caller calls it, for messages.
     """
     opened = _opened(table, argument)
     names = _names(opened)
@@ -92,10 +88,9 @@ def _names(opened: Any) -> list[Any]:
 def _not_one(name: str, names: list[Any], argument: str) -> str:
     if name in names:
         return f'{argument} has {names.count(name)} columns named "{name}": rename all but one.'
-    quoted = [f'"{other}"' for other in names]
     near = [f'"{other}"' for other in get_close_matches(str(name), map(str, names), n=3)]
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
-    shown = ", ".join(quoted[:12]) + (", ..." if len(quoted) > 12 else "")
+    shown = ", ".join(f'"{other}"' for other in names[:12]) + (", ..." if len(names) > 12 else "")
     return f'{argument} has no column "{name}"; its columns are {shown or "none"}.{hint}'
 
 
@@ -145,10 +140,7 @@ def zone_of(table: Table, name: str) -> str | None:
 
 
 def in_zone(kind: str, times: Shaped[np.ndarray, " n"], zone: str | None) -> Any:
-    """Returns times in UTC as a column in their zone, for a table of that kind.
-
-    NumPy has no time zones: in a dict the times stay in UTC.
-    """
+    """Returns times in UTC as a column in their zone, for a table of that kind; in a dict as they are."""
     if zone is None or kind == "dict":
         return times
     backend: Any = kind

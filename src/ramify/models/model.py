@@ -6,6 +6,7 @@ z [B, M]. `Model` is where the two meet, and the only place that adds Jacobians.
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -16,7 +17,6 @@ from numpyro.distributions import constraints
 
 from ramify.data.batch import Batch, Theta, Z, ZRows
 from ramify.models.adapter import Adapter
-from ramify.models.checks import check_outcome, check_scalar
 from ramify.models.parameters import Named, Parameter, Space
 from ramify.models.structure import BlockStructure, Structure
 from ramify.numerics.chunks import in_chunks
@@ -146,12 +146,12 @@ class Model:
         one = lambda column: jax.ShapeDtypeStruct(column.shape[1:], column.dtype)
         rows, group = jax.tree.map(one, (batch.rows, batch.group))
         row = rows | group
-        check_scalar("log_prior(theta)", self._log_prior, theta)
-        check_scalar("log_local(theta, z, group)", self._log_local, theta, z, group)
-        check_scalar("log_lik(theta, z, row)", self._log_lik, theta, z, row)
+        _check_scalar("log_prior(theta)", self._log_prior, theta)
+        _check_scalar("log_local(theta, z, group)", self._log_local, theta, z, group)
+        _check_scalar("log_lik(theta, z, row)", self._log_lik, theta, z, row)
         if self._simulate is not None:
             what, key = "simulate(key, theta, z, row)", jax.random.key(0)
-            check_outcome(what, self._simulate, key, theta, z, row)
+            _check_outcome(what, self._simulate, key, theta, z, row)
 
 
 def log_priors(model: Model, thetas: Float[np.ndarray, "S D"]) -> Float[np.ndarray, " S"]:
@@ -185,3 +185,36 @@ def _check_names(theta: Mapping[str, Parameter], z: Mapping[str, Parameter]) -> 
 def _describe(space: Space) -> str:
     kind = lambda p: "" if p.constraint is constraints.real else f" {p.support}"
     return ", ".join(f"{n} {list(p.shape)}{kind(p)}" for n, p in space.parameters.items())
+
+
+def _check_scalar(what: str, density: Callable[..., Any], *arguments: Any) -> None:
+    """Raises unless a density returns one number and asks only for what there is."""
+    try:
+        out = jax.eval_shape(density, *arguments)
+    except KeyError as error:
+        have = ", ".join(sorted({name for columns in arguments for name in columns}))
+        raise ValueError(
+            f"{what} asks for {error.args[0]!r}, which is neither a parameter nor a column of the "
+            f"data; there are: {have}."
+        ) from error
+    shape = list(out.shape) if hasattr(out, "shape") else type(out).__name__
+    if shape != []:
+        one = what.rstrip(")").split(", ")[-1].split("(")[-1]  # its last argument
+        raise ValueError(
+            f"{what} must return one number (shape []), the log density for one {one}; got shape "
+            f"{shape}. Sum over the event, for example with .to_event(1) or jnp.sum."
+        )
+
+
+def _check_outcome(what: str, simulate: Callable[..., Any], key: Any, *arguments: Any) -> None:
+    """Raises where a user's simulator does not return one array."""
+    try:
+        out = jax.eval_shape(lambda *columns: simulate(key, *columns), *arguments)
+    except Exception:  # it may need columns that only the table to predict has
+        return
+    if not isinstance(out, jax.ShapeDtypeStruct):
+        have = f" of {', '.join(map(repr, out))}" if isinstance(out, dict) else ""
+        raise ValueError(
+            f"{what} must return one row's new outcome, a number or an array; got "
+            f"{type(out).__name__}{have}."
+        )

@@ -12,9 +12,8 @@ def chunk_size(draws: int, per_draw: int) -> int:
 
     A power of two, and one of few: every size is compiled anew.
     """
-    cpu = jax.default_backend() == "cpu"
     room = max(on_this_device(WORKING_NUMBERS) // max(per_draw, 1), 1)
-    wanted = 16 if draws <= 16 else 128 if cpu else 1024
+    wanted = 16 if draws <= 16 else on_this_device({"cpu": 128, "accelerator": 1024})
     return min(wanted, 2 ** (room.bit_length() - 1))
 
 

@@ -60,10 +60,7 @@ def _quartile(n: int) -> int:
 
 
 def _pareto_shape(excess: Float64[np.ndarray, "N n"]) -> Float64[np.ndarray, " N"]:
-    """Shape of a generalised Pareto distribution, by Zhang and Stephens; rows are sorted.
-
-    With the weak prior of PSIS, worth ten observations at 1/2.
-    """
+    """Shape of a generalised Pareto distribution; rows are sorted. Prior: ten observations at 1/2."""
     n = excess.shape[1]
     m = 30 + int(n**0.5)
     quartile = excess[:, _quartile(n), None]

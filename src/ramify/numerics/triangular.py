@@ -92,8 +92,7 @@ def whiten(
 ) -> Float[Array, "*batch dim"]:
     """L^-1 x, for a vector or a lower triangular matrix L; `known` is what it is for a draw's own x.
 
-    A solve in float32 does not give the noise back where L is ill-conditioned, as it can become on
-    the way, and a fit that follows slopes of what it gives instead runs away.
+    For an ill-conditioned L a solve in float32 loses the noise, and fits diverge: hence `known`.
     """
     if known is not None:
         return _with_value(whiten(scale, x), jax.lax.stop_gradient(known))

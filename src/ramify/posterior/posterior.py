@@ -23,7 +23,6 @@ from ramify.posterior.draws import draw_theta, posterior_theta, sample_block
 from ramify.posterior.fitted import Fitted
 from ramify.posterior.matching import check_columns, matched
 from ramify.posterior.metrics import Estimate, EvidenceForm, PredictiveForm
-from ramify.posterior.row_values import data_columns, row_log_lik
 from ramify.posterior.summary import Summary, summarise_theta, with_reliability, words
 from ramify.posterior.theta_check import affordable, theta_log_weights
 
@@ -348,7 +347,8 @@ class Posterior(Fitted):
         tree: dict[str, Named] = {"posterior": self.sample(draws, groups, seed)}
         if data is not None and data.n_rows:
             tree |= self._of_rows(data, draws, seed) if rows else {}
-            tree["observed_data"], tree["constant_data"] = data_columns(self.adapter, data)
+            observed = prediction.data_columns(self.adapter, data)
+            tree["observed_data"], tree["constant_data"] = observed
         local = {*tree["posterior"]} - {*self.sample_theta(draws, seed)}
         axes = Axes(self.by, self.labels, None, local)
         if data is not None:
@@ -363,7 +363,7 @@ class Posterior(Fitted):
         K, n = self._local_draws(None), data.n_rows
         found = self._parts(prediction.read(self._schema, self.adapter, data, "groups"), data, K)
         theta = posterior_theta(jax.random.key(seed), self.family, self.model, draws)
-        log_lik = row_log_lik(self.adapter, found, n, theta, K)
+        log_lik = prediction.row_log_lik(self.adapter, found, n, theta, K)
         return {"posterior_predictive": predicted, "log_likelihood": log_lik}
 
     @computing
