@@ -10,8 +10,8 @@ import pytest
 from scipy.stats import multivariate_normal, norm
 
 import ramify as rf
-from ramify.data.sources import kept, packed
 from ramify.data.resident import whole
+from ramify.data.sources import kept, packed
 from ramify.engine.local import LocalEngine
 from ramify.families.solver import solver
 from ramify.inference.local_integral import bound

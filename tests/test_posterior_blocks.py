@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ramify.data.groups import Groups
 from ramify.data import sources
+from ramify.data.groups import Groups
 from ramify.data.host import pack, ranges, rounded
 from ramify.data.resident import cut, to_device
 from ramify.numerics.chunks import in_chunks
@@ -45,7 +45,9 @@ def test_pack_is_cut(groups, start, stop):
 def test_sources_give_the_same_blocks(groups):
     """Packed on the host or cut on the device, groups in any order."""
     members = np.array([[6, 1, 3], [0, 7, -1], [5, 4, 2]], np.int32)
-    host, *others = (make(groups, members, 16) for make in (sources.packed, sources.kept, sources.resident))
+    host, *others = (
+        make(groups, members, 16) for make in (sources.packed, sources.kept, sources.resident)
+    )
     for number in range(len(host)):
         expected = host.block(number)
         for source in others:

@@ -25,8 +25,7 @@ class Layers(eqx.Module):
     def __init__(self, key: PRNGKeyArray, widths: tuple[int, ...], last_scale: float | None = None):
         """Truncated normal weights of sd sqrt(1/fan_in), as in the paper; zero biases.
 
-        `widths` are the input's and then each layer's; `last_scale` is the sd of the last layer's
-        weights instead, the paper's 0.001 for param_net.
+        `widths` are the input's and then each layer's; `last_scale` is the sd of the last weights.
         """
         linears = []
         for place, (fan_in, width) in enumerate(zip(widths[:-1], widths[1:], strict=True)):

@@ -44,14 +44,12 @@ class Adapter:
     densities; a front end derives its own. Adapters are static arguments of compiled functions. Two
     are equal if their models are equal, so that a model that was built again compiles nothing.
 
-    Attributes:
-        model: the `Model`. (Its module imports this one, hence no type here.)
-        outcome: the name of a row's outcome in results; None if rows have none, or several.
-        origin: added to outcomes on the host, in float64, if they are too far from zero for float32.
     """
 
-    outcome: str | None = "y"
-    origin: float = 0.0
+    outcome: str | None = (
+        "y"  # name of a row's outcome in results; None if rows have none, or several
+    )
+    origin: float = 0.0  # added to outcomes on the host if they are too far from zero for float32
 
     def __init__(self, model: Any):
         self.model = model

@@ -1,8 +1,7 @@
 """Model: named parameters and three log densities, seen from inside as functions of a block.
 
-A user writes densities for *one* group and *one* row, on dictionaries of named and constrained
-values. Everything below the public face works on flat unconstrained vectors: theta [D] and
-z [B, M]. `Model` is where the two meet, and the only place that adds Jacobians.
+A user writes densities on named, constrained values; below the public face everything works on flat
+unconstrained vectors, theta [D] and z [B, M]. `Model` alone adds the Jacobians.
 """
 
 from collections.abc import Callable, Mapping

@@ -166,8 +166,10 @@ class Structure:
 
     def on_blocks(self, theta: Space) -> BlockStructure:
         """The same for blocks."""
-        both = (part and part.on_blocks(theta) for part in (self.prior, self.likelihood))
-        return BlockStructure(*both)
+        prior, likelihood = self.prior, self.likelihood
+        return BlockStructure(
+            prior and prior.on_blocks(theta), likelihood and likelihood.on_blocks(theta)
+        )
 
 
 def linear(weights: Float[Array, "R P M"], z_rows: Float[Array, "R M K"]) -> Float[Array, "R P K"]:

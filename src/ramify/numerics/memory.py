@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import jax
-
 from ramify.numerics.budgets import WORKING_NUMBERS, on_this_device
 
 

@@ -29,13 +29,10 @@ class DataSchema(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Groups that are treated alike: rows to condition on, rows to predict, and the family.
+    """Groups that are treated alike; both data sets have them in the same order."""
 
-    Both data sets have the same groups in the same order.
-    """
-
-    given: Groups
-    at: Groups
+    given: Groups  # rows to condition on
+    at: Groups  # rows to predict
     family: Family
 
 
@@ -59,10 +56,10 @@ def check_together(model: Model, family: Family, N: int) -> None:
         )
 
 
-def matched(schema: DataSchema, family: Family, groups: Groups, what: str = "groups") -> Groups:
+def matched(schema: DataSchema, family: Family, groups: Groups) -> Groups:
     """The groups with the numbers of their labels in the fit; refuses data the fit can't serve."""
-    check_columns(schema.rows, groups.rows, f"row column of {what}")
-    check_columns(schema.group, groups.group, f"group column of {what}")
+    check_columns(schema.rows, groups.rows, "row column of groups")
+    check_columns(schema.group, groups.group, "group column of groups")
     return numbered(schema, family, groups)
 
 
@@ -183,19 +180,16 @@ def _part(
 def _population(
     schema: DataSchema, adapter: Adapter, family: Family, mine: np.ndarray, at: Groups
 ) -> Part | None:
-    """The groups of `at` without any rows to condition on.
-
-    A network may never have seen a group without rows, so p(z | theta, u_i) is solved for instead,
-    which is exact if it is Gaussian.
-    """
+    """The groups of `at` without any rows to condition on."""
     if not mine.any():
         return None
     at, model = _some(at, mine), adapter.model
     at = _with_group_columns(schema, adapter.beside(at, None), {})
     given = without_rows(schema, at)
-    if isinstance(family, Branched) and isinstance(family.local, Amortizer):
-        if model.z.size <= MAX_DIM:
-            family = Branched(family.theta, solver(model, example(given)), family.N)
+    # A network may never have seen a group without rows: solve for p(z | theta, u_i) instead.
+    amortized = isinstance(family, Branched) and isinstance(family.local, Amortizer)
+    if amortized and model.z.size <= MAX_DIM:
+        family = Branched(family.theta, solver(model, example(given)), family.N)
     return Part(given, at, family)
 
 
@@ -205,13 +199,14 @@ def _some(groups: Groups, mine: np.ndarray) -> Groups:
 
 def _with_group_columns(schema: DataSchema, at: Groups, other: Mapping[str, np.ndarray]) -> Groups:
     """`at` with every group column of the fit: its own, or else those of `other`, [N_at, ...]."""
+    known = {**other, **at.group}
     for name in schema.group:
-        if name not in at.group and name not in other:
+        if name not in known:
             raise ValueError(
                 f'the group column "{name}" of group {_show(at.labels[0])} is missing: the model '
                 "was fitted with it. Add it to the table."
             )
-    found = {n: at.group[n] if n in at.group else other[n] for n in schema.group}
+    found = {name: known[name] for name in schema.group}
     check_columns(schema.group, found, "group column")
     return replace(at, group=found)
 

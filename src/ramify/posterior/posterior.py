@@ -123,13 +123,12 @@ class Posterior(Fitted):
         self, draws: int, groups: Groups, seed: int, K: int
     ) -> Iterator[tuple[Shaped[np.ndarray, " B"], Named]]:
         # Each block by itself: between two of them runs the code of whoever asked.
-        draw_theta, see_block = computing(posterior_theta), computing(condition)
-        draw_block = computing(sample_block)
-        theta = draw_theta(jax.random.key(seed), self.family, self.model, draws)
+        key = jax.random.key(seed)
+        theta = computing(posterior_theta)(key, self.family, self.model, draws)
         places = max(budgets.SAMPLED_NUMBERS // (draws * self.model.z.size), 1)
         for block in ranges(groups, places=min(places, budgets.RESULT_ROWS)):
-            known = see_block(self.family, self.model, block.batches[0])
-            z = draw_block(known, self.adapter, theta, K)
+            known = computing(condition)(self.family, self.model, block.batches[0])
+            z = computing(sample_block)(known, self.adapter, theta, K)
             labels = groups.labels[block.start : block.stop]
             yield labels, {name: value[:, : len(labels)] for name, value in z.items()}
 
