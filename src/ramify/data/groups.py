@@ -121,16 +121,6 @@ class Groups:
             rows: row columns.
             group: group columns.
             group_table: as in [`Groups.from_table`][]; also a path to Parquet.
-
-        Example:
-            >>> import pathlib, tempfile
-            >>> import pyarrow as pa, pyarrow.parquet as pq
-            >>> folder = tempfile.TemporaryDirectory()
-            >>> path = pathlib.Path(folder.name) / "ratings.parquet"
-            >>> pq.write_table(pa.table({"user": ["bo", "al"], "y": [1, 2]}), path)
-            >>> len(Groups.from_parquet(path, by="user", rows=["y"]))
-            2
-            >>> folder.cleanup()
         """
         return cls(**fields_from_parquet(path, by, rows, group, group_table))
 

@@ -132,9 +132,7 @@ def _members(groups: Int32[np.ndarray, " N"], block: Int[np.ndarray, " N"], B: i
     return members
 
 
-def minibatches(
-    rng: np.random.Generator, N: int, size: int, steps: int
-) -> Int32[np.ndarray, "steps size"]:
+def minibatches(rng: np.random.Generator, N: int, size: int, steps: int) -> Members:
     """Draws the paper's uniform minibatches: in each, `size` of the N groups without replacement."""
     if not 1 <= size <= N:
         raise ValueError(f"a minibatch of {size:,} groups was asked for; expected 1 to {N:,}.")

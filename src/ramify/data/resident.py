@@ -11,12 +11,14 @@ from ramify.data.batch import Batch
 from ramify.data.groups import Groups
 from ramify.data.host import check_range, narrow, with_a_row
 
+Places = Int[Array, " B"]  # the position of the group at each place, -1 for filler
+Scale = Num[Array, ""] | float | int  # see `Batch.scale`
+
 
 class Resident(NamedTuple):
     """A whole data set on the device."""
 
-    # Row columns, each [n_rows, ...], all rows of a group together. Where there are no rows
-    # at all there is one that belongs to nobody, so that a filler row has a source.
+    # Row columns [n_rows, ...]; if there are no rows, one of nobody's, as the source of filler.
     rows: dict[str, Array]
     group: dict[str, Array]  # group columns, each [N, ...]
     start: Int[Array, " N"]  # first row of each group
@@ -42,9 +44,7 @@ def to_device(groups: Groups) -> Resident:
     )
 
 
-def cut(
-    data: Resident, members: Int[Array, " B"], scale: Num[Array, ""] | float | int, R: int
-) -> Batch:
+def cut(data: Resident, members: Places, scale: Scale, R: int) -> Batch:
     """Cuts a block out of the data, on the device.
 
     The first member is real, and filler places (-1) come last: they copy the group at place 0, with a
@@ -72,7 +72,7 @@ class RowPlan(NamedTuple):
     total: Int[Array, ""]  # how many of the rows are real, the first ones
 
 
-def lay_out(data: Resident, members: Int[Array, " B"], R: int) -> RowPlan:
+def lay_out(data: Resident, members: Places, R: int) -> RowPlan:
     """Lays a block out: the part of `cut` that is sums over numbers of rows.
 
     Apart, so that it can be mapped over many blocks ahead of their steps: one block at a time, these
@@ -90,9 +90,7 @@ def lay_out(data: Resident, members: Int[Array, " B"], R: int) -> RowPlan:
     return RowPlan(segment, row, total)
 
 
-def filled(
-    data: Resident, members: Int[Array, " B"], scale: Num[Array, ""] | float | int, layout: RowPlan
-) -> Batch:
+def filled(data: Resident, members: Places, scale: Scale, layout: RowPlan) -> Batch:
     """The block of these members, its rows taken from where the layout says."""
     real = members >= 0
     member = jnp.where(real, members, members[0])

@@ -24,8 +24,7 @@ from ramify.models.model import Model
 from ramify.numerics import budgets
 from ramify.numerics.points import group_noise, group_points
 from ramify.numerics.precision import computing
-from ramify.numerics.psis import effective_draws as effective_draws
-from ramify.numerics.psis import k_hat as k_hat
+from ramify.numerics.psis import effective_draws, k_hat
 from ramify.numerics.triangular import FREEDOM
 from ramify.posterior.conditioned import Conditioned, condition
 from ramify.posterior.draws import Chunk, Draws, draw_theta

@@ -102,7 +102,8 @@ class Fitted:
         return groups
 
     def _parts(self, at: Groups, given: Groups | None, K: int) -> list[Part]:
-        return matching.parts(self._schema, self.adapter, self.family, self.groups, at, given, K)
+        fit = matching.Fit(self._schema, self.adapter, self.family, self.groups)
+        return matching.parts(fit, at, given, K)
 
     def _record(self) -> FitRecord:
         """What to save of the fit."""

@@ -18,6 +18,7 @@ from ramify.data.resident import whole
 from ramify.data.tables import append_columns, column_names, n_rows
 from ramify.families.build import Family
 from ramify.models.adapter import Adapter
+from ramify.models.parameters import Named
 from ramify.numerics import budgets
 from ramify.numerics.memory import check_memory
 from ramify.posterior.conditioned import blocks_of
@@ -64,9 +65,7 @@ def categories_of(adapter: Adapter, kind: str) -> list[str]:
     return adapter.categories(kind)
 
 
-def outcome_of(
-    adapter: Adapter, schema: DataSchema, part: Part, kind: Kind, seen: dict[Any, Any]
-) -> Any:
+def outcome_of(adapter: Adapter, schema: DataSchema, part: Part, kind: Kind, seen: dict) -> Any:
     """Shape and type of one outcome, traced once for each kind of table and then kept in `seen`."""
     columns = part.at.rows | part.at.group
     known = kind, *((name, c.shape[1:], c.dtype.str) for name, c in columns.items())
@@ -170,9 +169,7 @@ def _simulate(adapter: Adapter, chunk: Chunk, z: Array, at: Batch, kind: Kind) -
     return jax.vmap(one)(chunk.keys(), jnp.asarray(chunk.theta), z)
 
 
-def summarise(
-    values: Shaped[np.ndarray, "S rows ..."], quantiles: Sequence[float]
-) -> dict[str, np.ndarray]:
+def summarise(values: Shaped[np.ndarray, "S rows ..."], quantiles: Sequence[float]) -> Columns:
     """Mean, sd and quantiles over draws; those of counts and classes are values they can take."""
     method = "linear" if values.dtype.kind == "f" else "inverted_cdf"
     numbers = values if values.dtype.kind == "f" else values.astype(np.float32)
@@ -239,9 +236,7 @@ def appended(table: Any, columns: dict[str, np.ndarray]) -> Any:
     return append_columns(table, columns)
 
 
-def row_log_lik(
-    adapter: Adapter, parts: list[Part], n_rows: int, theta: Draws, local_draws: int
-) -> Columns:
+def row_log_lik(adapter: Adapter, parts: list[Part], n_rows: int, theta: Draws, K: int) -> Columns:
     """The log likelihood of each row under each draw, [S, n_rows], by outcome."""
     draws, model = len(theta.theta), adapter.model
     cure = "Pass rows=False to leave what there is for each row out"
@@ -250,16 +245,14 @@ def row_log_lik(
     out: dict[str, np.ndarray] = {}
     for given, at, rows in blocks_of(parts, model):
         use = lambda chunk, z, _: _block_log_lik(adapter, chunk.theta, z, at)  # noqa: B023
-        for name, values in map_draws(use, given, model, theta, local_draws, at).items():
+        for name, values in map_draws(use, given, model, theta, K, at).items():
             column = out.setdefault(name, np.empty((draws, n_rows), values.dtype))
             column[:, rows] = values[:, : len(rows)]
     return out
 
 
 @eqx.filter_jit
-def _block_log_lik(
-    adapter: Adapter, theta: Array, z: Float[Array, "C B M"], at: Batch
-) -> dict[str, Array]:
+def _block_log_lik(adapter: Adapter, theta: Array, z: Float[Array, "C B M"], at: Batch) -> Named:
     one = lambda theta, z: adapter.log_lik_by_outcome(theta, at.at_rows(z), at)
     return jax.vmap(one)(theta, z)
 
