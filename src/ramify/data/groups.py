@@ -283,11 +283,10 @@ class Groups:
 def _lines(title: str, columns: dict[str, np.ndarray]) -> list[str]:
     """Returns a line for each column: its name, the shape of an element and its dtype."""
     wide = max((len(name) for name in columns), default=0)
-    lines = []
-    for i, (name, column) in enumerate(columns.items()):
-        shape = ", ".join(str(size) for size in column.shape[1:])
-        lines.append(f"  {title if i == 0 else '':<5}  {name:<{wide}}  [{shape}] {column.dtype}")
-    return lines
+    return [
+        f"  {'' if i else title:<5}  {name:<{wide}}  {list(column.shape[1:])} {column.dtype}"
+        for i, (name, column) in enumerate(columns.items())
+    ]
 
 
 def _held_out(

@@ -83,18 +83,16 @@ def _about_groups(
     if not len(judged):
         return [(0, "joint() has no q(z_i | theta), so its groups were not judged one by one.")]
     bad = found.k_hat > BAD
-    share = bad.mean()
     of = f"{len(judged):,} groups" + ("" if len(judged) == len(groups) else " taken at random")
     loss = f"Their Gaussians lose {max(np.median(found.gap), 0.0):.2g} nats each (median)"
+    cure = " Use solved(), or posterior.refine(), or local_draws= above 1."
     if posterior.local_draws > 1:
         loss += ", which the importance draws make up for"
+        cure = " Raise local_draws=, and look at these groups' rows."
     if not bad.any():
         return [(0, f"k-hat is below {BAD} in all {of}. {loss}.")]
     names = ", ".join(str(x) for x in judged.labels[np.argsort(-found.k_hat)][: min(3, bad.sum())])
-    level = 0 if share < 0.01 else 1 if share < 0.1 else 2
-    cure = " Use solved(), or posterior.refine(), or local_draws= above 1."
-    if posterior.local_draws > 1:
-        cure = " Raise local_draws=, and look at these groups' rows."
+    level = 0 if bad.mean() < 0.01 else 1 if bad.mean() < 0.1 else 2
     few = " Few enough for chance, or for groups that are odd." if level == 0 else cure
     said = f"k-hat is above {BAD} in {bad.sum():,} of {of} ({names}{', ...' if bad.sum() > 3 else ''})."
     return [(level, f"{said} {loss}.{few}")]

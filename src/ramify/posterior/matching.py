@@ -107,12 +107,8 @@ def check_columns(
 def without_rows(schema: DataSchema, groups: Groups, *, columns: bool = True) -> Groups:
     """The same groups without rows; without row columns too if `columns` is False."""
     rows = {n: np.zeros((0, *shape), kind) for n, (shape, kind) in schema.rows.items()}
-    return replace(
-        groups,
-        sizes=np.zeros(len(groups), np.int64),
-        rows=rows if columns else {},
-        row_order=np.zeros(0, np.int64),
-    )
+    sizes, none = np.zeros(len(groups), np.int64), np.zeros(0, np.int64)
+    return replace(groups, sizes=sizes, rows=rows if columns else {}, row_order=none)
 
 
 def unloaded(schema: DataSchema) -> Groups:
