@@ -1,6 +1,6 @@
 """A verdict on a fit in words, from what its importance weights and its own notes say."""
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from jaxtyping import Bool, Float64
@@ -41,9 +41,8 @@ def judge(
     """The verdict, and sentences that say why and what to do, the gravest first."""
     findings = [_about_theta(posterior, theta), *_about_groups(posterior, judged, locals_, groups)]
     findings += _about_notes(posterior.notes, len(groups))
-    verdicts: list[Verdict] = ["trust", "check", "do not trust"]
-    level = max(level for level, _ in findings)
-    return verdicts[level], [said for _, said in sorted(findings, key=lambda f: -f[0])]
+    findings.sort(key=lambda finding: -finding[0])
+    return get_args(Verdict)[findings[0][0]], [said for _, said in findings]
 
 
 def _about_theta(posterior: Posterior, found: Theta) -> tuple[int, str]:

@@ -24,9 +24,8 @@ from ramify.numerics.chunks import in_chunks
 class Model:
     """A hierarchical model p(theta) prod_i p(z_i | theta, u_i) prod_j p(y_ij | theta, z_i, x_ij).
 
-    The three densities are written for one group and one row, on dictionaries of named and
-    constrained values; Jacobians of the constraints are added by the library, so a density is
-    that of the value its author names.
+    The three densities are written for one group and one row, on dictionaries of named, constrained
+    values. The library adds the Jacobians: a density is that of the value its author names.
 
     Args:
         theta: name -> parameter, the globals.

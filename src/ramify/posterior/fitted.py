@@ -117,6 +117,5 @@ class Fitted:
         sizes = lambda space: sum(int(np.prod(p.shape)) for p in space.parameters.values())
         count = draws * (sizes(self.model.theta) + N * sizes(self.model.z))
         wanted = count * self.family.theta.mean.dtype.itemsize
-        what = f"{draws:,} draws of {N:,} groups"
         cure = "Ask for fewer draws or groups, or iterate over posterior.sample_blocks(...)"
-        check_memory(wanted, max_bytes, what, cure)
+        check_memory(wanted, max_bytes, f"{draws:,} draws of {N:,} groups", cure)

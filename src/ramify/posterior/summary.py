@@ -20,6 +20,9 @@ from ramify.numerics.psis import k_hat
 from ramify.posterior.draws import draw_theta
 from ramify.posterior.prediction import quantile_names
 
+Quantiles = Sequence[float]
+Weight = Float64[np.ndarray, " S"]  # of each draw
+
 _DIGITS = {"ess": 0, "k_hat": 2}  # of columns that are not in the parameter's units
 
 
@@ -75,7 +78,7 @@ class Summary:
 
 
 def summarise_theta(
-    family: Family, adapter: Adapter, quantiles: Sequence[float], draws: int, seed: int
+    family: Family, adapter: Adapter, quantiles: Quantiles, draws: int, seed: int
 ) -> Summary:
     """Real parameters exactly, from q(theta) itself; the others from draws.
 
@@ -100,7 +103,7 @@ def summarise_theta(
 
 
 def _by_parameter(
-    family: Family, model: Model, values: Any, quantiles: Sequence[float], weight: Any
+    family: Family, model: Model, values: Any, quantiles: Quantiles, weight: Weight | None
 ) -> np.ndarray:
     """[statistics, entries] of theta: of real parameters without weights from q(theta) itself."""
     mean = np.asarray(family.theta.mean, np.float64)
@@ -117,10 +120,7 @@ def _by_parameter(
 
 
 def with_reliability(
-    summary: Summary,
-    adapter: Adapter,
-    theta: Float[np.ndarray, "S D"],
-    log_weight: Float64[np.ndarray, " S"],
+    summary: Summary, adapter: Adapter, theta: Float[np.ndarray, "S D"], log_weight: Weight
 ) -> Summary:
     """The summary with columns `ess` and `k_hat`, from draws of q(theta) weighed by the posterior."""
     draws = _flat(adapter, adapter.global_values(theta))
@@ -139,7 +139,7 @@ def _flat(adapter: Adapter, values: dict[str, Any]) -> Float64[np.ndarray, "S n"
 
 
 def reliability(
-    values: Float64[np.ndarray, "S n"], weight: Float64[np.ndarray, " S"]
+    values: Float64[np.ndarray, "S n"], weight: Weight
 ) -> dict[str, Float64[np.ndarray, " n"]]:
     """How reliable the weighted mean of each column is.
 
@@ -160,15 +160,13 @@ def reliability(
     return {"ess": ess, "k_hat": np.maximum(tail, k_hat(log_weight))}
 
 
-def _exact(mean: np.ndarray, sd: np.ndarray, quantiles: Sequence[float]) -> np.ndarray:
+def _exact(mean: np.ndarray, sd: np.ndarray, quantiles: Quantiles) -> np.ndarray:
     """[statistics, entries] of independent normal entries."""
     level = lambda q: NormalDist().inv_cdf(q) if 0 < q < 1 else np.copysign(np.inf, q - 0.5)
     return np.stack([mean, sd, *(mean + sd * level(q) for q in quantiles)])
 
 
-def _from_draws(
-    values: np.ndarray, quantiles: Sequence[float], weight: np.ndarray | None = None
-) -> np.ndarray:
+def _from_draws(values: np.ndarray, quantiles: Quantiles, weight: Weight | None) -> np.ndarray:
     """[statistics, entries] of draws [S, ...], weighted or not."""
     flat = values.reshape(len(values), -1)
     if weight is None:
