@@ -10,8 +10,8 @@ import pytest
 from scipy.stats import multivariate_normal, norm
 
 import ramify as rf
-from ramify.data.host import HostBlocks, KeptBlocks
 from ramify.data.resident import whole
+from ramify.data.sources import kept, packed
 from ramify.engine.local import LocalEngine
 from ramify.families.solver import solver
 from ramify.inference.local_integral import bound
@@ -76,7 +76,7 @@ def test_a_sweep_of_a_normal_model_is_exact(by):
     members = np.array([[0, 1, 2, 5], [3, 4, -1, -1]])  # and two filler places
     problem = Problem(model, solver(model, whole(groups), rounds=0), 32, hessian=True)
     problem = problem if by == "draws" else problem._replace(local_draws=5).with_rule(5)
-    own = HostBlocks(groups, members, 26), LocalEngine(), jax.random.key(0)
+    own = packed(groups, members, 26), LocalEngine(), jax.random.key(0)
     F = Marginal(problem, *own, 3, lambda row: None)
     thetas = np.array([[-0.5], [0.1], [0.9]])
     n, mean = np.bincount(group), np.bincount(group, y) / np.bincount(group)
@@ -110,7 +110,7 @@ def answers():
         log_local=lambda theta, z, group: dist.Normal(theta["mu"], 1).log_prob(z["b"]),
         log_lik=lambda theta, z, row: dist.Bernoulli(logits=z["b"]).log_prob(row["y"]),
     )
-    source = KeptBlocks.of(HostBlocks(groups, np.arange(200)[None], 1000))
+    source = kept(groups, np.arange(200)[None], 1000)
     return model, solver(model, whole(groups), rounds=0), source
 
 

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ramify.data import sources
 from ramify.data.groups import Groups
-from ramify.data.host import HostBlocks, KeptBlocks, pack, ranges, rounded
-from ramify.data.resident import ResidentBlocks, cut, to_device
+from ramify.data.host import pack, ranges, rounded
+from ramify.data.resident import cut, to_device
 from ramify.numerics.chunks import in_chunks
 from ramify.numerics.memory import chunk_size
 from ramify.numerics.sums import precise_sum
@@ -44,12 +45,12 @@ def test_pack_is_cut(groups, start, stop):
 def test_sources_give_the_same_blocks(groups):
     """Packed on the host or cut on the device, groups in any order."""
     members = np.array([[6, 1, 3], [0, 7, -1], [5, 4, 2]], np.int32)
-    host = HostBlocks(groups, members, 16)
-    kept = KeptBlocks.of(host)
-    device = ResidentBlocks(to_device(groups), groups.sizes, members, 16)
+    host, *others = (
+        make(groups, members, 16) for make in (sources.packed, sources.kept, sources.resident)
+    )
     for number in range(len(host)):
         expected = host.block(number)
-        for source in (kept, device):
+        for source in others:
             jax.tree.map(np.testing.assert_array_equal, source.block(number), expected)
             assert len(source) == 3 and source.rows == 16
 

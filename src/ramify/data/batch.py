@@ -1,17 +1,8 @@
-"""Axis letters, and the plain tuples that travel between the parts of the library.
+"""Axis letters, the shapes that occur most, and the batch that travels between the rooms.
 
-The letters are used in every shape annotation, docstring and document:
-
-| letter | meaning |
-|---|---|
-| N | groups in the data set |
-| B | groups in a block (places; some may be filler) |
-| R | rows in a block (some may be filler) |
-| J | blocks in a partition of the groups |
-| D | dimension of theta, unconstrained |
-| M | dimension of one group's z, unconstrained |
-| S | draws of theta |
-| K | local importance draws per draw of theta |
+In every shape: N groups of the data set, cut into J blocks; B groups (places) and R rows of a block, of
+which some may be filler; D and M, the dimensions of theta and of one group's z, unconstrained; S draws
+of theta, and K local importance draws for each.
 """
 
 from typing import NamedTuple
@@ -23,27 +14,28 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from ramify.data.groups import Groups
 
+Theta = Float[Array, " D"]
+Z = Float[Array, "B M"]  # z of the group at each place
+ZRows = Float[Array, "R M"]  # for each row the z of its group
+
 
 class Batch(NamedTuple):
     """Some groups with all their rows, packed flat into one static shape.
 
-    Rows of a group are contiguous. Filler rows copy a real row and filler groups copy a
-    real group, never zeros: a density is finite there, so masking after the fact is safe
-    for gradients as well.
+    Rows of a group are contiguous. Filler rows and groups are copies of real ones, not zeros: a
+    density is finite there, so masking after the fact is safe for gradients as well.
     """
 
     rows: dict[str, Array]  # row columns, each [R, ...]
     group: dict[str, Array]  # group columns u_i, each [B, ...]
-    # Place in the block (0..B-1) of the group each row belongs to; never decreases.
-    segment: Int[Array, " R"]
+    segment: Int[Array, " R"]  # place (0..B-1) of each row's group; never decreases
     # Number of the group at each place: its row in a table, and its noise.
     index: Int[Array, " B"]  # pyright: ignore[reportIncompatibleMethodOverride]
     # Rows of the group at each place, n_i; 0 for filler.
     count: Int[Array, " B"]  # pyright: ignore[reportIncompatibleMethodOverride]
     row_mask: Bool[Array, " R"]  # which rows are real
     group_mask: Bool[Array, " B"]  # which places are real
-    # What makes the sum of the block's local terms unbiased for the sum over all groups: J
-    # for one of J blocks, N/|B| for a uniform minibatch, 1 for everything.
+    # Times which local terms are unbiased for all groups: J for a block, N/|B| for a minibatch.
     scale: Float[Array, ""]
 
     def at_rows(self, values: Shaped[Array, "B *rest"]) -> Shaped[Array, "R *rest"]:

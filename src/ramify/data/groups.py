@@ -10,7 +10,6 @@ from jaxtyping import Bool, Int, Int64, Shaped
 
 from ramify.data.labels import canonical, find, show
 from ramify.data.reading import fields_from_parquet, fields_from_table
-from ramify.data.splitting import held_out
 from ramify.data.tables import Table, objects
 
 
@@ -122,16 +121,6 @@ class Groups:
             rows: row columns.
             group: group columns.
             group_table: as in [`Groups.from_table`][]; also a path to Parquet.
-
-        Example:
-            >>> import pathlib, tempfile
-            >>> import pyarrow as pa, pyarrow.parquet as pq
-            >>> folder = tempfile.TemporaryDirectory()
-            >>> path = pathlib.Path(folder.name) / "ratings.parquet"
-            >>> pq.write_table(pa.table({"user": ["bo", "al"], "y": [1, 2]}), path)
-            >>> len(Groups.from_parquet(path, by="user", rows=["y"]))
-            2
-            >>> folder.cleanup()
         """
         return cls(**fields_from_parquet(path, by, rows, group, group_table))
 
@@ -177,7 +166,7 @@ class Groups:
         """
         if not 0.0 < test_fraction < 1.0:
             raise ValueError(f"test_fraction is {test_fraction}; expected a number between 0 and 1")
-        test = held_out(self.sizes, test_fraction, np.random.default_rng(seed))
+        test = _held_out(self.sizes, test_fraction, np.random.default_rng(seed))
         return self._rows_where(~test), self._rows_where(test)
 
     def _rows_where(self, kept: Bool[np.ndarray, " n_rows"]) -> "Groups":
@@ -294,8 +283,28 @@ class Groups:
 def _lines(title: str, columns: dict[str, np.ndarray]) -> list[str]:
     """Returns a line for each column: its name, the shape of an element and its dtype."""
     wide = max((len(name) for name in columns), default=0)
-    lines = []
-    for i, (name, column) in enumerate(columns.items()):
-        shape = ", ".join(str(size) for size in column.shape[1:])
-        lines.append(f"  {title if i == 0 else '':<5}  {name:<{wide}}  [{shape}] {column.dtype}")
-    return lines
+    return [
+        f"  {'' if i else title:<5}  {name:<{wide}}  {list(column.shape[1:])} {column.dtype}"
+        for i, (name, column) in enumerate(columns.items())
+    ]
+
+
+def _held_out(
+    sizes: Int[np.ndarray, " N"], fraction: float, rng: np.random.Generator
+) -> Bool[np.ndarray, " n_rows"]:
+    """Chooses at random, within each group, a fraction of its rows to hold out.
+
+    The share m_i = min(n_i fraction, n_i - 1) is rounded to whole rows systematically. With one
+    uniform u for all groups, group i takes floor(m_1 + .. + m_i + u) - floor(m_1 + .. + m_{i-1} + u)
+    rows: m_i rounded up or down, with expectation m_i, and likewise the total.
+    """
+    share = np.maximum(np.minimum(sizes * fraction, sizes - 1), 0)
+    take = np.diff(np.floor(np.cumsum(share) + rng.random()), prepend=0.0).astype(np.int64)
+    take = np.minimum(take, np.maximum(sizes - 1, 0))
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    # Shuffle the rows within each group and choose the first `take` of them.
+    shuffled = np.argsort(owner + rng.random(len(owner)), kind="stable")
+    place = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    chosen = np.zeros(len(owner), bool)
+    chosen[shuffled[place < np.repeat(take, sizes)]] = True
+    return chosen

@@ -1,8 +1,4 @@
-"""Blocks packed from columns in host memory, or in memory-mapped files, by NumPy.
-
-For data that need not fit on the device, and for tables whose sizes vary from call to call: shapes
-are rounded up to a short ladder, so that few of them are ever compiled.
-"""
+"""Blocks packed from columns in host memory, or in memory-mapped files, by NumPy."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -16,48 +12,6 @@ from ramify.data.batch import Batch
 from ramify.data.groups import Groups
 from ramify.data.partition import sequential
 from ramify.numerics import budgets
-
-
-class HostBlocks(NamedTuple):
-    """A block source whose columns are in host memory: a block is packed when it is asked for."""
-
-    groups: Groups  # the data
-    members: Int[np.ndarray, "J B"]  # positions of the groups of each block, -1 in filler places
-    rows: int  # R, rows of a block
-
-    def __len__(self) -> int:
-        return len(self.members)
-
-    @property
-    def sizes(self) -> Int[np.ndarray, " N"]:
-        """Rows of each group."""
-        return self.groups.sizes
-
-    def block(self, number: int) -> Batch:
-        """One block, on the device."""
-        return pack(self.groups, self.members[number], self.rows)
-
-
-class KeptBlocks(NamedTuple):
-    """A block source that has packed all its blocks and keeps them on the device."""
-
-    batches: list[Batch]
-    sizes: Int[np.ndarray, " N"]
-    members: Int[np.ndarray, "J B"]
-    rows: int
-
-    @staticmethod
-    def of(source: HostBlocks) -> "KeptBlocks":
-        """Packs every block of another source."""
-        batches = [source.block(number) for number in range(len(source.members))]
-        return KeptBlocks(batches, source.sizes, source.members, source.rows)
-
-    def __len__(self) -> int:
-        return len(self.members)
-
-    def block(self, number: int) -> Batch:
-        """One block, on the device."""
-        return self.batches[number]
 
 
 class Range(NamedTuple):
@@ -74,8 +28,8 @@ def ranges(
 ) -> Iterator[Range]:
     """Yields all groups in their order, in blocks of about `rows` rows and at most `places` groups.
 
-    The data sets have the same groups in the same order, and each block holds the same groups of all
-    of them at the same places. The largest group may need more rows.
+    The data sets have the same groups in the same order, and so have their batches of a block. The
+    largest group may need more rows. Few shapes are used, so that few are compiled.
     """
     sizes = np.max([groups.sizes for groups in data], axis=0)
     members = sequential(sizes, max(rows, int(sizes.max(initial=1))), min(places, len(sizes)))
@@ -84,27 +38,19 @@ def ranges(
     B = rounded(int((stops - starts).max()), 1)
     room = max(B - members.shape[1], 0)
     members = np.pad(members, ((0, 0), (0, room)), constant_values=-1)[:, :B]
-    rows_of = lambda g: np.add.reduceat(g.sizes, starts).max()  # of the fullest block
-    sources = [HostBlocks(g, members, rounded(int(rows_of(g)), 8)) for g in data]
-    for number, (start, stop) in enumerate(zip(starts.tolist(), stops.tolist(), strict=True)):
-        yield Range(start, stop, members[number], tuple(source.block(number) for source in sources))
+    fullest = [rounded(int(np.add.reduceat(g.sizes, starts).max()), 8) for g in data]
+    for start, stop, own in zip(starts.tolist(), stops.tolist(), members, strict=True):
+        batches = tuple(pack(g, own, R) for g, R in zip(data, fullest, strict=True))
+        yield Range(start, stop, own, batches)
 
 
 def rounded(n: int, least: int) -> int:
-    """The next shape on the ladder that all data share, a power of two: each shape is compiled anew.
-
-    Example:
-        >>> rounded(9, 8), rounded(1000, 8), rounded(0, 8)
-        (16, 1024, 8)
-    """
+    """The next shape on the ladder that all data share, a power of two: each shape is compiled anew."""
     return max(2 ** max(n - 1, 0).bit_length(), least)
 
 
 def pack(groups: Groups, members: Int[np.ndarray, " B"], R: int) -> Batch:
-    """The groups at these positions as a batch of R rows, with filler like that of `resident.cut`.
-
-    Filler places, whose position is -1, come last.
-    """
+    """The groups at these positions as a batch of R rows, with filler like that of `resident.cut`."""
     real = members[members >= 0]
     B, sizes = len(members), groups.sizes[real]
     segment = np.repeat(np.arange(len(real), dtype=np.int32), sizes)

@@ -4,6 +4,7 @@ import datetime
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from jaxtyping import Int, Shaped
 
 from ramify.data.tables import Raw, as_series, objects
@@ -21,15 +22,15 @@ _KINDS = {
     "O": "Python objects",
 }
 
-
 Codes = Int[np.ndarray, " n"]  # of each row; -1 for null
 Distinct = Shaped[np.ndarray, " U"]  # the label of each code, in no particular order
+Labels = Shaped[np.ndarray, " N"]  # of the groups
 
 
 class Factor(NamedTuple):
     """A column of labels, encoded."""
 
-    labels: Shaped[np.ndarray, " N"]  # the distinct labels, sorted
+    labels: Labels  # distinct and sorted
     code: Int[np.ndarray, " n"]  # the position in `labels` of each row's label
 
 
@@ -44,11 +45,7 @@ def show(label: Any) -> str:
 
 
 def factorize(name: str, raw: Raw) -> Factor:
-    """Encodes a column of labels; only the distinct ones are sorted.
-
-    Integers become int64, text becomes NumPy strings, and timestamps with a time zone are converted
-    to UTC. Labels that are equal after that are one group.
-    """
+    """Encodes a column of labels; only the distinct ones are sorted. Times become UTC."""
     if getattr(raw, "ndim", 1) > 1:
         raise ValueError(f'column "{name}" has shape {raw.shape}; expected one label per row.')
     try:
@@ -87,8 +84,6 @@ def _encode(raw: Raw) -> tuple[Codes, Distinct]:
 
 
 def _encode_arrow(raw: Raw) -> tuple[Codes, Distinct]:
-    import pyarrow as pa
-
     chunked = raw if isinstance(raw, pa.ChunkedArray) else pa.chunked_array([raw])
     if pa.types.is_dictionary(chunked.type):
         chunked = chunked.cast(chunked.type.value_type)
@@ -115,8 +110,6 @@ def _is_null(item: Any) -> bool:
 
 def _encode_numpy(values: Shaped[np.ndarray, " n"]) -> tuple[Codes, Distinct]:
     """Encodes numbers, strings and times; where Arrow can hash them, since sorting is far slower."""
-    import pyarrow as pa
-
     values = np.ascontiguousarray(values, values.dtype.newbyteorder("="))
     if values.dtype.kind in "iuU":
         return _encode_arrow(pa.array(values))
@@ -133,7 +126,7 @@ def _encode_numpy(values: Shaped[np.ndarray, " n"]) -> tuple[Codes, Distinct]:
 def _check_nulls(name: str, code: Codes) -> None:
     rows = np.flatnonzero(code < 0)
     if len(rows):
-        first = ", ".join(str(row) for row in rows[:5]) + (", ..." if len(rows) > 5 else "")
+        first = ", ".join(map(str, rows[:5])) + (", ..." if len(rows) > 5 else "")
         raise ValueError(
             f'column "{name}" says which group a row belongs to, and is null in {len(rows):,} of '
             f"{len(code):,} rows (rows {first}): drop these rows or give them a label."
@@ -141,10 +134,7 @@ def _check_nulls(name: str, code: Codes) -> None:
 
 
 def canonical(where: str, values: Distinct) -> Distinct:
-    """Returns labels in the dtype that labels of their kind have in a Groups; refuses floats.
-
-    `where` says what holds them, for messages.
-    """
+    """Returns labels in the dtype that labels of their kind have; `where` is for messages."""
     if values.dtype.kind in "OT":
         values = _from_objects(where, values)
     if values.dtype.kind in "iu" and len(values):
@@ -177,13 +167,8 @@ def _from_objects(where: str, values: Distinct) -> Distinct:
     return np.array(values.tolist()) if types == {float} else values
 
 
-def find(
-    labels: Shaped[np.ndarray, " N"], wanted: Any, where: str = "labels"
-) -> Int[np.ndarray, " W"]:
-    """Returns the position among distinct labels of each wanted one, -1 if it is not there.
-
-    `where` says what holds the wanted ones, for messages.
-    """
+def find(labels: Labels, wanted: Any, where: str = "labels") -> Int[np.ndarray, " W"]:
+    """Returns the position of each wanted label, -1 if it is not there; `where` is for messages."""
     asked = _as_labels(labels, wanted, where)
     if not len(labels) or not len(asked):
         return np.full(len(asked), -1)
@@ -200,9 +185,7 @@ def find(
     return np.where((labels[place] == same) & inside, place, -1)
 
 
-def _as_labels(
-    labels: Shaped[np.ndarray, " N"], wanted: Any, where: str
-) -> Shaped[np.ndarray, " W"]:
+def _as_labels(labels: Labels, wanted: Any, where: str) -> Shaped[np.ndarray, " W"]:
     """Returns the wanted labels in the kind of dtype that `labels` have."""
     if isinstance(wanted, str | bytes) or not hasattr(wanted, "__len__"):
         raise TypeError(f"{where} is {wanted!r}; expected a list of labels.")

@@ -18,21 +18,9 @@ Members = Int32[np.ndarray, "J B"]  # positions of the groups in each block, -1 
 def block_shape(sizes: Sizes, rows: int | None = None, most: int | None = None) -> tuple[int, int]:
     """Chooses the static shape of blocks: R rows and B groups.
 
-    All data make one block if they are small. Otherwise the blocks are about equally full, and B
-    is such that it is nearly always the rows that fill a block: the mean number of groups in R
-    rows, and two of its standard deviations.
-
-    Args:
-        sizes: rows of each group.
-        rows: rows wanted in a block; 16,384 on a CPU and 65,536 on an accelerator, or a little
-            less if the data then divide better. Never less than the largest group has.
-        most: what takes the place of those numbers where no rows are asked for.
-
-    Example:
-        >>> block_shape(np.array([3, 0, 2]))
-        (5, 3)
-        >>> block_shape(np.full(100_000, 10), rows=1_000)
-        (1000, 104)
+    All data make one block if they are small. Otherwise blocks have `rows` rows or, by default, about
+    equally many up to `most` (`budgets.BLOCK_ROWS`); never fewer than the largest group. B is the mean
+    number of groups in R rows and two of its standard deviations: nearly always rows fill a block.
     """
     if rows is not None and rows < 1:
         raise ValueError(f"blocks of {rows} rows were asked for; expected at least 1.")
@@ -53,14 +41,8 @@ def partition(rng: np.random.Generator, sizes: Sizes, R: int, B: int) -> Members
     """Cuts a random permutation of the groups into blocks of at most R rows and B groups.
 
     Every group is in exactly one block, so J times the sum over one block, chosen uniformly, is
-    unbiased for the sum over all groups. Blocks come in random order and about equally full: where
-    the permutation leaves a small last block, its groups fill the gaps in the others, or else all
-    blocks are made smaller (a block much smaller than the rest would add to the noise).
-
-    Example:
-        >>> members = partition(np.random.default_rng(0), np.array([3, 3, 3, 3]), R=6, B=4)
-        >>> members.shape, sorted(members[members >= 0].tolist())
-        ((2, 4), [0, 1, 2, 3])
+    unbiased for the sum over all groups. Blocks come in random order. They are about equally full, since
+    a small one would add to the noise: a small last block fills gaps in the others, or all shrink.
     """
     _check_shape(sizes, R, B)
     permuted = rng.permutation(len(sizes)).astype(np.int32)
@@ -75,14 +57,7 @@ def partition(rng: np.random.Generator, sizes: Sizes, R: int, B: int) -> Members
 
 
 def sequential(sizes: Sizes, R: int, B: int) -> Members:
-    """Cuts the groups, in their order, into blocks of at most R rows and B groups.
-
-    For passes over all groups whose results are wanted in order.
-
-    Example:
-        >>> sequential(np.array([3, 3, 1, 5]), R=6, B=4).tolist()
-        [[0, 1, -1, -1], [2, 3, -1, -1]]
-    """
+    """Cuts the groups, in their order, into blocks of at most R rows and B groups."""
     _check_shape(sizes, R, B)
     bounds = _next_fit(sizes, R, B)
     block = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
@@ -112,9 +87,9 @@ def _next_fit(size: Sizes, R: int, B: int) -> Bounds:
 
 
 def _without_last(size: Sizes, bounds: Bounds, R: int, B: int) -> Int[np.ndarray, " N"] | None:
-    """Moves the last block's groups into the gaps of the others, if they fit there.
+    """Moves the last block's groups into the others' gaps: largest first, into the largest gap.
 
-    Largest group first, each into the largest gap. Returns the block of each group, or nothing.
+    Returns the block of each group, or None if they do not fit.
     """
     J, last = len(bounds) - 1, int(bounds[-2])
     block = np.repeat(np.arange(J), np.diff(bounds))
@@ -157,17 +132,8 @@ def _members(groups: Int32[np.ndarray, " N"], block: Int[np.ndarray, " N"], B: i
     return members
 
 
-def minibatches(
-    rng: np.random.Generator, N: int, size: int, steps: int
-) -> Int32[np.ndarray, "steps size"]:
-    """Draws uniform minibatches: in each, `size` of the N groups without replacement.
-
-    Scaled by N / size, a minibatch's sum is unbiased for the sum over all groups, as in the paper.
-
-    Example:
-        >>> minibatches(np.random.default_rng(0), N=100, size=5, steps=3).shape
-        (3, 5)
-    """
+def minibatches(rng: np.random.Generator, N: int, size: int, steps: int) -> Members:
+    """Draws the paper's uniform minibatches: in each, `size` of the N groups without replacement."""
     if not 1 <= size <= N:
         raise ValueError(f"a minibatch of {size:,} groups was asked for; expected 1 to {N:,}.")
     drawn = [rng.choice(N, size, replace=False, shuffle=False) for _ in range(steps)]
@@ -177,12 +143,7 @@ def minibatches(
 def rows_needed(members: Int[np.ndarray, "*steps B"], sizes: Sizes) -> int:
     """Returns a static number of rows that holds each of these minibatches.
 
-    It comes from a short ladder, 4, 5, 6, 7 times a power of two: minibatches vary in their rows,
-    and every step on the ladder costs one compilation, while at most a fifth of the rows is filler.
-
-    Example:
-        >>> rows_needed(np.array([[0, 1], [1, 2]]), np.array([50, 60, 41]))
-        112
+    From a short ladder, 4 to 7 times a power of two: few compilations, at most a fifth filler.
     """
     rows = int(np.where(members >= 0, sizes[members], 0).sum(axis=-1).max())
     step = 2 ** max((max(rows, 1) - 1).bit_length() - 3, 0)

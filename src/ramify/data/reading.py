@@ -1,26 +1,27 @@
-"""From a table to the fields of a Groups: check names, read columns, sort once."""
+"""From a table to the fields of a Groups: check names, read and check columns, sort once."""
 
 from collections.abc import Sequence
 from os import PathLike, fspath
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int, Int64, Shaped
+from jaxtyping import Bool, Int, Int64, Shaped
 
-from ramify.data.columns import read_numbers, value_per_group
-from ramify.data.labels import Factor, factorize, find, show
+from ramify.data.labels import Factor, Labels, factorize, find, kind_of, show
 from ramify.data.parquet import open_parquet, read_columns
-from ramify.data.tables import Raw, Table, columns_of
+from ramify.data.tables import Raw, Table, any_in_row, columns_of, read
 
 Names = str | Sequence[str]
+Values = Shaped[np.ndarray, "n ..."]  # of a column
+
+_INT32 = np.iinfo(np.int32)
 
 
 def fields_from_table(
     table: Table, by: str, rows: Names, group: Names, group_table: Table | None
 ) -> dict[str, Any]:
     """Returns the fields of a Groups; the arguments are those of `Groups.from_table`."""
-    row_names, group_names = _as_list(rows), _as_list(group)
-    _check_names(by, row_names, group_names)
+    row_names, group_names = _checked(by, rows, group)
     raw = columns_of(table, [by, *row_names, *(group_names if group_table is None else [])])
     if group_table is not None:
         labels, columns = _read_group_table(group_table, by, group_names)
@@ -28,7 +29,7 @@ def fields_from_table(
     elif len(raw[by]):
         factor = factorize(by, raw[by])
         columns = {
-            name: value_per_group(name, read_numbers(name, raw[name], factor), factor)
+            name: _value_per_group(name, read_numbers(name, raw[name], factor), factor)
             for name in group_names
         }
     else:
@@ -60,7 +61,7 @@ def _sort_by_group(
 
 def _read_group_table(
     group_table: Table, by: str, names: list[str]
-) -> tuple[Shaped[np.ndarray, " N"], dict[str, np.ndarray]]:
+) -> tuple[Labels, dict[str, np.ndarray]]:
     """Reads a table with one row per group: labels [N] and group columns, each [N, ...]."""
     raw = columns_of(group_table, [by, *names], "group_table")
     if not len(raw[by]):
@@ -77,7 +78,7 @@ def _read_group_table(
     return factor.labels, {name: read_numbers(name, raw[name], factor)[order] for name in names}
 
 
-def _in_group_table(by: str, factor: Factor, labels: Shaped[np.ndarray, " N"]) -> Factor:
+def _in_group_table(by: str, factor: Factor, labels: Labels) -> Factor:
     """Returns the rows' codes among the labels of group_table, all of which are groups."""
     place: Int64[np.ndarray, " U"] = find(labels, factor.labels, f'column "{by}" of table')
     missing = np.flatnonzero(place < 0)
@@ -90,14 +91,11 @@ def _in_group_table(by: str, factor: Factor, labels: Shaped[np.ndarray, " N"]) -
     return Factor(labels, place[factor.code])
 
 
-def _as_list(names: Names) -> list[str]:
-    return [names] if isinstance(names, str) else list(names)
-
-
-def _check_names(by: str, rows: list[str], group: list[str]) -> None:
-    roles: dict[str, str] = {}
-    named = [(by, "by"), *((name, "rows") for name in rows), *((name, "group") for name in group)]
-    for name, role in named:
+def _checked(by: str, rows: Names, group: Names) -> tuple[list[str], list[str]]:
+    """Returns the names of row and group columns as lists; raises if one has two roles."""
+    named, roles = {"by": [by], "rows": rows, "group": group}, {}
+    named = {role: [own] if isinstance(own, str) else list(own) for role, own in named.items()}
+    for role, name in ((role, name) for role, names in named.items() for name in names):
         if not isinstance(name, str):
             raise TypeError(f"{role}= names a column by {name!r}; expected a string.")
         if name in roles:
@@ -107,14 +105,14 @@ def _check_names(by: str, rows: list[str], group: list[str]) -> None:
                 "it under another name."
             )
         roles[name] = role
+    return named["rows"], named["group"]
 
 
 def fields_from_parquet(
     path: Any, by: str, rows: Names, group: Names, group_table: Table | None
 ) -> dict[str, Any]:
     """Returns the fields of a Groups; the arguments are those of `Groups.from_parquet`."""
-    row_names, group_names = _as_list(rows), _as_list(group)
-    _check_names(by, row_names, group_names)
+    row_names, group_names = _checked(by, rows, group)
     if isinstance(group_table, str | PathLike):
         group_table = _read_parquet(group_table, [by, *group_names])
     inner = group_names if group_table is None else []
@@ -128,3 +126,83 @@ def _read_parquet(path: Any, names: list[str]) -> Table:
     data = open_parquet(source)
     columns_of(data.schema.empty_table(), names, f"Parquet {source!r}")  # raises if one is missing
     return read_columns(data, source, names)
+
+
+def read_numbers(name: str, raw: Raw, factor: Factor) -> Values:
+    """Reads a column of numbers; refuses nulls, NaN and infinity. `factor` is for messages.
+
+    Integers become int32 and float16 float32; the precision on the device is chosen later.
+    """
+    values, bad = read(name, raw)
+    if bad is None:
+        _check_kind(name, values, factor)
+        floats = values.dtype.kind == "f"
+        bad = any_in_row(~np.isfinite(values)) if floats else np.zeros(len(values), bool)
+    if bad.any():
+        raise ValueError(
+            f'column "{name}" is NaN, infinite or null in {_some(bad, factor)}; expected finite '
+            "numbers: drop or impute these rows. (In a NumPyro model an outcome may be missing: fill "
+            "it with any possible value, and mask it by a boolean column and numpyro.handlers.mask.)"
+        )
+    return _narrowed(name, values, factor)
+
+
+def _check_kind(name: str, values: Values, factor: Factor) -> None:
+    if values.dtype.kind in "biuf" or not len(values):
+        return
+    cures = {
+        "O": "cast it to numbers",
+        "M": "convert it to a number, such as days since some date",
+        "m": "convert it to a number, such as seconds",
+    }
+    cure = cures.get(values.dtype.kind, "encode its categories as integers from 0, or leave it out")
+    first = values.reshape(-1)[0] if values.size else "empty"
+    raise TypeError(
+        f'column "{name}" holds {kind_of(values)} ({values.dtype}; the first is {show(first)}, in '
+        f"group {show(factor.labels[factor.code[0]])}); expected numbers or booleans: {cure}."
+    )
+
+
+def _narrowed(name: str, values: Values, factor: Factor) -> Values:
+    """Returns the values in the dtype they are kept in."""
+    if values.dtype.kind == "b":
+        return values
+    if values.dtype.kind in "iu":
+        _check_fits(name, values, factor)
+        return values.astype(np.int32, copy=False)
+    return values.astype(np.float32 if values.dtype.itemsize <= 4 else np.float64, copy=False)
+
+
+def _check_fits(name: str, values: Values, factor: Factor) -> None:
+    if not values.size or (values.min() >= _INT32.min and values.max() <= _INT32.max):
+        return
+    outside = (values < _INT32.min) | (values > _INT32.max)
+    raise ValueError(
+        f'column "{name}" holds integers that do not fit 32 bits in '
+        f"{_some(any_in_row(outside), factor)}: {values[outside][0]}. Number its values from 0 if "
+        "they are identifiers, or cast the column to floating point if they are quantities."
+    )
+
+
+def _value_per_group(name: str, values: Values, factor: Factor) -> Shaped[np.ndarray, "N ..."]:
+    """Returns the value of a group column in each group; refuses a column that varies within one."""
+    first = np.full(len(factor.labels), len(values))  # row of each group
+    np.minimum.at(first, factor.code, np.arange(len(values)))
+    each = values[first]  # [N, ...]
+    differs = any_in_row(values != each[factor.code])
+    if differs.any():
+        group = int(factor.code[differs].min())
+        row = int(np.flatnonzero(differs & (factor.code == group))[0])
+        raise ValueError(
+            f'group column "{name}" must have one value per group; in group '
+            f"{show(factor.labels[group])} row {first[group]} has {values[first[group]]} and row "
+            f"{row} has {values[row]}. If it varies from row to row, name it in rows= instead."
+        )
+    return each
+
+
+def _some(bad: Bool[np.ndarray, " n"], factor: Factor) -> str:
+    """Returns how many rows are bad, the first of them and its group, in words."""
+    row = int(bad.argmax())
+    group = show(factor.labels[factor.code[row]])
+    return f"{bad.sum():,} of {len(bad):,} rows, the first of them row {row}, in group {group}"

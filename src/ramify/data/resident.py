@@ -1,9 +1,4 @@
-"""Packing: groups with all their rows, flat, in blocks of one static shape.
-
-The host decides which groups go together (`partition`, `sequential`, `minibatches`: NumPy, only
-numbers of groups); the device cuts the block out of the resident columns (`cut`: JAX, no copy of
-the data on the host, usable inside `jit` and `lax.scan`).
-"""
+"""Data on the device, and blocks cut out of them there, also inside `jit` and `lax.scan`."""
 
 from typing import NamedTuple
 
@@ -16,12 +11,14 @@ from ramify.data.batch import Batch
 from ramify.data.groups import Groups
 from ramify.data.host import check_range, narrow, with_a_row
 
+Places = Int[Array, " B"]  # the position of the group at each place, -1 for filler
+Scale = Num[Array, ""] | float | int  # see `Batch.scale`
+
 
 class Resident(NamedTuple):
     """A whole data set on the device."""
 
-    # Row columns, each [n_rows, ...], all rows of a group together. Where there are no rows
-    # at all there is one that belongs to nobody, so that a filler row has a source.
+    # Row columns [n_rows, ...]; if there are no rows, one of nobody's, as the source of filler.
     rows: dict[str, Array]
     group: dict[str, Array]  # group columns, each [N, ...]
     start: Int[Array, " N"]  # first row of each group
@@ -31,15 +28,7 @@ class Resident(NamedTuple):
 
 
 def to_device(groups: Groups) -> Resident:
-    """Copies a data set to the device.
-
-    Floating-point columns become float32, or float64 where JAX has x64 turned on.
-
-    Example:
-        >>> groups = Groups.from_table({"g": [1, 1, 2], "y": [3.0, 4.0, 5.0]}, by="g", rows="y")
-        >>> to_device(groups).start.tolist()
-        [0, 2]
-    """
+    """Copies a data set to the device, in the precision that JAX computes in."""
     if groups.n_rows > np.iinfo(np.int32).max:
         raise ValueError(
             f"the data has {groups.n_rows:,} rows; one device counts up to 2,147,483,647 of them: "
@@ -55,33 +44,13 @@ def to_device(groups: Groups) -> Resident:
     )
 
 
-class ResidentBlocks(NamedTuple):
-    """A block source whose columns are on the device: a block is cut out there."""
-
-    data: Resident
-    sizes: Int[np.ndarray, " N"]
-    members: Int[np.ndarray, "J B"]
-    rows: int
-
-    def __len__(self) -> int:
-        return len(self.members)
-
-    def block(self, number: int) -> Batch:
-        """One block, on the device."""
-        return _cut(self.data, self.members[number], 1.0, self.rows)
-
-
-def cut(
-    data: Resident, members: Int[Array, " B"], scale: Num[Array, ""] | float | int, R: int
-) -> Batch:
+def cut(data: Resident, members: Places, scale: Scale, R: int) -> Batch:
     """Cuts a block out of the data, on the device.
 
-    Filler rows copy the block's last real row and belong to its group, so `segment` never
-    decreases. Filler places copy the group at place 0, with a count of 0. A block without rows
-    consists of copies of the data's first row at place 0, all masked.
-
-    The first member is real, and filler places (-1) come last. R is static, and at least the
-    members' rows together, or some get lost.
+    The first member is real, and filler places (-1) come last: they copy the group at place 0, with a
+    count of 0. Filler rows copy the last real row and belong to its group, so `segment` never
+    decreases. A block without rows has copies of the data's first row at place 0, all masked. R is
+    static, and at least the members' rows together, or some get lost.
 
     Example:
         >>> groups = Groups.from_table({"g": [1, 1, 2], "y": [3.0, 4.0, 5.0]}, by="g", rows="y")
@@ -92,7 +61,7 @@ def cut(
     return filled(data, members, scale, lay_out(data, members, R))
 
 
-_cut = jax.jit(cut, static_argnames="R")
+cut_out = jax.jit(cut, static_argnames="R")
 
 
 class RowPlan(NamedTuple):
@@ -103,11 +72,11 @@ class RowPlan(NamedTuple):
     total: Int[Array, ""]  # how many of the rows are real, the first ones
 
 
-def lay_out(data: Resident, members: Int[Array, " B"], R: int) -> RowPlan:
-    """Lays a block out: the part of `cut` that is sums over numbers of rows, one after the other.
+def lay_out(data: Resident, members: Places, R: int) -> RowPlan:
+    """Lays a block out: the part of `cut` that is sums over numbers of rows.
 
-    Apart, so that it can be mapped over many blocks ahead of their steps: an accelerator spends a
-    fifth of a short step on these sums if it does one block at a time.
+    Apart, so that it can be mapped over many blocks ahead of their steps: one block at a time, these
+    sums are a fifth of an accelerator's short step.
     """
     real = members >= 0
     member = jnp.where(real, members, members[0])
@@ -121,9 +90,7 @@ def lay_out(data: Resident, members: Int[Array, " B"], R: int) -> RowPlan:
     return RowPlan(segment, row, total)
 
 
-def filled(
-    data: Resident, members: Int[Array, " B"], scale: Num[Array, ""] | float | int, layout: RowPlan
-) -> Batch:
+def filled(data: Resident, members: Places, scale: Scale, layout: RowPlan) -> Batch:
     """The block of these members, its rows taken from where the layout says."""
     real = members >= 0
     member = jnp.where(real, members, members[0])
@@ -140,34 +107,21 @@ def filled(
 
 
 def _segments(end: Int[Array, " B"], R: int) -> Int[Array, " R"]:
-    """Returns the place of each row's group, given where the groups' rows end.
+    """Returns the place of each row's group: the number of groups whose rows end at or before it.
 
-    That is the number of groups that end at or before the row. Counting the ends at each row and
-    summing up is faster than a search for each row, on a CPU by up to five times. Ends at the very
-    end are left out, so that filler rows go with the last real row.
+    Counting the ends at each row and summing up is faster than a search for each row. Ends at the
+    very end are left out, so that filler rows go with the last real row.
     """
     inner = jnp.where(end < end[-1], end, R)  # R is out of bounds: dropped
     return jnp.cumsum(jnp.zeros(R, jnp.int32).at[inner].add(1, mode="drop"), dtype=jnp.int32)
 
 
 def everything(groups: Groups) -> Int[np.ndarray, "1 N"]:
-    """Returns the members of the one block that holds all groups, in order.
-
-    Example:
-        >>> groups = Groups.from_table({"g": [1, 1, 2], "y": [3.0, 4.0, 5.0]}, by="g", rows="y")
-        >>> everything(groups).tolist()
-        [[0, 1]]
-    """
+    """Returns the members of the one block that holds all groups, in order."""
     return np.arange(len(groups), dtype=np.int32)[None, :]
 
 
 def whole(groups: Groups) -> Batch:
-    """Returns the whole data set as one batch, with scale 1 and no filler.
-
-    Example:
-        >>> groups = Groups.from_table({"g": [1, 1, 2], "y": [3.0, 4.0, 5.0]}, by="g", rows="y")
-        >>> whole(groups).segment.tolist()
-        [0, 0, 1]
-    """
+    """Returns the whole data set as one batch, with scale 1 and no filler."""
     members = jnp.asarray(everything(groups)[0])
-    return _cut(to_device(groups), members, 1.0, max(groups.n_rows, 1))
+    return cut_out(to_device(groups), members, 1.0, max(groups.n_rows, 1))

@@ -1,13 +1,7 @@
-"""Where blocks come from: one protocol, and which of its implementations suits the data.
+"""Where blocks come from: the data cut into blocks, on the host or on the device."""
 
-| source | columns are | a block is |
-|---|---|---|
-| `host.HostBlocks` | in host memory, or in memory-mapped files | packed and sent when it is asked for |
-| `host.KeptBlocks` | on the device, packed once | looked up |
-| `resident.ResidentBlocks` | on the device, in the order of the groups | cut out on the device |
-"""
-
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import jax
 import numpy as np
@@ -15,36 +9,41 @@ from jaxtyping import Int
 
 from ramify.data.batch import Batch
 from ramify.data.groups import Groups
-from ramify.data.host import HostBlocks, KeptBlocks, check_range
-from ramify.data.resident import ResidentBlocks, to_device
+from ramify.data.host import check_range, pack
+from ramify.data.resident import cut_out, to_device
 
 
-@runtime_checkable
-class BlockSource(Protocol):
+@dataclass(frozen=True)
+class BlockSource:
     """Groups cut into J blocks of one static shape."""
 
-    @property
-    def sizes(self) -> Int[np.ndarray, " N"]:
-        """Rows of each group of the data."""
-        ...
-
-    @property
-    def members(self) -> Int[np.ndarray, "J B"]:
-        """Positions of the groups of each block, -1 in filler places."""
-        ...
-
-    @property
-    def rows(self) -> int:
-        """R, rows of a block."""
-        ...
+    sizes: Int[np.ndarray, " N"]  # rows of each group of the data
+    members: Int[np.ndarray, "J B"]  # positions of the groups of each block, -1 in filler places
+    rows: int  # R, rows of a block
+    block: Callable[[int], Batch]  # a block by its number, on the device
 
     def __len__(self) -> int:
-        """J, the number of blocks."""
-        ...
+        return len(self.members)
 
-    def block(self, number: int) -> Batch:
-        """One block, on the device."""
-        ...
+
+def packed(groups: Groups, members: Int[np.ndarray, "J B"], rows: int) -> BlockSource:
+    """Columns in host memory: a block is packed and sent when it is asked for."""
+    block = lambda number: pack(groups, members[number], rows)
+    return BlockSource(groups.sizes, members, rows, block)
+
+
+def kept(groups: Groups, members: Int[np.ndarray, "J B"], rows: int) -> BlockSource:
+    """Blocks that the host packs at once and the device keeps."""
+    check_range(groups)
+    batches = [pack(groups, own, rows) for own in members]
+    return BlockSource(groups.sizes, members, rows, batches.__getitem__)
+
+
+def resident(groups: Groups, members: Int[np.ndarray, "J B"], rows: int) -> BlockSource:
+    """Columns on the device, in the order of the groups: a block is cut out there."""
+    data = to_device(groups)
+    block = lambda number: cut_out(data, members[number], 1.0, rows)
+    return BlockSource(groups.sizes, members, rows, block)
 
 
 def on_device(groups: Groups, members: Int[np.ndarray, "J B"], rows: int) -> BlockSource:
@@ -53,7 +52,4 @@ def on_device(groups: Groups, members: Int[np.ndarray, "J B"], rows: int) -> Blo
     An accelerator cuts blocks out faster than the host packs them. On a CPU both are the same
     memory, and packing needs no compilation.
     """
-    if jax.default_backend() != "cpu":
-        return ResidentBlocks(to_device(groups), groups.sizes, members, rows)
-    check_range(groups)
-    return KeptBlocks.of(HostBlocks(groups, members, rows))
+    return (kept if jax.default_backend() == "cpu" else resident)(groups, members, rows)

@@ -1,7 +1,7 @@
 """Tables and columns of any kind: NumPy arrays in a dict, pandas, polars, Arrow.
 
 Only this module knows the libraries apart, with the help of narwhals. The rest sees NumPy arrays and
-a mask of nulls. A library is imported only when one of its tables or columns comes in.
+a mask of nulls. pandas and polars are imported only when one of their tables or columns comes in.
 """
 
 from collections.abc import Mapping
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import narwhals.stable.v2 as nw
 import numpy as np
+import pyarrow as pa
 from jaxtyping import Bool, Shaped
 
 Table = Any  # a dict of arrays, or a data frame: see `columns_of`
@@ -32,8 +33,7 @@ def library_of(thing: Any) -> str:
 
 def kind_of_table(table: Table) -> str:
     """Returns the library of a table, or "dict": results come back as the same kind."""
-    library = library_of(table)
-    return library if library in _LIBRARIES else "dict"
+    return library if (library := library_of(table)) in _LIBRARIES else "dict"
 
 
 def column_names(table: Table, argument: str = "table") -> list[Any]:
@@ -44,11 +44,8 @@ def column_names(table: Table, argument: str = "table") -> list[Any]:
 def columns_of(table: Table, wanted: list[str], argument: str = "table") -> dict[str, Raw]:
     """Returns the columns with these names, as they are in the table, all of one length.
 
-    Args:
-        table: a dict of arrays, a pandas or polars DataFrame, an Arrow Table or RecordBatch, or
-            any other object with the Arrow stream protocol.
-        wanted: names of columns.
-        argument: what the caller calls the table, for messages.
+    A table is a dict of arrays, a pandas or polars DataFrame, an Arrow Table or RecordBatch, or any other
+    object with the Arrow stream protocol; `argument` is what the caller calls it, for messages.
     """
     opened = _opened(table, argument)
     names = _names(opened)
@@ -73,8 +70,6 @@ def _opened(table: Table, argument: str) -> Any:
     if isinstance(table, Mapping) or nw.dependencies.is_into_dataframe(table):
         return table
     if hasattr(table, "__arrow_c_stream__"):
-        import pyarrow as pa
-
         return pa.table(table)
     cure = "call .collect() on it first" if hasattr(table, "collect") else "convert it first"
     raise TypeError(
@@ -93,10 +88,9 @@ def _names(opened: Any) -> list[Any]:
 def _not_one(name: str, names: list[Any], argument: str) -> str:
     if name in names:
         return f'{argument} has {names.count(name)} columns named "{name}": rename all but one.'
-    quoted = [f'"{other}"' for other in names]
     near = [f'"{other}"' for other in get_close_matches(str(name), map(str, names), n=3)]
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
-    shown = ", ".join(quoted[:12]) + (", ..." if len(quoted) > 12 else "")
+    shown = ", ".join(f'"{other}"' for other in names[:12]) + (", ..." if len(names) > 12 else "")
     return f'{argument} has no column "{name}"; its columns are {shown or "none"}.{hint}'
 
 
@@ -127,8 +121,6 @@ def append_columns(table: Table, columns: dict[str, np.ndarray]) -> Table:
         return table.assign(**{n: c if c.ndim == 1 else list(c) for n, c in columns.items()})
     if library_of(table) == "polars":
         return table.hstack(as_table("polars", columns))
-    import pyarrow as pa
-
     if not isinstance(table, pa.RecordBatch):
         table = pa.table(table)
     for name, column in columns.items():
@@ -148,10 +140,7 @@ def zone_of(table: Table, name: str) -> str | None:
 
 
 def in_zone(kind: str, times: Shaped[np.ndarray, " n"], zone: str | None) -> Any:
-    """Returns times in UTC as a column in their zone, for a table of that kind.
-
-    NumPy has no time zones: in a dict the times stay in UTC.
-    """
+    """Returns times in UTC as a column in their zone, for a table of that kind; in a dict as they are."""
     if zone is None or kind == "dict":
         return times
     backend: Any = kind
@@ -162,8 +151,6 @@ def in_zone(kind: str, times: Shaped[np.ndarray, " n"], zone: str | None) -> Any
 def as_series(raw: Raw) -> "nw.Series[Any] | None":
     """Returns a column of a data frame library as a narwhals Series; None for NumPy's and lists."""
     if library_of(raw) == "pyarrow":
-        import pyarrow as pa
-
         raw = raw if isinstance(raw, pa.ChunkedArray) else pa.chunked_array([raw])
     elif library_of(raw) == "pandas":
         import pandas as pd
@@ -188,8 +175,6 @@ def read(name: str, raw: Raw) -> Column:
 
 def _read_nested(name: str, raw: Raw) -> Column:
     """Reads Arrow lists of one length, which may nest, and tensors; narwhals gives objects for them."""
-    import pyarrow as pa
-
     raw = raw.combine_chunks() if isinstance(raw, pa.ChunkedArray) else raw
     if isinstance(raw.type, pa.FixedShapeTensorType):
         return Column(raw.to_numpy_ndarray(), None)

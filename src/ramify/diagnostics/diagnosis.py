@@ -1,8 +1,7 @@
 """Whether to trust a fit: importance weights of theta and of every group, and a verdict in words.
 
-A posterior approximation q is as good as the weights p/q of its own draws are even: see
-`numerics.psis` for k-hat, which says how even. The idea is that of Yao et al., "Yes, but did it
-work?" (2018).
+An approximation q is as good as the weights p/q of its own draws are even (`numerics.psis`). The idea is
+that of Yao et al., "Yes, but did it work?" (2018).
 """
 
 from dataclasses import dataclass
@@ -25,8 +24,7 @@ from ramify.models.model import Model
 from ramify.numerics import budgets
 from ramify.numerics.points import group_noise, group_points
 from ramify.numerics.precision import computing
-from ramify.numerics.psis import effective_draws as effective_draws
-from ramify.numerics.psis import k_hat as k_hat
+from ramify.numerics.psis import effective_draws, k_hat
 from ramify.numerics.triangular import FREEDOM
 from ramify.posterior.conditioned import Conditioned, condition
 from ramify.posterior.draws import Chunk, Draws, draw_theta
@@ -75,13 +73,8 @@ class Diagnosis:
     def worst(self, count: int = 10) -> dict[str, np.ndarray]:
         """The worst groups as a table: unconverged ones first, then by k-hat, then by gap."""
         order = np.lexsort((-self.gap, -self.group_k_hat, self.converged))[:count]
-        columns = {
-            "n": self.sizes,
-            "k_hat": self.group_k_hat,
-            "effective": self.group_effective,
-            "gap": self.gap,
-            "converged": self.converged,
-        }
+        columns = {"n": self.sizes, "k_hat": self.group_k_hat, "effective": self.group_effective}
+        columns |= {"gap": self.gap, "converged": self.converged}
         table = labelled(self.by, self.labels, columns)
         return {name: column[order] for name, column in table.items()}
 
@@ -195,8 +188,7 @@ def _proposal(
 ) -> tuple[Draws, Float64[np.ndarray, " D"]]:
     """Draws of theta to weigh, and theta's sds.
 
-    From q(theta); or, where the fit has weighted draws in its place, from a Student t like theirs, since
-    what is to be seen then is whether new weights agree with those of the fit.
+    From q(theta); or, to compare new weights with those of a fit's weighted draws, from a t like them.
     """
     drawn = draw_theta(key, posterior.family, posterior.model, S)
     weighted = getattr(posterior.family, "weighted", None)
@@ -215,10 +207,7 @@ def _proposal(
 def _shifts(
     theta: Draws, sd: np.ndarray, log_weights: np.ndarray, noise: np.ndarray
 ) -> tuple[list[float], float]:
-    """How far the weights move the mean of each coordinate, and how far their noise does, in sds.
-
-    The latter is the root mean square over coordinates.
-    """
+    """How far weights move the mean of each coordinate, in sds, and how far their noise does (RMS)."""
     weight = np.exp(np.nan_to_num(log_weights - log_weights.max(), nan=-np.inf))
     weight /= max(weight.sum(), 1e-300)
     drawn = np.asarray(theta.theta, np.float64)

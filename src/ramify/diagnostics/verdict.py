@@ -1,6 +1,6 @@
 """A verdict on a fit in words, from what its importance weights and its own notes say."""
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from jaxtyping import Bool, Float64
@@ -41,9 +41,8 @@ def judge(
     """The verdict, and sentences that say why and what to do, the gravest first."""
     findings = [_about_theta(posterior, theta), *_about_groups(posterior, judged, locals_, groups)]
     findings += _about_notes(posterior.notes, len(groups))
-    verdicts: list[Verdict] = ["trust", "check", "do not trust"]
-    level = max(level for level, _ in findings)
-    return verdicts[level], [said for _, said in sorted(findings, key=lambda f: -f[0])]
+    findings.sort(key=lambda finding: -finding[0])
+    return get_args(Verdict)[findings[0][0]], [said for _, said in findings]
 
 
 def _about_theta(posterior: Posterior, found: Theta) -> tuple[int, str]:
@@ -83,18 +82,16 @@ def _about_groups(
     if not len(judged):
         return [(0, "joint() has no q(z_i | theta), so its groups were not judged one by one.")]
     bad = found.k_hat > BAD
-    share = bad.mean()
     of = f"{len(judged):,} groups" + ("" if len(judged) == len(groups) else " taken at random")
     loss = f"Their Gaussians lose {max(np.median(found.gap), 0.0):.2g} nats each (median)"
+    cure = " Use solved(), or posterior.refine(), or local_draws= above 1."
     if posterior.local_draws > 1:
         loss += ", which the importance draws make up for"
+        cure = " Raise local_draws=, and look at these groups' rows."
     if not bad.any():
         return [(0, f"k-hat is below {BAD} in all {of}. {loss}.")]
     names = ", ".join(str(x) for x in judged.labels[np.argsort(-found.k_hat)][: min(3, bad.sum())])
-    level = 0 if share < 0.01 else 1 if share < 0.1 else 2
-    cure = " Use solved(), or posterior.refine(), or local_draws= above 1."
-    if posterior.local_draws > 1:
-        cure = " Raise local_draws=, and look at these groups' rows."
+    level = 0 if bad.mean() < 0.01 else 1 if bad.mean() < 0.1 else 2
     few = " Few enough for chance, or for groups that are odd." if level == 0 else cure
     said = f"k-hat is above {BAD} in {bad.sum():,} of {of} ({names}{', ...' if bad.sum() > 3 else ''})."
     return [(level, f"{said} {loss}.{few}")]

@@ -21,7 +21,6 @@ from ramify.numerics.triangular import Covariance, ScaleMap
 
 MAX_JOINT = 20_000  # a dense factor of this order is 1.6 GB in float32, before Adam's moments
 
-
 Family = Branched | Joint
 
 
@@ -32,9 +31,6 @@ def joint(
 
     Costs (D + N M)^2 / 2 numbers when dense: for tens of groups, not thousands. It can't
     subsample and knows nothing of new groups.
-
-    Example:
-        joint(model, groups, covariance="block")
     """
     _check_covariance("joint", covariance)
     D, M, N = model.theta.size, model.z.size, len(groups)

@@ -41,7 +41,6 @@ class Joint(eqx.Module):
         self, key: PRNGKeyArray, model: Model, batch: Batch, sign: float | Array = 1.0
     ) -> Draw:
         """Draws everything; z is then looked up by group number, never by place."""
-        del model
         if batch.index.shape[0] < self.N:
             raise ValueError(
                 f"joint() draws all {self.N} groups at once; got a block of at most "
@@ -61,7 +60,6 @@ class Joint(eqx.Module):
         self, model: Model, batch: Batch, draw: Draw, *, own: bool = False
     ) -> tuple[Array, Float[Array, " B"]]:
         """Log q of the whole draw, counted once with theta's part."""
-        del model
         z = jnp.zeros((self.N, self.M)).at[batch.index].set(draw.z)
         whole = jnp.concatenate([draw.theta, z.ravel()])
         ends = np.cumsum([q.dim for q in self.parts])

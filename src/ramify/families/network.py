@@ -11,7 +11,6 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from ramify.data.batch import Batch
 from ramify.families.conditional import Form, LearnedSupplier
 from ramify.models.densities import sum_rows
-from ramify.numerics.precision import fast_products
 
 FEATURE_WIDTHS = (64, 64, 64, 128)  # the paper's feat_net (table of architectures)
 PARAMETER_WIDTHS = (256, 256, 256)  # the paper's param_net
@@ -25,8 +24,7 @@ class Layers(eqx.Module):
     def __init__(self, key: PRNGKeyArray, widths: tuple[int, ...], last_scale: float | None = None):
         """Truncated normal weights of sd sqrt(1/fan_in), as in the paper; zero biases.
 
-        `widths` are the input's and then each layer's; `last_scale` is the sd of the last layer's
-        weights instead, the paper's 0.001 for param_net.
+        `widths` are the input's and then each layer's; `last_scale` is the sd of the last weights.
         """
         linears = []
         for place, (fan_in, width) in enumerate(zip(widths[:-1], widths[1:], strict=True)):
@@ -41,7 +39,7 @@ class Layers(eqx.Module):
 
     def __call__(self, x: Float[Array, "*batch first"]) -> Float[Array, "*batch last"]:
         """Applies the layers to the last axis."""
-        with fast_products():
+        with jax.default_matmul_precision("tensorfloat32"):  # enough for a network
             for place, linear in enumerate(self.linears):
                 x = x if place == 0 else jax.nn.leaky_relu(x)
                 x = x @ linear.weight.T + jnp.asarray(linear.bias)

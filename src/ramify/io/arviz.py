@@ -24,12 +24,13 @@ class Axes(NamedTuple):
 def data_tree(tree: dict[str, Columns], axes: Axes, method: str) -> Any:
     """A DataTree with one chain; groups and rows have dimensions with their labels and positions.
 
-    Args:
-        tree: for each group of the tree its variables: those of `DRAWN` are [S, ...] each.
-        axes: names and coordinates.
-        method: the method of the fit.
+    `tree` has the variables of each of its groups: those of `DRAWN` are [S, ...] each.
     """
-    from_dict = _imported()
+    try:
+        from arviz_base import from_dict
+    except ImportError as error:
+        cure = 'install it with pip install "ramify[arviz]"'
+        raise ImportError(f"to_arviz needs arviz-base: {cure}.") from error
     tree = {group: values for group, values in tree.items() if values}
     taken = {"chain", "draw", *(name for values in tree.values() for name in values)}
     by = axes.by if axes.by not in taken else f"{axes.by}_group"
@@ -41,20 +42,9 @@ def data_tree(tree: dict[str, Columns], axes: Axes, method: str) -> Any:
             more = np.ndim(value) - (group in DRAWN) - len(first)
             dims[name] = [*first, *(f"{name}_dim_{i}" for i in range(more))]
     chained = lambda group, values: {n: v[None] if group in DRAWN else v for n, v in values.items()}
-    coords: dict[str, Any] = {by: axes.labels}
-    coords |= {} if axes.rows is None else {row: axes.rows}
+    coords: dict[str, Any] = {by: axes.labels} | ({} if axes.rows is None else {row: axes.rows})
     chains = {group: chained(group, values) for group, values in tree.items()}
     found = from_dict(chains, coords=coords, dims=dims)
-    found["posterior"].attrs.update(
-        inference_library="ramify", inference_library_version=__version__, method=method
-    )
+    about = {"inference_library": "ramify", "inference_library_version": __version__}
+    found["posterior"].attrs.update(about, method=method)
     return found
-
-
-def _imported() -> Any:
-    try:
-        from arviz_base import from_dict
-    except ImportError as error:
-        cure = 'install it with pip install "ramify[arviz]"'
-        raise ImportError(f"to_arviz needs arviz-base: {cure}.") from error
-    return from_dict

@@ -14,9 +14,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pyarrow as pa
 from jaxtyping import Shaped
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
 
 from ramify._version import __version__
+from ramify.data.tables import objects
 from ramify.families.branched import Branched
 from ramify.families.build import Family, covariance_of, method_of
 from ramify.families.conditional import Form
@@ -34,21 +38,17 @@ Columns = dict[str, tuple[tuple[int, ...], str]]  # name -> shape of an element,
 
 
 class FitRecord(NamedTuple):
-    """What is saved of a fit: arrays, labels, and what goes into fit.json under the same name.
-
-    `theta` and `z` are as `describe_space` has them; `by` is the name of the label column; `rows` and
-    `group` are the columns of the data, and `n_rows` is how many rows they had, where that is known.
-    """
+    """What is saved of a fit: arrays, labels, and what goes into fit.json under the same name."""
 
     family: Family
     history: dict[str, np.ndarray]
     labels: Shaped[np.ndarray, " N"]
-    by: str
-    theta: list[Any]
+    by: str  # name of the label column
+    theta: list[Any]  # as `describe_space` has it
     z: list[Any]
-    rows: Columns
+    rows: Columns  # of the data
     group: Columns
-    n_rows: int | None
+    n_rows: int | None  # of the data, where that is known
     local_draws: int
     notes: dict[str, Any]
 
@@ -60,17 +60,13 @@ WEIGHTED = "cloud"  # what files call `Branched.weighted`, since the first relea
 def save(record: FitRecord, path: Path, more: Callable[[Path], None]) -> None:
     """Writes a fit to a folder, and what `more` writes to it: all of it or nothing.
 
-    An earlier fit in the folder is replaced, its report.html removed and other files are kept; a
-    folder with something else in it is refused.
+    It replaces an earlier fit and its report.html; a folder with something else in it is refused.
     """
     write_folder(path, lambda folder: _write(record, folder, more))
 
 
 def read_record(folder: Path, fit: dict[str, Any], encoder: Any) -> FitRecord:
-    """What `save` wrote to a folder, of which `fit` is fit.json.
-
-    `encoder` is a module like the one given to `amortized`, if one was.
-    """
+    """What `save` wrote to a folder; `fit` is fit.json, `encoder` like one given to `amortized`."""
     arrays = read_arrays(folder / ARRAYS)
     family = _filled(_shapes(fit["family"], encoder, folder), arrays, folder)
     columns = lambda c: {n: (tuple(shape), kind) for n, (shape, kind) in c.items()}
@@ -100,10 +96,8 @@ def check_spaces(fit: dict[str, Any], theta: Space, z: Space, folder: Path) -> N
 
 def describe_space(space: Space) -> list[Any]:
     """Name, shape, support and its bounds of each parameter, in order."""
-    support = lambda p: type(p.constraint).__name__.strip("_").lower()
     bounds = lambda p: [np.asarray(leaf).tolist() for leaf in jax.tree.leaves(p.constraint)]
-    own = space.parameters.items()
-    return [[name, list(p.shape), support(p), bounds(p)] for name, p in own]
+    return [[n, list(p.shape), p.support, bounds(p)] for n, p in space.parameters.items()]
 
 
 def _write(record: FitRecord, folder: Path, more: Callable[[Path], None]) -> None:
@@ -153,25 +147,25 @@ def _describe(family: Family) -> dict[str, Any]:
 def _describe_local(local: Any) -> dict[str, Any] | None:
     if local is None:
         return None
-    if isinstance(local, Table):
-        return {"is": "table", "form": local.form._asdict(), "N": local.w.shape[0]}
     if isinstance(local, Solver):
         static = {"rounds": local.rounds, "max_steps": local.max_steps}
         static |= {"uses_theta": local.uses_theta, "points": local.points.shape}
         static |= {"modes": None if local.modes is None else local.modes.shape}
         return {"is": "solver", **static, "start": _describe_local(local.start)}
+    form = {"form": local.form._asdict()}
+    if isinstance(local, Table):
+        return {"is": "table", **form, "N": len(local.w)}
     columns = {n: [v.shape for v in moments] for n, moments in local.columns.items()}
-    static = {"form": local.form._asdict(), "encoder": _describe_encoder(local.encoder)}
-    return {"is": "amortizer", **static, "head": _widths(local.head), "columns": columns}
+    network = {"encoder": _describe_encoder(local.encoder), "head": _widths(local.head)}
+    return {"is": "amortizer", **form, **network, "columns": columns}
 
 
 def _describe_encoder(encoder: Any) -> dict[str, Any]:
-    if isinstance(encoder, Pooled):
-        static = {"count_aware": encoder.count_aware}
-        return {"is": "pooled", "widths": _widths(encoder.features), **static}
-    if isinstance(encoder, Single):
-        return {"is": "single", "widths": _widths(encoder.features)}
-    return {"is": "given", "type": type(encoder).__name__}
+    if not isinstance(encoder, Pooled | Single):
+        return {"is": "given", "type": type(encoder).__name__}
+    static = {"is": type(encoder).__name__.lower(), "widths": _widths(encoder.features)}
+    pooled = isinstance(encoder, Pooled)
+    return static | ({"count_aware": encoder.count_aware} if pooled else {})
 
 
 def _widths(layers: Layers) -> list[int]:
@@ -256,16 +250,11 @@ def _filled(skeleton: Family, arrays: dict[str, np.ndarray], folder: Path) -> Fa
 
 def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
     """Writes arrays by name."""
-    from safetensors.numpy import save_file
-
     save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, path)
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """What `write_arrays` wrote."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
     try:
         return load_file(_there(path))
     except SafetensorError as error:
@@ -284,8 +273,6 @@ def _there(path: Path) -> Path:
 
 
 def _write_labels(labels: Shaped[np.ndarray, " N"], path: Path) -> None:
-    import pyarrow as pa
-
     # Arrow lacks some of NumPy's units of time, so times are saved as integers.
     plain = labels.view(np.int64) if labels.dtype.kind in "mM" else labels
     try:
@@ -298,8 +285,6 @@ def _write_labels(labels: Shaped[np.ndarray, " N"], path: Path) -> None:
 
 
 def _read_labels(path: Path, dtype: np.dtype) -> Shaped[np.ndarray, " N"]:
-    import pyarrow as pa
-
     try:
         with pa.OSFile(str(_there(path)), "rb") as file:
             column = pa.ipc.open_file(file).read_all().column("label")
@@ -308,7 +293,5 @@ def _read_labels(path: Path, dtype: np.dtype) -> Shaped[np.ndarray, " N"]:
     if dtype.kind in "mM":
         return column.to_numpy().astype(np.int64).view(dtype)
     if dtype.kind == "O":
-        labels = np.empty(len(column), object)
-        labels[:] = column.to_pylist()
-        return labels
+        return objects(column.to_pylist())
     return np.array(column.to_pylist() if dtype.kind in "US" else column.to_numpy(), dtype)

@@ -1,6 +1,4 @@
-"""What a model is: named parameters, three log densities, and what is known of their structure.
-
-An adapter stands beside the model: it reads tables for it and names its results.
+"""What a model is: parameters, three log densities, what is known of them, and an adapter.
 
 May import: numerics, data.
 """

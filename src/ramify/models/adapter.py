@@ -1,9 +1,4 @@
-"""Adapter: what a posterior needs of a model beyond its densities.
-
-A front end reads tables in its own way, names results in its own terms, and saves what it needs to be
-loaded again. One object does this: `Model.adapter` returns it and `Posterior` owns it. The class here
-is for models written as three densities; a front end derives its own from it.
-"""
+"""Adapter: what a posterior needs of a model beyond its densities."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
-from ramify.data.batch import Batch
+from ramify.data.batch import Batch, Theta, Z, ZRows
 from ramify.data.groups import Groups
 from ramify.models.parameters import Named, entry_names
 from ramify.numerics.chunks import in_chunks
@@ -35,31 +30,26 @@ class Description(NamedTuple):
 
 
 class Section(NamedTuple):
-    """Rows of a summary that share a scale, for one figure of a report.
-
-    `zero` says how the figure treats zero: a "line" through it, an axis "from" it, or an axis from
-    -1 to 1 ("unit").
-    """
+    """Rows of a summary that share a scale, for one figure of a report."""
 
     title: str
     rows: list[int]
-    zero: Literal["line", "from", "unit"]
+    zero: Literal["line", "from", "unit"]  # a line through 0, an axis from 0, or from -1 to 1
 
 
 class Adapter:
-    """Reads tables for a model, names its results and saves it; this one is for a plain `Model`.
+    """Reads tables for a model, names its results and saves it.
 
-    Adapters are static arguments of compiled functions. Two are equal if their models are equal, so
-    that a model that was built again compiles nothing.
+    `Model.adapter` returns it and `Posterior` owns it. This one is for models written as three
+    densities; a front end derives its own. Adapters are static arguments of compiled functions. Two
+    are equal if their models are equal, so that a model that was built again compiles nothing.
 
-    Attributes:
-        model: the `Model`. (Its module imports this one, hence no type here.)
-        outcome: the name of a row's outcome in results; None if rows have none, or several.
-        origin: added to outcomes on the host, in float64, if they are too far from zero for float32.
     """
 
-    outcome: str | None = "y"
-    origin: float = 0.0
+    outcome: str | None = (
+        "y"  # name of a row's outcome in results; None if rows have none, or several
+    )
+    origin: float = 0.0  # added to outcomes on the host if they are too far from zero for float32
 
     def __init__(self, model: Any):
         self.model = model
@@ -75,53 +65,34 @@ class Adapter:
     def read(self, table: Any, what: str, *, outcomes: bool) -> Groups | None:
         """A user's table as groups of the fit's columns; None if it has these columns itself.
 
-        Called for every table that a method of `Posterior` gets.
-
-        Args:
-            table: the table, of any kind.
-            what: what the caller calls the table, for messages.
-            outcomes: whether the rows are data to condition on; else places to predict.
+        `what` is what the caller calls the table, for messages; `outcomes` says whether its rows are
+        data to condition on, else places to predict.
         """
-        del table, what, outcomes
         return None
 
     def beside(self, at: Groups, group: Mapping[str, np.ndarray] | None) -> Groups:
-        """Rows to predict, adapted to the group columns that z is conditioned on.
+        """Rows to predict, adapted to the group columns [N, ...] of the rows that z is conditioned on.
 
-        Called for every prediction, after `read`.
-
-        Args:
-            at: the rows to predict.
-            group: the group columns of the rows that z is conditioned on, [N, ...]; None if the
-                groups have no such rows.
+        `group` is None if the groups have no such rows.
         """
-        del group
         return at
 
     def columns(self) -> dict[str, str | None]:
-        """The columns of a user's table that `read` needs, each with its kind, if it is known.
-
-        A kind is "number" or "category". Called by the command line, to read files.
-        """
+        """The columns of a table that `read` needs, each with its kind, "number" or "category"."""
         return {}
 
     # Values of the parameters.
 
-    def global_values(
-        self, theta: Float[np.ndarray, "S D"] | Float[Array, "S D"]
-    ) -> dict[str, Any]:
+    def global_values(self, theta: Float[Any, "S D"]) -> dict[str, Any]:
         """Draws of the globals by name, constrained, [S, ...] each: for `sample` and `summary`."""
         return in_chunks(lambda chunk: _global_values(self, chunk), np.asarray(theta))
 
-    def named_theta(self, theta: Float[Array, " D"]) -> Named:
+    def named_theta(self, theta: Theta) -> Named:
         """Named constrained values of one theta, and what is derived from them. Traced."""
         return self.model.theta.values(theta)
 
-    def local_values(
-        self, theta: Float[Array, " D"], z: Float[Array, "B M"], batch: Batch
-    ) -> Named:
+    def local_values(self, theta: Theta, z: Z, batch: Batch) -> Named:
         """Named constrained z of each group of a block, [B, ...], and what is derived. Traced."""
-        del theta, batch
         return jax.vmap(self.model.z.values)(z)
 
     def entry_names(self, name: str, shape: Sequence[int]) -> list[str]:
@@ -133,7 +104,7 @@ class Adapter:
     def categories(self, kind: str) -> list[str]:
         """Names of the categories that `expected` returns for this kind; [] if it is one number.
 
-        Called first by `predict`. Raises if the model has no predictions of this kind.
+        Raises if the model has no predictions of this kind.
         """
         if kind != "response":
             raise ValueError(
@@ -143,12 +114,9 @@ class Adapter:
         return []
 
     def expected(
-        self, kind: str, theta: Float[Array, " D"], z_rows: Float[Array, "R M"], batch: Batch
+        self, kind: str, theta: Theta, z_rows: ZRows, batch: Batch
     ) -> Float[Array, "R *categories"]:
-        """Each row's mean outcome ("mean"), linear predictor ("link") or probabilities. Traced.
-
-        Called by `predict` for kinds other than "response" that `categories` allows.
-        """
+        """Each row's mean outcome ("mean"), linear predictor ("link") or probabilities. Traced."""
         raise NotImplementedError
 
     def observed(self, batch: Batch) -> dict[str, Any]:
@@ -156,26 +124,17 @@ class Adapter:
         return {name: column for name, column in batch.rows.items() if name == self.outcome}
 
     def outcomes(self, groups: Groups) -> np.ndarray | None:
-        """The outcomes of the rows, [n_rows, ...], on the scale of `predict`: for the report.
-
-        None if it is not known which column they are.
-        """
+        """The outcomes of the rows, [n_rows, ...], as `predict` has them, if their column is known."""
         return groups.rows.get(self.outcome or "")
 
-    def log_lik_by_outcome(
-        self, theta: Float[Array, " D"], z_rows: Float[Array, "R M"], batch: Batch
-    ) -> Named:
+    def log_lik_by_outcome(self, theta: Theta, z_rows: ZRows, batch: Batch) -> Named:
         """The log likelihood of each row, [R], by name of the outcome: for ArviZ. Traced."""
         return {self.outcome or "y": self.model.log_lik(theta, z_rows, batch)}
 
     # Results.
 
     def summary_rows(self, values: dict[str, Any]) -> dict[str, Any] | None:
-        """Draws of the globals as the rows of `summary`, [S] each, in order.
-
-        None if the rows are the entries of theta.
-        """
-        del values
+        """Draws of the globals as rows of `summary`, [S] each; None for the entries of theta."""
         return None
 
     def sections(self, names: Sequence[str]) -> list[Section]:
@@ -193,7 +152,6 @@ class Adapter:
         self, sampled: Iterable[Any], sizes: np.ndarray, totals: bool, quantiles: Sequence[float]
     ) -> Any:
         """The table of `Posterior.group_effects`; `sampled` is what `sample_blocks` yields."""
-        del sampled, sizes, totals, quantiles
         raise ValueError("group_effects is for models made from formulas; use posterior.sample.")
 
     def describe(self) -> Description:
@@ -203,7 +161,6 @@ class Adapter:
 
     def save(self, folder: Path, groups: Groups | None) -> None:
         """Writes to the folder of a saved fit what `load` needs to rebuild the model."""
-        del folder, groups
 
 
 @eqx.filter_jit

@@ -4,15 +4,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ramify.data.batch import Batch
+from ramify.data.batch import Batch, Theta, Z
 from ramify.models.model import Model
 
 
 def sum_rows(values: Float[Array, "R *rest"], batch: Batch) -> Float[Array, "B *rest"]:
     """Sum over each group's rows; filler rows count nothing.
 
-    One scatter of contiguous [rest] windows with sorted indices: on a CPU this runs at the speed of
-    memory, where a batch of one-column scatters does not.
+    One scatter of contiguous windows with sorted indices: much faster on a CPU than one per column.
     """
     mask = batch.row_mask.reshape(-1, *(1,) * (values.ndim - 1))
     return jax.ops.segment_sum(
@@ -20,15 +19,13 @@ def sum_rows(values: Float[Array, "R *rest"], batch: Batch) -> Float[Array, "B *
     )
 
 
-def group_log_lik(
-    model: Model, theta: Float[Array, " D"], z: Float[Array, "B M"], batch: Batch
-) -> Float[Array, " B"]:
+def group_log_lik(model: Model, theta: Theta, z: Z, batch: Batch) -> Float[Array, " B"]:
     """l_i(theta, z_i): each group's log likelihood, summed over its rows."""
     return sum_rows(model.log_lik(theta, batch.at_rows(z), batch), batch)
 
 
 def group_log_liks(
-    model: Model, theta: Float[Array, " D"], z: Float[Array, "K B M"], batch: Batch
+    model: Model, theta: Theta, z: Float[Array, "K B M"], batch: Batch
 ) -> Float[Array, "K B"]:
     """`group_log_lik` of K draws of every z."""
     return log_liks_at(model, theta, jnp.moveaxis(z, 0, -1), batch).T
@@ -49,8 +46,6 @@ def log_liks_at(
     return sum_rows(rows, batch)
 
 
-def log_joint(
-    model: Model, batch: Batch, theta: Float[Array, " D"], z: Float[Array, "B M"]
-) -> Float[Array, " B"]:
+def log_joint(model: Model, batch: Batch, theta: Theta, z: Z) -> Float[Array, " B"]:
     """Log p(y_i, z_i | theta) of each group."""
     return model.log_local(theta, z, batch) + group_log_lik(model, theta, z, batch)

@@ -1,11 +1,11 @@
 """Model: named parameters and three log densities, seen from inside as functions of a block.
 
-A user writes densities for *one* group and *one* row, on dictionaries of named and constrained
-values. Everything below the public face works on flat unconstrained vectors: theta [D] and
-z [B, M]. `Model` is where the two meet, and the only place that adds Jacobians.
+A user writes densities on named, constrained values; below the public face everything works on flat
+unconstrained vectors, theta [D] and z [B, M]. `Model` alone adds the Jacobians.
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -14,9 +14,8 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 from numpyro.distributions import constraints
 
-from ramify.data.batch import Batch
+from ramify.data.batch import Batch, Theta, Z, ZRows
 from ramify.models.adapter import Adapter
-from ramify.models.checks import check_outcome, check_scalar
 from ramify.models.parameters import Named, Parameter, Space
 from ramify.models.structure import BlockStructure, Structure
 from ramify.numerics.chunks import in_chunks
@@ -25,9 +24,8 @@ from ramify.numerics.chunks import in_chunks
 class Model:
     """A hierarchical model p(theta) prod_i p(z_i | theta, u_i) prod_j p(y_ij | theta, z_i, x_ij).
 
-    The three densities are written for one group and one row, on dictionaries of named and
-    constrained values; Jacobians of the constraints are added by the library, so a density is
-    that of the value its author names.
+    The three densities are written for one group and one row, on dictionaries of named, constrained
+    values. The library adds the Jacobians: a density is that of the value its author names.
 
     Args:
         theta: name -> parameter, the globals.
@@ -107,14 +105,12 @@ class Model:
         """What reads tables and names results for this model: the one thing a front end overrides."""
         return Adapter(self)
 
-    def log_prior(self, theta: Float[Array, " D"]) -> Float[Array, ""]:
+    def log_prior(self, theta: Theta) -> Float[Array, ""]:
         """Log p(theta) of the unconstrained theta, Jacobian included."""
         values, log_det = self.theta.constrain(theta)
         return self._log_prior(values) + log_det
 
-    def log_local(
-        self, theta: Float[Array, " D"], z: Float[Array, "B M"], batch: Batch
-    ) -> Float[Array, " B"]:
+    def log_local(self, theta: Theta, z: Z, batch: Batch) -> Float[Array, " B"]:
         """Log p(z_i | theta, u_i) of each place's unconstrained z, Jacobian included."""
         named_theta = self.theta.values(theta)
 
@@ -124,24 +120,13 @@ class Model:
 
         return jax.vmap(one)(z, batch.group)
 
-    def log_lik(
-        self, theta: Float[Array, " D"], z_rows: Float[Array, "R M"], batch: Batch
-    ) -> Float[Array, " R"]:
+    def log_lik(self, theta: Theta, z_rows: ZRows, batch: Batch) -> Float[Array, " R"]:
         """Log p(y_ij | theta, z_i, x_ij) of each row, given each row's own copy of its z."""
         named_theta = self.theta.values(theta)
-
-        def one(z: Float[Array, " M"], row: Named) -> Float[Array, ""]:
-            return self._log_lik(named_theta, self.z.values(z), row)
-
+        one = lambda z, row: self._log_lik(named_theta, self.z.values(z), row)
         return jax.vmap(one)(z_rows, batch.rows | batch.group_at_rows())
 
-    def simulate(
-        self,
-        key: PRNGKeyArray,
-        theta: Float[Array, " D"],
-        z_rows: Float[Array, "R M"],
-        batch: Batch,
-    ) -> Array:
+    def simulate(self, key: PRNGKeyArray, theta: Theta, z_rows: ZRows, batch: Batch) -> Array:
         """A new outcome for each row, [R, ...]; each row has its own key."""
         if self._simulate is None:
             raise ValueError(
@@ -149,27 +134,22 @@ class Model:
                 "simulate=lambda key, theta, z, row: ... that returns one row's outcome."
             )
         simulate, named_theta = self._simulate, self.theta.values(theta)
-
-        def one(key: PRNGKeyArray, z: Float[Array, " M"], row: Named) -> Array:
-            return simulate(key, named_theta, self.z.values(z), row)
-
+        one = lambda key, z, row: simulate(key, named_theta, self.z.values(z), row)
         keys = jax.random.split(key, z_rows.shape[0])
         return jax.vmap(one)(keys, z_rows, batch.rows | batch.group_at_rows())
 
     def check(self, batch: Batch) -> None:
         """Raises if a function of the user's does not return what it should, or refuses the columns."""
-        theta = jax.eval_shape(lambda: self.theta.values(jnp.zeros(self.theta.size)))
-        z = jax.eval_shape(lambda: self.z.values(jnp.zeros(self.z.size)))
+        theta, z = (jax.eval_shape(s.values, jnp.zeros(s.size)) for s in (self.theta, self.z))
         one = lambda column: jax.ShapeDtypeStruct(column.shape[1:], column.dtype)
-        first = lambda columns: {name: one(column) for name, column in columns.items()}
-        group = first(batch.group)
-        row = first(batch.rows) | group
-        check_scalar("log_prior(theta)", self._log_prior, theta)
-        check_scalar("log_local(theta, z, group)", self._log_local, theta, z, group)
-        check_scalar("log_lik(theta, z, row)", self._log_lik, theta, z, row)
+        rows, group = jax.tree.map(one, (batch.rows, batch.group))
+        row = rows | group
+        _check_scalar("log_prior(theta)", self._log_prior, theta)
+        _check_scalar("log_local(theta, z, group)", self._log_local, theta, z, group)
+        _check_scalar("log_lik(theta, z, row)", self._log_lik, theta, z, row)
         if self._simulate is not None:
             what, key = "simulate(key, theta, z, row)", jax.random.key(0)
-            check_outcome(what, self._simulate, key, theta, z, row)
+            _check_outcome(what, self._simulate, key, theta, z, row)
 
 
 def log_priors(model: Model, thetas: Float[np.ndarray, "S D"]) -> Float[np.ndarray, " S"]:
@@ -201,9 +181,38 @@ def _check_names(theta: Mapping[str, Parameter], z: Mapping[str, Parameter]) -> 
 
 
 def _describe(space: Space) -> str:
-    words = []
-    for name, parameter in space.parameters.items():
-        kind = type(parameter.constraint).__name__.strip("_").lower()
-        real = parameter.constraint is constraints.real
-        words.append(f"{name} {list(parameter.shape)}" + ("" if real else f" {kind}"))
-    return ", ".join(words)
+    kind = lambda p: "" if p.constraint is constraints.real else f" {p.support}"
+    return ", ".join(f"{n} {list(p.shape)}{kind(p)}" for n, p in space.parameters.items())
+
+
+def _check_scalar(what: str, density: Callable[..., Any], *arguments: Any) -> None:
+    """Raises unless a density returns one number and asks only for what there is."""
+    try:
+        out = jax.eval_shape(density, *arguments)
+    except KeyError as error:
+        have = ", ".join(sorted({name for columns in arguments for name in columns}))
+        raise ValueError(
+            f"{what} asks for {error.args[0]!r}, which is neither a parameter nor a column of the "
+            f"data; there are: {have}."
+        ) from error
+    shape = list(out.shape) if hasattr(out, "shape") else type(out).__name__
+    if shape != []:
+        one = what.rstrip(")").split(", ")[-1].split("(")[-1]  # its last argument
+        raise ValueError(
+            f"{what} must return one number (shape []), the log density for one {one}; got shape "
+            f"{shape}. Sum over the event, for example with .to_event(1) or jnp.sum."
+        )
+
+
+def _check_outcome(what: str, simulate: Callable[..., Any], key: Any, *arguments: Any) -> None:
+    """Raises where a user's simulator does not return one array."""
+    try:
+        out = jax.eval_shape(lambda *columns: simulate(key, *columns), *arguments)
+    except Exception:  # it may need columns that only the table to predict has
+        return
+    if not isinstance(out, jax.ShapeDtypeStruct):
+        have = f" of {', '.join(map(repr, out))}" if isinstance(out, dict) else ""
+        raise ValueError(
+            f"{what} must return one row's new outcome, a number or an array; got "
+            f"{type(out).__name__}{have}."
+        )

@@ -25,6 +25,11 @@ class Parameter(NamedTuple):
         """Shape of the unconstrained value that the bijection maps to this one."""
         return tuple(biject_to(self.constraint).inverse_shape(self.shape))
 
+    @property
+    def support(self) -> str:
+        """The name of the constraint."""
+        return type(self.constraint).__name__.strip("_").lower()
+
 
 def constrained(constraint: Any, *shape: int) -> Parameter:
     """A parameter with any NumPyro constraint that has a bijection.

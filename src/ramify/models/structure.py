@@ -1,13 +1,9 @@
 """What is known of a model's densities: declared by who writes the model, checked, and never guessed.
 
-Two things are worth knowing. A normal p(z | theta, u) has its value, slope and curvature in closed form.
-A likelihood that sees z only through P linear predictors,
-
-    eta_p = w_p(row)' z + offset_p(theta, row),
-
-has P first and P x P second derivatives a row, whatever the size of z. `Structure` declares them for
-one group and one row, as `Model` takes its densities. `BlockStructure` is the same for a block, as
-the library uses it: a front end may give that directly.
+A normal p(z | theta, u) has its value, slope and curvature in closed form. A likelihood that sees z
+only through P linear predictors, eta_p = w_p(row)' z + offset_p(theta, row), has P first and P x P
+second derivatives a row, whatever the size of z. `Structure` declares them for one group and one row,
+as `Model` takes its densities; `BlockStructure` is the same for a block, which a front end may give.
 """
 
 import math
@@ -19,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ramify.data.batch import Batch
+from ramify.data.batch import Batch, Theta
 from ramify.models.parameters import Named, Space
 from ramify.numerics.small_linalg import UNROLLED, inverse_lower
 
@@ -52,19 +48,15 @@ class Normal(NamedTuple):
 class BlockPredictors:
     """A likelihood that sees z through linear predictors, for a block of rows."""
 
-    # Batch -> [R, P, M], those of z in each predictor.
-    weights: Callable[[Batch], Float[Array, "R P M"]]
-    # Theta [D], batch -> [R, P], what does not depend on z.
-    offsets: Callable[[Array, Batch], Float[Array, "R P"]]
-    # Theta [D], predictors [R, P, K], batch -> [R, K], log p(y | theta, z, x) of each row at
-    # each of its K draws.
+    weights: Callable[[Batch], Float[Array, "R P M"]]  # of z in each predictor
+    offsets: Callable[[Array, Batch], Float[Array, "R P"]]  # of theta: what z has no part in
+    # Of theta, predictors [R, P, K] and batch: log p(y | theta, z, x) of each row at K draws.
     density: Callable[[Array, Array, Batch], Float[Array, "R K"]]
-    # Batch -> whether offsets or density involve theta; None if that is not declared.
-    uses_theta: Callable[[Batch], bool] | None
+    uses_theta: Callable[[Batch], bool] | None  # whether theta has a part; None if not declared
     smooth: bool  # whether the density is known to have two derivatives in the predictors
 
     def log_lik(
-        self, theta: Float[Array, " D"], z_rows: Float[Array, "R M K"], batch: Batch
+        self, theta: Theta, z_rows: Float[Array, "R M K"], batch: Batch
     ) -> Float[Array, "R K"]:
         """Log p(y_ij | theta, z_i, x_ij) of each row, given K draws of each row's own z."""
         eta = linear(self.weights(batch), z_rows) + self.offsets(theta, batch)[..., None]
@@ -75,11 +67,9 @@ class BlockPredictors:
 class BlockStructure:
     """What is known of a model, for a block; None stands for what is not."""
 
-    # Theta, batch -> p(z_i | theta, u_i) of each place.
-    prior: Callable[[Array, Batch], Normal] | None = None
+    prior: Callable[[Array, Batch], Normal] | None = None  # of theta: p(z_i | theta, u_i)
     likelihood: BlockPredictors | None = None  # how rows see z
-    # Whether a front end made it together with the densities, so that `fit` need not compare
-    # the two.
+    # Whether a front end made it with the densities, so that `fit` need not compare the two.
     trusted: bool = False
 
 
@@ -102,7 +92,7 @@ class NormalPrior:
     def on_blocks(self, theta: Space) -> Callable[[Array, Batch], Normal]:
         """The same as a function of the flat theta and a block."""
 
-        def normal(flat: Float[Array, " D"], batch: Batch) -> Normal:
+        def normal(flat: Theta, batch: Batch) -> Normal:
             values, places = theta.values(flat), batch.index.shape[0]
             each = lambda of: jax.vmap(lambda group: of(values, group), axis_size=places)
             # Without group columns all groups have the same scale, and one inverse is enough.
@@ -139,24 +129,20 @@ class LinearPredictors:
     def on_blocks(self, theta: Space) -> BlockPredictors:
         """The same as functions of the flat theta and a block."""
         rows = lambda batch: batch.rows | batch.group_at_rows()
+        weights = lambda batch: jax.vmap(self.weights)(rows(batch))
 
-        def offsets(flat: Float[Array, " D"], batch: Batch) -> Array:
+        def offsets(flat: Theta, batch: Batch) -> Array:
             values = theta.values(flat)
             return jax.vmap(lambda row: self.offset(values, row))(rows(batch))
 
-        def density(flat: Float[Array, " D"], eta: Float[Array, "R P K"], batch: Batch) -> Array:
+        def density(flat: Theta, eta: Float[Array, "R P K"], batch: Batch) -> Array:
             values = theta.values(flat)
             # Draws within rows: the other way round JAX would put their axis first.
             one = lambda eta, row: jax.vmap(lambda e: self.density(values, e, row), -1)(eta)
             return jax.vmap(one)(eta, rows(batch))
 
-        return BlockPredictors(
-            weights=lambda batch: jax.vmap(self.weights)(rows(batch)),
-            offsets=offsets,
-            density=density,
-            uses_theta=None if self.uses_theta is None else self._uses_theta,
-            smooth=self.smooth,
-        )
+        uses_theta = None if self.uses_theta is None else self._uses_theta
+        return BlockPredictors(weights, offsets, density, uses_theta, self.smooth)
 
     def _uses_theta(self, batch: Batch) -> bool:
         said = self.uses_theta
@@ -180,9 +166,9 @@ class Structure:
 
     def on_blocks(self, theta: Space) -> BlockStructure:
         """The same for blocks."""
+        prior, likelihood = self.prior, self.likelihood
         return BlockStructure(
-            self.prior and self.prior.on_blocks(theta),
-            self.likelihood and self.likelihood.on_blocks(theta),
+            prior and prior.on_blocks(theta), likelihood and likelihood.on_blocks(theta)
         )
 
 

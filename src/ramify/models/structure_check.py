@@ -8,7 +8,7 @@ import numpy as np
 
 from ramify.data.batch import Batch
 from ramify.models.model import Model
-from ramify.models.structure import BlockPredictors, Normal
+from ramify.models.structure import BlockStructure, Normal
 
 # It runs once, on little data: compiling is what it costs.
 _QUICKLY: Any = {"xla_backend_optimization_level": 0}
@@ -19,22 +19,26 @@ def check_structure(model: Model, batch: Batch) -> None:
 
     Both are evaluated at two random theta, on the same z. They may differ by rounding.
     """
-    declared = model.structure
-    if declared.trusted or (declared.prior is None and declared.likelihood is None):
+    if model.structure.trusted or model.structure == BlockStructure():
         return
     rng = np.random.default_rng(0)
     noise = lambda *shape: jnp.asarray(0.3 * rng.normal(size=shape), jnp.result_type(float))
     thetas, z = noise(2, model.theta.size), noise(batch.index.shape[0], model.z.size)
     _check_shapes(model, thetas[0], batch)
     each = jax.vmap(lambda theta: _both_ways(model, theta, z, batch))
-    found = jax.jit(each, compiler_options=_QUICKLY)(thetas)
+    found = jax.device_get(jax.jit(each, compiler_options=_QUICKLY)(thetas))
     if "prior" in found:
-        own, said = (np.asarray(x)[:, np.asarray(batch.group_mask)] for x in found["prior"])
+        own, said = (x[:, np.asarray(batch.group_mask)] for x in found["prior"])
         _compare("prior", "log_local", "normal density", own, said)
-    if "likelihood" in found and declared.likelihood is not None:
-        own, said = (np.asarray(x)[:, np.asarray(batch.row_mask)] for x in found["likelihood"])
+    if (declared := model.structure.likelihood) is not None:
+        own, said = (x[:, np.asarray(batch.row_mask)] for x in found["likelihood"])
         _compare("likelihood", "log_lik", "density of linear predictors", own, said)
-        _check_theta(declared.likelihood, batch, own)
+        free_of_theta = declared.uses_theta is not None and not declared.uses_theta(batch)
+        if free_of_theta and not _close(own[0], own[1]).all():
+            raise ValueError(
+                "structure.likelihood says uses_theta=False, and log_lik changes with theta. Say "
+                "True, or leave uses_theta out."
+            )
 
 
 def _both_ways(model: Model, theta: Any, z: Any, batch: Batch) -> dict[str, tuple[Any, Any]]:
@@ -64,17 +68,6 @@ def _compare(part: str, density: str, what: str, own: np.ndarray, said: np.ndarr
             f"structure.{part} disagrees with {density}: at a random theta and z, {density} returns "
             f"{own[first]:.6g} and the declared {what} is {said[first]:.6g} (constants and Jacobians "
             f"of z count). Correct one of the two, or leave {part} out of the structure."
-        )
-
-
-def _check_theta(declared: BlockPredictors, batch: Batch, log_lik: np.ndarray) -> None:
-    """Raises where a likelihood that is declared free of theta changes with it."""
-    if declared.uses_theta is None or declared.uses_theta(batch):
-        return
-    if not _close(log_lik[0], log_lik[1]).all():
-        raise ValueError(
-            "structure.likelihood says uses_theta=False, and log_lik changes with theta. Say True, or "
-            "leave uses_theta out."
         )
 
 

@@ -1,11 +1,9 @@
 """What is known of a model: as it was declared or, where nothing was, as its traced program says.
 
-A declaration (`models.structure`) answers first. Models without one are read: the degree of their
-densities as polynomials in theta or z is followed through the traced equations. Unknown primitives
-get infinite degree, so the answer is an upper bound: a likelihood may be said to use theta where it
-does not, and a normal prior may be missed, which costs time only. A numeric test at some points
-would not be as safe. It would miss a branch that these points do not reach (a prior that is normal
-near zero only, rows of a rare kind whose density has theta in it), and the answer would be wrong.
+The degree of densities as polynomials in theta or z is followed through the traced equations. Unknown
+primitives get infinite degree, so the answer is an upper bound: a likelihood may be said to use theta
+where it does not, and a normal prior may be missed, which costs time only. A numeric test at some
+points would be wrong where they miss a branch, such as rows of a rare kind with theta in their density.
 """
 
 import math
@@ -19,12 +17,13 @@ import numpy as np
 from ramify.data.batch import Batch
 from ramify.models.model import Model
 
-# Results that are linear in all their operands together, in their first operand, or in each of them.
+# Results that are linear in all their operands together, in the first, in the others, or in each.
 LINEAR = set(
     "add sub neg reduce_sum broadcast_in_dim reshape transpose squeeze slice concatenate copy cumsum "
     "rev pad convert_element_type stack add_any split".split()
 )
 LINEAR_IN_FIRST = set("div gather dynamic_slice".split())
+LINEAR_IN_REST = set("triangular_solve select_n".split())
 MULTILINEAR = set("mul dot_general".split())
 CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr"}  # with their own derivatives
 
@@ -52,15 +51,7 @@ def _arguments(model: Model, count: int) -> tuple[Any, Any]:
 
 
 def degree(function: Callable[..., Any], arguments: tuple[Any, ...], which: int) -> float | int:
-    """The highest degree of a result in one of the arguments, which must be a single array.
-
-    Example:
-        >>> x = jnp.ones(3)
-        >>> degree(lambda x, y: jnp.sum(x * y) ** 2, (x, x), 0)
-        2
-        >>> degree(lambda x, y: jnp.abs(x), (x, x), 0), degree(lambda x, y: jnp.exp(y), (x, x), 0)
-        (inf, 0)
-    """
+    """The highest degree of a result in one of the arguments, which must be a single array."""
     program = jax.make_jaxpr(function)(*arguments).jaxpr
     place = len(jax.tree.leaves(arguments[:which]))
     return max(_degrees(program, [int(i == place) for i in range(len(program.invars))]))
@@ -80,11 +71,11 @@ def _degrees(program: Any, inputs: list[Any]) -> list[Any]:
 def _outputs(equation: Any, into: list[Any]) -> list[Any]:
     name, count = equation.primitive.name, len(equation.outvars)
     if name in CALLS:
-        inner = equation.params[CALLS[name]]
-        return _degrees(inner.jaxpr, into)
+        return _degrees(equation.params[CALLS[name]].jaxpr, into)
     if _asks_finite(equation) and max(into) < math.inf:  # a polynomial of ours is finite
         return [0]
-    if name in LINEAR and _floats(equation):
+    floats = lambda: all(jnp.issubdtype(v.aval.dtype, jnp.floating) for v in equation.outvars)
+    if name in LINEAR and floats():  # a conversion to whole numbers is a function with steps
         return [max(into)] * count
     if name in MULTILINEAR:
         return [sum(into)]
@@ -93,16 +84,9 @@ def _outputs(equation: Any, into: list[Any]) -> list[Any]:
         return [power * into[0] if power > 0 else math.inf]
     if name in LINEAR_IN_FIRST and not any(into[1:]):
         return [into[0]]
-    if name == "triangular_solve" and not into[0]:
-        return [into[1]]
-    if name == "select_n" and not into[0]:
+    if name in LINEAR_IN_REST and not into[0]:
         return [max(into)]
     return [math.inf] * count
-
-
-def _floats(equation: Any) -> bool:
-    """Whether its results are real numbers: a conversion to whole ones is a function with steps."""
-    return all(jnp.issubdtype(v.aval.dtype, jnp.floating) for v in equation.outvars)
 
 
 def _asks_finite(equation: Any) -> bool:

@@ -1,7 +1,4 @@
-"""Arithmetic that knows nothing of models or data.
-
-Precision, small linear algebra, triangular factors, point sets, exact sums, importance weights and
-memory.
+"""Arithmetic that knows nothing of models or data, and what it may take of the machine.
 
 May import: nothing.
 """

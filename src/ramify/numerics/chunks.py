@@ -17,10 +17,6 @@ def in_chunks(
     """`function` of all points, `size` at a time; its results put together on the host.
 
     The last chunk is filled up with copies, whose results are dropped.
-
-    Example:
-        >>> in_chunks(lambda x: 2 * x, np.arange(3.0), size=2).tolist()
-        [0.0, 2.0, 4.0]
     """
     found = []
     for start in range(0, len(points), size):

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import jax
-
 from ramify.numerics.budgets import WORKING_NUMBERS, on_this_device
 
 
@@ -11,14 +9,9 @@ def chunk_size(draws: int, per_draw: int) -> int:
     """How many draws a program takes at once when each needs `per_draw` numbers of working memory.
 
     A power of two, and one of few: every size is compiled anew.
-
-    Example:
-        >>> chunk_size(1000, 100) >= chunk_size(1000, 2**20) == 4
-        True
     """
-    cpu = jax.default_backend() == "cpu"
     room = max(on_this_device(WORKING_NUMBERS) // max(per_draw, 1), 1)
-    wanted = 16 if draws <= 16 else 128 if cpu else 1024
+    wanted = 16 if draws <= 16 else on_this_device({"cpu": 128, "accelerator": 1024})
     return min(wanted, 2 ** (room.bit_length() - 1))
 
 

@@ -43,11 +43,7 @@ def gauss_hermite(order: int, dim: int, room: int | None = None) -> Rule:
 
 
 def spread_points(count: int, dim: int) -> np.ndarray:
-    """Antithetic standard normal points with exact first and second moments where count allows.
-
-    Random directions, paired with their opposites and rescaled so that each coordinate has unit
-    second moment.
-    """
+    """Random antithetic normal points, rescaled so that each coordinate has unit second moment."""
     half = np.random.default_rng(0).normal(size=(count // 2, dim))
     if count // 2 >= dim:
         half = np.linalg.qr(half)[0] * np.sqrt(count // 2)
@@ -59,10 +55,7 @@ def spread_points(count: int, dim: int) -> np.ndarray:
 def group_noise(
     key: PRNGKeyArray, index: Int[Array, " B"], shape: tuple[int, ...]
 ) -> Float[Array, "B *shape"]:
-    """Standard normal noise that belongs to the group: a function of (key, group number) alone.
-
-    So an estimate does not depend on the order of groups, the block they are in or the device.
-    """
+    """Standard normal noise that belongs to the group: a function of (key, group number) alone."""
     return jax.vmap(lambda i: jax.random.normal(jax.random.fold_in(key, i), shape))(index)
 
 
@@ -71,12 +64,11 @@ def group_points(
 ) -> Float[Array, "K B M"]:
     """K points of a standard multivariate Student t for each group, spread evenly together.
 
-    Random orthogonal frames, each direction taken both ways, with stratified radii. Every point
-    alone is t-distributed, so averages over them are unbiased, but together they are balanced, so
-    that for a nearly Gaussian integrand little noise is left.
-    The heavy tail bounds the importance weights of targets with Gaussian tails: a Gaussian
-    proposal that is too narrow in one direction (separated data) has weights without a variance.
-    The four quarters are independent, which is what the correction of the 1/K bias needs.
+    Random orthogonal frames, each direction taken both ways, with stratified radii. Every point alone
+    is t-distributed, so averages are unbiased; together they are balanced, which leaves little noise
+    for a nearly Gaussian integrand. The heavy tail bounds the importance weights: those of a Gaussian
+    proposal that is too narrow in one direction (separated data) have no variance. The four quarters
+    are independent, which is what the correction of the 1/K bias needs.
     """
     own = quarter_sizes(K)
     frames = -(-own[0] // (2 * M))
@@ -110,8 +102,8 @@ def quarter_sizes(K: int) -> list[int]:
 def orthogonal(noise: Float[Array, "*batch M M"]) -> Float[Array, "*batch M M"]:
     """Uniform random orthogonal matrices: the rows of Gaussian matrices, by Gram and Schmidt.
 
-    A batch of small QR factorisations is what accelerators are slowest at; this is M fused steps.
-    Each row is projected twice, which keeps float32 orthogonal to rounding.
+    M fused steps, where accelerators are slow at small QR factorisations. Each row is projected twice,
+    which keeps float32 orthogonal to rounding.
     """
     M = noise.shape[-1]
 

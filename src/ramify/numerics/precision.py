@@ -1,19 +1,16 @@
 """What holds while JAX computes for a public function: BLAS threads, precision, programs on disk.
 
 OpenBLAS, behind JAX's linear algebra on a CPU, starts threads of its own for a triangular solve with a
-few hundred columns, which then wait for the cores that XLA's threads hold: a 0.1 ms solve was seen
-to take 9 ms on two cores, and long fits to fall asleep. XLA already runs on every core.
+few hundred columns. They wait for cores that XLA's threads hold: 9 ms for a 0.1 ms solve on two cores.
 
 On GPUs with tensor cores JAX multiplies float32 matrices in TF32, with three digits: enough for a
-network, not for a density or the factor of a covariance. Networks ask for it themselves
-(`fast_products`).
+network, which asks for it, not for a density or the factor of a covariance.
 
 No options are asked of XLA's compiler: its older emitters for CPUs (`xla_cpu_use_fusion_emitters=False`)
 take two thirds of the time, and are wrong in jaxlib 0.10 for a gather with a small sum after it.
 """
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from functools import cache, wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -44,8 +41,3 @@ def _libraries() -> Any:
     from threadpoolctl import ThreadpoolController  # its import sets an environment variable
 
     return ThreadpoolController()
-
-
-def fast_products() -> AbstractContextManager[None]:
-    """For code that is traced inside: products of matrices may be rounded to TF32."""
-    return jax.default_matmul_precision("tensorfloat32")

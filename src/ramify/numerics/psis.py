@@ -20,13 +20,6 @@ def k_hat(log_weights: Float[np.ndarray, " S"] | Float[np.ndarray, "S N"]) -> An
     """Shape of the upper tail of importance weights, a float, or [N] for the columns of [S, N].
 
     Zero where the weights are even; infinite where one or a few are all there is.
-
-    Example:
-        >>> rng = np.random.default_rng(0)
-        >>> round(k_hat(0.6 * rng.exponential(size=4000)), 1)  # Pareto weights of shape 0.6
-        0.6
-        >>> k_hat(np.zeros(100))
-        0.0
     """
     columns = np.asarray(log_weights, np.float64)
     shapes = _tail_shapes(columns.reshape(len(columns), -1).T)
@@ -34,12 +27,7 @@ def k_hat(log_weights: Float[np.ndarray, " S"] | Float[np.ndarray, "S N"]) -> An
 
 
 def effective_draws(log_weights: Float[np.ndarray, " S"] | Float[np.ndarray, "S N"]) -> Any:
-    """Effective number of draws, (sum w)^2 / sum w^2: a float, or [N] for columns of [S, N].
-
-    Example:
-        >>> effective_draws(np.zeros(100)), effective_draws(np.array([0.0, -np.inf]))
-        (100.0, 1.0)
-    """
+    """Effective number of draws, (sum w)^2 / sum w^2: a float, or [N] for columns of [S, N]."""
     columns = np.asarray(log_weights, np.float64)
     with np.errstate(invalid="ignore"):
         weight = np.exp(columns - columns.max(0))
@@ -72,10 +60,7 @@ def _quartile(n: int) -> int:
 
 
 def _pareto_shape(excess: Float64[np.ndarray, "N n"]) -> Float64[np.ndarray, " N"]:
-    """Shape of a generalised Pareto distribution, by Zhang and Stephens; rows are sorted.
-
-    With the weak prior of PSIS, worth ten observations at 1/2.
-    """
+    """Shape of a generalised Pareto distribution; rows are sorted. Prior: ten observations at 1/2."""
     n = excess.shape[1]
     m = 30 + int(n**0.5)
     quartile = excess[:, _quartile(n), None]

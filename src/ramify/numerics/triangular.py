@@ -38,10 +38,6 @@ def positive_map(x: Float[Array, "..."], gamma: float = 1.0) -> Float[Array, "..
     """The paper's map to the positive numbers, x -> (x + sqrt(x^2 + 4 gamma)) / 2 (appendix A).
 
     For x far below zero it is about -gamma/x, computed so that nothing cancels.
-
-    Example:
-        >>> float(positive_map(jnp.array(0.0)))
-        1.0
     """
     root = jnp.sqrt(x**2 + 4 * gamma)
     # At zero, where the paper starts, the first form: the slope of |x| there is not that of -x.
@@ -96,8 +92,7 @@ def whiten(
 ) -> Float[Array, "*batch dim"]:
     """L^-1 x, for a vector or a lower triangular matrix L; `known` is what it is for a draw's own x.
 
-    A solve in float32 does not give the noise back where L is ill-conditioned, as it can become on
-    the way, and a fit that follows slopes of what it gives instead runs away.
+    For an ill-conditioned L a solve in float32 loses the noise, and fits diverge: hence `known`.
     """
     if known is not None:
         return _with_value(whiten(scale, x), jax.lax.stop_gradient(known))
@@ -111,7 +106,6 @@ def whiten(
 @jax.custom_jvp
 def _with_value(computed: Array, known: Array) -> Array:
     """`known`, with the derivative of `computed`."""
-    del computed
     return known
 
 

@@ -102,7 +102,8 @@ class Fitted:
         return groups
 
     def _parts(self, at: Groups, given: Groups | None, K: int) -> list[Part]:
-        return matching.parts(self._schema, self.adapter, self.family, self.groups, at, given, K)
+        fit = matching.Fit(self._schema, self.adapter, self.family, self.groups)
+        return matching.parts(fit, at, given, K)
 
     def _record(self) -> FitRecord:
         """What to save of the fit."""
@@ -116,6 +117,5 @@ class Fitted:
         sizes = lambda space: sum(int(np.prod(p.shape)) for p in space.parameters.values())
         count = draws * (sizes(self.model.theta) + N * sizes(self.model.z))
         wanted = count * self.family.theta.mean.dtype.itemsize
-        what = f"{draws:,} draws of {N:,} groups"
         cure = "Ask for fewer draws or groups, or iterate over posterior.sample_blocks(...)"
-        check_memory(wanted, max_bytes, what, cure)
+        check_memory(wanted, max_bytes, f"{draws:,} draws of {N:,} groups", cure)

@@ -13,10 +13,9 @@ from ramify.families.branched import Branched
 from ramify.families.build import Family, is_fixed, method_of
 from ramify.families.network import Amortizer
 from ramify.families.solver import MAX_DIM, solver
+from ramify.io.saving import Columns
 from ramify.models.adapter import Adapter
 from ramify.models.model import Model
-
-Columns = dict[str, tuple[tuple[int, ...], str]]  # name -> shape of an element, dtype
 
 
 class DataSchema(NamedTuple):
@@ -28,14 +27,20 @@ class DataSchema(NamedTuple):
     group: Columns
 
 
+class Fit(NamedTuple):
+    """What later data are matched to."""
+
+    schema: DataSchema
+    adapter: Adapter
+    family: Family
+    groups: Groups | None  # the data of the fit, where they are loaded
+
+
 class Part(NamedTuple):
-    """Groups that are treated alike: rows to condition on, rows to predict, and the family.
+    """Groups that are treated alike; both data sets have them in the same order."""
 
-    Both data sets have the same groups in the same order.
-    """
-
-    given: Groups
-    at: Groups
+    given: Groups  # rows to condition on
+    at: Groups  # rows to predict
     family: Family
 
 
@@ -59,10 +64,10 @@ def check_together(model: Model, family: Family, N: int) -> None:
         )
 
 
-def matched(schema: DataSchema, family: Family, groups: Groups, what: str = "groups") -> Groups:
+def matched(schema: DataSchema, family: Family, groups: Groups) -> Groups:
     """The groups with the numbers of their labels in the fit; refuses data the fit can't serve."""
-    check_columns(schema.rows, groups.rows, f"row column of {what}")
-    check_columns(schema.group, groups.group, f"group column of {what}")
+    check_columns(schema.rows, groups.rows, "row column of groups")
+    check_columns(schema.group, groups.group, "group column of groups")
     return numbered(schema, family, groups)
 
 
@@ -102,12 +107,8 @@ def check_columns(
 def without_rows(schema: DataSchema, groups: Groups, *, columns: bool = True) -> Groups:
     """The same groups without rows; without row columns too if `columns` is False."""
     rows = {n: np.zeros((0, *shape), kind) for n, (shape, kind) in schema.rows.items()}
-    return replace(
-        groups,
-        sizes=np.zeros(len(groups), np.int64),
-        rows=rows if columns else {},
-        row_order=np.zeros(0, np.int64),
-    )
+    sizes, none = np.zeros(len(groups), np.int64), np.zeros(0, np.int64)
+    return replace(groups, sizes=sizes, rows=rows if columns else {}, row_order=none)
 
 
 def unloaded(schema: DataSchema) -> Groups:
@@ -117,28 +118,20 @@ def unloaded(schema: DataSchema) -> Groups:
     return Groups(schema.by, schema.labels, sizes, {}, {}, np.arange(N), none)
 
 
-def parts(
-    schema: DataSchema,
-    adapter: Adapter,
-    family: Family,
-    fitted: Groups | None,
-    at: Groups,
-    given: Groups | None,
-    local_draws: int,
-) -> list[Part]:
+def parts(fit: Fit, at: Groups, given: Groups | None, local_draws: int) -> list[Part]:
     """Splits the groups of `at` by where the rows to condition them on come from.
 
     In this order: `given`; for a group of the fit, the fit's own rows; for a new group there are
     none, and it is drawn from the population p(z | theta, u_i).
     """
-    at = numbered(schema, family, at)
-    if is_fixed(family):
-        _check_same_rows(family, fitted, at, given)
+    schema, fitted = fit.schema, fit.groups
+    at = numbered(schema, fit.family, at)
+    if is_fixed(fit.family):
+        _check_same_rows(fit, at, given)
         if local_draws == 1:
             known = {} if fitted is None else fitted.group
-            known = {n: c[at.number] for n, c in known.items()}
-            at = _with_group_columns(schema, adapter.beside(at, known), known)
-            return [Part(without_rows(schema, at, columns=False), at, family)]
+            at = _with_group_columns(fit, at, {n: c[at.number] for n, c in known.items()})
+            return [Part(without_rows(schema, at, columns=False), at, fit.family)]
     in_given = _positions(given, at)
     in_fit = np.where((in_given < 0) & (at.number < len(schema.labels)), at.number, -1)
     if fitted is None and (in_fit >= 0).any():
@@ -146,11 +139,8 @@ def parts(
             f"group {_show(at.labels[in_fit >= 0][0])} was in the fit, whose rows are not kept "
             "in a saved fit: pass them as given=."
         )
-    found = [
-        _part(schema, adapter, family, given, in_given, at),
-        _part(schema, adapter, family, fitted, in_fit, at),
-        _population(schema, adapter, family, (in_given < 0) & (in_fit < 0), at),
-    ]
+    found = [_part(fit, given, in_given, at), _part(fit, fitted, in_fit, at)]
+    found.append(_population(fit, (in_given < 0) & (in_fit < 0), at))
     return [part for part in found if part is not None]
 
 
@@ -162,40 +152,27 @@ def _positions(groups: Groups | None, at: Groups) -> Int[np.ndarray, " N"]:
     return np.where(place < len(groups), place, -1)
 
 
-def _part(
-    schema: DataSchema,
-    adapter: Adapter,
-    family: Family,
-    groups: Groups | None,
-    positions: Int[np.ndarray, " N"],
-    at: Groups,
-) -> Part | None:
+def _part(fit: Fit, groups: Groups | None, positions: np.ndarray, at: Groups) -> Part | None:
     """The groups of `at` that are conditioned on their rows in this data set."""
     mine = positions >= 0
     if groups is None or not mine.any():
         return None
     at = _some(at, mine)
     given = replace(groups.subset(positions=positions[mine]), number=at.number)
-    at = _with_group_columns(schema, adapter.beside(at, given.group), given.group)
-    return Part(replace(given, group=at.group), at, family)
+    at = _with_group_columns(fit, at, given.group)
+    return Part(replace(given, group=at.group), at, fit.family)
 
 
-def _population(
-    schema: DataSchema, adapter: Adapter, family: Family, mine: np.ndarray, at: Groups
-) -> Part | None:
-    """The groups of `at` without any rows to condition on.
-
-    A network may never have seen a group without rows, so p(z | theta, u_i) is solved for instead,
-    which is exact if it is Gaussian.
-    """
+def _population(fit: Fit, mine: np.ndarray, at: Groups) -> Part | None:
+    """The groups of `at` without any rows to condition on."""
     if not mine.any():
         return None
-    at, model = _some(at, mine), adapter.model
-    at = _with_group_columns(schema, adapter.beside(at, None), {})
-    given = without_rows(schema, at)
-    if isinstance(family, Branched) and isinstance(family.local, Amortizer):
-        if model.z.size <= MAX_DIM:
-            family = Branched(family.theta, solver(model, example(given)), family.N)
+    at = _with_group_columns(fit, _some(at, mine), None)
+    given, family, model = without_rows(fit.schema, at), fit.family, fit.adapter.model
+    # A network may never have seen a group without rows: solve for p(z | theta, u_i) instead.
+    amortized = isinstance(family, Branched) and isinstance(family.local, Amortizer)
+    if amortized and model.z.size <= MAX_DIM:
+        family = Branched(family.theta, solver(model, example(given)), family.N)
     return Part(given, at, family)
 
 
@@ -203,30 +180,30 @@ def _some(groups: Groups, mine: np.ndarray) -> Groups:
     return groups if mine.all() else groups.subset(positions=mine)
 
 
-def _with_group_columns(schema: DataSchema, at: Groups, other: Mapping[str, np.ndarray]) -> Groups:
+def _with_group_columns(fit: Fit, at: Groups, other: dict[str, np.ndarray] | None) -> Groups:
     """`at` with every group column of the fit: its own, or else those of `other`, [N_at, ...]."""
+    at, schema = fit.adapter.beside(at, other), fit.schema
+    known = {**(other or {}), **at.group}
     for name in schema.group:
-        if name not in at.group and name not in other:
+        if name not in known:
             raise ValueError(
                 f'the group column "{name}" of group {_show(at.labels[0])} is missing: the model '
                 "was fitted with it. Add it to the table."
             )
-    found = {n: at.group[n] if n in at.group else other[n] for n in schema.group}
+    found = {name: known[name] for name in schema.group}
     check_columns(schema.group, found, "group column")
     return replace(at, group=found)
 
 
-def _check_same_rows(
-    family: Family, fitted: Groups | None, at: Groups, given: Groups | None
-) -> None:
+def _check_same_rows(fit: Fit, at: Groups, given: Groups | None) -> None:
     """Raises if groups are given other rows than those that a table was fitted to."""
-    if fitted is None or given is None:
+    if fit.groups is None or given is None:
         return
     place = _positions(given, at)
     sizes = given.sizes[place[place >= 0]]
-    if np.any(sizes != fitted.sizes[at.number[place >= 0]]):
+    if np.any(sizes != fit.groups.sizes[at.number[place >= 0]]):
         raise ValueError(
-            f"{method_of(family)}() knows its groups by the rows it was fitted to, and can't "
+            f"{method_of(fit.family)}() knows its groups by the rows it was fitted to, and can't "
             "condition them on others: leave given= out, or fit an amortized() or solved() family."
         )
 

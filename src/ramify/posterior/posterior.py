@@ -23,7 +23,6 @@ from ramify.posterior.draws import draw_theta, posterior_theta, sample_block
 from ramify.posterior.fitted import Fitted
 from ramify.posterior.matching import check_columns, matched
 from ramify.posterior.metrics import Estimate, EvidenceForm, PredictiveForm
-from ramify.posterior.row_values import data_columns, row_log_lik
 from ramify.posterior.summary import Summary, summarise_theta, with_reliability, words
 from ramify.posterior.theta_check import affordable, theta_log_weights
 
@@ -124,13 +123,12 @@ class Posterior(Fitted):
         self, draws: int, groups: Groups, seed: int, K: int
     ) -> Iterator[tuple[Shaped[np.ndarray, " B"], Named]]:
         # Each block by itself: between two of them runs the code of whoever asked.
-        draw_theta, see_block = computing(posterior_theta), computing(condition)
-        draw_block = computing(sample_block)
-        theta = draw_theta(jax.random.key(seed), self.family, self.model, draws)
+        key = jax.random.key(seed)
+        theta = computing(posterior_theta)(key, self.family, self.model, draws)
         places = max(budgets.SAMPLED_NUMBERS // (draws * self.model.z.size), 1)
         for block in ranges(groups, places=min(places, budgets.RESULT_ROWS)):
-            known = see_block(self.family, self.model, block.batches[0])
-            z = draw_block(known, self.adapter, theta, K)
+            known = computing(condition)(self.family, self.model, block.batches[0])
+            z = computing(sample_block)(known, self.adapter, theta, K)
             labels = groups.labels[block.start : block.stop]
             yield labels, {name: value[:, : len(labels)] for name, value in z.items()}
 
@@ -348,7 +346,8 @@ class Posterior(Fitted):
         tree: dict[str, Named] = {"posterior": self.sample(draws, groups, seed)}
         if data is not None and data.n_rows:
             tree |= self._of_rows(data, draws, seed) if rows else {}
-            tree["observed_data"], tree["constant_data"] = data_columns(self.adapter, data)
+            observed = prediction.data_columns(self.adapter, data)
+            tree["observed_data"], tree["constant_data"] = observed
         local = {*tree["posterior"]} - {*self.sample_theta(draws, seed)}
         axes = Axes(self.by, self.labels, None, local)
         if data is not None:
@@ -363,7 +362,7 @@ class Posterior(Fitted):
         K, n = self._local_draws(None), data.n_rows
         found = self._parts(prediction.read(self._schema, self.adapter, data, "groups"), data, K)
         theta = posterior_theta(jax.random.key(seed), self.family, self.model, draws)
-        log_lik = row_log_lik(self.adapter, found, n, theta, K)
+        log_lik = prediction.row_log_lik(self.adapter, found, n, theta, K)
         return {"posterior_predictive": predicted, "log_likelihood": log_lik}
 
     @computing

@@ -1,4 +1,4 @@
-"""Predicted outcomes at given rows, and the tables they go back into."""
+"""Predicted outcomes of rows and the tables they go back into; rows' log likelihoods and columns."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -10,30 +10,29 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, PRNGKeyArray, Shaped
+from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 
 from ramify.data.batch import Batch, example
 from ramify.data.groups import Groups
+from ramify.data.resident import whole
 from ramify.data.tables import append_columns, column_names, n_rows
 from ramify.families.build import Family
 from ramify.models.adapter import Adapter
+from ramify.models.parameters import Named
 from ramify.numerics import budgets
 from ramify.numerics.memory import check_memory
 from ramify.posterior.conditioned import blocks_of
-from ramify.posterior.draws import Chunk, map_draws, posterior_theta
+from ramify.posterior.draws import Chunk, Draws, map_draws, posterior_theta
 from ramify.posterior.matching import DataSchema, Part, check_columns
 
 Kind = Literal["response", "mean", "link", "probability"]
+Columns = dict[str, Shaped[np.ndarray, "..."]]
 
 
 def read(
     schema: DataSchema, adapter: Adapter, table: Any, what: str, *, outcomes: bool = False
 ) -> Groups:
-    """A table as groups, with those of the fit's columns that it has.
-
-    `row_order` is the position of each row in the table, or in the Groups. `outcomes` says whether the
-    rows are to be conditioned on, which some adapters read differently.
-    """
+    """A table as groups, with those of the fit's columns that it has; `outcomes`: see `Adapter.read`."""
     if isinstance(table, Groups):
         groups = replace(table, row_order=np.arange(table.n_rows))
     elif (groups := adapter.read(table, what, outcomes=outcomes)) is None:
@@ -66,9 +65,7 @@ def categories_of(adapter: Adapter, kind: str) -> list[str]:
     return adapter.categories(kind)
 
 
-def outcome_of(
-    adapter: Adapter, schema: DataSchema, part: Part, kind: Kind, seen: dict[Any, Any]
-) -> Any:
+def outcome_of(adapter: Adapter, schema: DataSchema, part: Part, kind: Kind, seen: dict) -> Any:
     """Shape and type of one outcome, traced once for each kind of table and then kept in `seen`."""
     columns = part.at.rows | part.at.group
     known = kind, *((name, c.shape[1:], c.dtype.str) for name, c in columns.items())
@@ -172,9 +169,7 @@ def _simulate(adapter: Adapter, chunk: Chunk, z: Array, at: Batch, kind: Kind) -
     return jax.vmap(one)(chunk.keys(), jnp.asarray(chunk.theta), z)
 
 
-def summarise(
-    values: Shaped[np.ndarray, "S rows ..."], quantiles: Sequence[float]
-) -> dict[str, np.ndarray]:
+def summarise(values: Shaped[np.ndarray, "S rows ..."], quantiles: Sequence[float]) -> Columns:
     """Mean, sd and quantiles over draws; those of counts and classes are values they can take."""
     method = "linear" if values.dtype.kind == "f" else "inverted_cdf"
     numbers = values if values.dtype.kind == "f" else values.astype(np.float32)
@@ -239,3 +234,32 @@ def appended(table: Any, columns: dict[str, np.ndarray]) -> Any:
         group = {name: column[owner] for name, column in table.group.items()}
         table = {table.by: table.labels[owner], **table.rows, **group}
     return append_columns(table, columns)
+
+
+def row_log_lik(adapter: Adapter, parts: list[Part], n_rows: int, theta: Draws, K: int) -> Columns:
+    """The log likelihood of each row under each draw, [S, n_rows], by outcome."""
+    draws, model = len(theta.theta), adapter.model
+    cure = "Pass rows=False to leave what there is for each row out"
+    what = f"{draws:,} draws of {n_rows:,} rows"
+    check_memory(draws * n_rows * theta.theta.dtype.itemsize, None, what, cure)
+    out: dict[str, np.ndarray] = {}
+    for given, at, rows in blocks_of(parts, model):
+        use = lambda chunk, z, _: _block_log_lik(adapter, chunk.theta, z, at)  # noqa: B023
+        for name, values in map_draws(use, given, model, theta, K, at).items():
+            column = out.setdefault(name, np.empty((draws, n_rows), values.dtype))
+            column[:, rows] = values[:, : len(rows)]
+    return out
+
+
+@eqx.filter_jit
+def _block_log_lik(adapter: Adapter, theta: Array, z: Float[Array, "C B M"], at: Batch) -> Named:
+    one = lambda theta, z: adapter.log_lik_by_outcome(theta, at.at_rows(z), at)
+    return jax.vmap(one)(theta, z)
+
+
+def data_columns(adapter: Adapter, data: Groups) -> tuple[Columns, Columns]:
+    """Observed outcomes by name; the other columns, and the number of each row's group."""
+    observed = jax.tree.map(np.asarray, adapter.observed(whole(data)))
+    number = np.repeat(np.arange(len(data)), data.sizes)
+    rest = {n: c for n, c in data.rows.items() if n not in observed}
+    return observed, rest | data.group | {f"{data.by}_index": number}

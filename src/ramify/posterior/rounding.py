@@ -1,9 +1,8 @@
 """What float32 takes from a sum near 1e7 nats, measured in float64 on a few draws.
 
-Sums are added up without loss (`precise_sum`), but every term is itself rounded, and not without
-bias: the constant log(2 pi)/2 of a normal density alone is off by 1.6e-8, a tenth of a nat in 10
-million rows. The bias is nearly the same for every draw, so a few draws measure it: the same z and
-theta in both precisions.
+Sums lose nothing (`precise_sum`), but every term is rounded, and not without bias: log(2 pi)/2 alone is
+off by 1.6e-8, a tenth of a nat in 10 million rows. The bias is nearly the same for every draw, so a
+few draws measure it: the same z and theta in both precisions.
 """
 
 from typing import NamedTuple

@@ -13,11 +13,15 @@ from numpyro.distributions import constraints
 from ramify.families.build import Family
 from ramify.families.weighted_theta import weighted_quantiles
 from ramify.models.adapter import Adapter
+from ramify.models.model import Model
 from ramify.models.parameters import entry_names
 from ramify.numerics import budgets
 from ramify.numerics.psis import k_hat
 from ramify.posterior.draws import draw_theta
 from ramify.posterior.prediction import quantile_names
+
+Quantiles = Sequence[float]
+Weight = Float64[np.ndarray, " S"]  # of each draw
 
 _DIGITS = {"ess": 0, "k_hat": 2}  # of columns that are not in the parameter's units
 
@@ -74,7 +78,7 @@ class Summary:
 
 
 def summarise_theta(
-    family: Family, adapter: Adapter, quantiles: Sequence[float], draws: int, seed: int
+    family: Family, adapter: Adapter, quantiles: Quantiles, draws: int, seed: int
 ) -> Summary:
     """Real parameters exactly, from q(theta) itself; the others from draws.
 
@@ -86,34 +90,37 @@ def summarise_theta(
     else:
         draws = int(min(draws, max(budgets.SUMMARY_NUMBERS // model.theta.size, 100)))
         theta, weight = draw_theta(jax.random.key(seed), family, model, draws).theta, None
-    mean = np.asarray(family.theta.mean, np.float64)
-    sd = np.sqrt(np.diagonal(np.asarray(family.theta.covariance, np.float64)))
-    values, start = adapter.global_values(theta), 0
+    values = adapter.global_values(theta)
     named = adapter.summary_rows(values)
     if named is not None:
-        return _of_draws(named, quantiles, weight)
-    names: list[str] = []
-    rows: list[np.ndarray] = []
+        names, table = list(named), _from_draws(_flat(adapter, values), quantiles, weight)
+    else:
+        names = [e for n, p in model.theta.parameters.items() for e in entry_names(n, p.shape)]
+        table = _by_parameter(family, model, values, quantiles, weight)
+    columns = dict(zip(["mean", "sd", *quantile_names(quantiles)], table, strict=True))
+    more = {} if weight is None else reliability(_flat(adapter, values), weight)
+    return Summary(names, columns | more)
+
+
+def _by_parameter(
+    family: Family, model: Model, values: Any, quantiles: Quantiles, weight: Weight | None
+) -> np.ndarray:
+    """[statistics, entries] of theta: of real parameters without weights from q(theta) itself."""
+    mean = np.asarray(family.theta.mean, np.float64)
+    sd = np.sqrt(np.diagonal(np.asarray(family.theta.covariance, np.float64)))
+    rows, start = [], 0
     for name, parameter in model.theta.parameters.items():
-        size = int(np.prod(parameter.unconstrained_shape))
-        own = slice(start, start + size)
-        start += size
-        names += entry_names(name, parameter.shape)
+        stop = start + int(np.prod(parameter.unconstrained_shape))
         if parameter.constraint is constraints.real and weight is None:
-            rows.append(_exact(mean[own], sd[own], quantiles))
+            rows.append(_exact(mean[start:stop], sd[start:stop], quantiles))
         else:
             rows.append(_from_draws(np.asarray(values[name], np.float64), quantiles, weight))
-    columns = ["mean", "sd", *quantile_names(quantiles)]
-    table = dict(zip(columns, np.concatenate(rows, 1), strict=True))
-    more = {} if weight is None else reliability(_flat(adapter, values), weight)
-    return Summary(names, table | more)
+        start = stop
+    return np.concatenate(rows, 1)
 
 
 def with_reliability(
-    summary: Summary,
-    adapter: Adapter,
-    theta: Float[np.ndarray, "S D"],
-    log_weight: Float64[np.ndarray, " S"],
+    summary: Summary, adapter: Adapter, theta: Float[np.ndarray, "S D"], log_weight: Weight
 ) -> Summary:
     """The summary with columns `ess` and `k_hat`, from draws of q(theta) weighed by the posterior."""
     draws = _flat(adapter, adapter.global_values(theta))
@@ -131,18 +138,8 @@ def _flat(adapter: Adapter, values: dict[str, Any]) -> Float64[np.ndarray, "S n"
     return np.concatenate(columns, 1)
 
 
-def _of_draws(
-    named: Mapping[str, Any], quantiles: Sequence[float], weight: np.ndarray | None
-) -> Summary:
-    """The summary of draws [S] by name."""
-    draws = np.stack([np.asarray(values, np.float64) for values in named.values()], 1)
-    table = _from_draws(draws, quantiles, weight)
-    columns = dict(zip(["mean", "sd", *quantile_names(quantiles)], table, strict=True))
-    return Summary(list(named), columns | ({} if weight is None else reliability(draws, weight)))
-
-
 def reliability(
-    values: Float64[np.ndarray, "S n"], weight: Float64[np.ndarray, " S"]
+    values: Float64[np.ndarray, "S n"], weight: Weight
 ) -> dict[str, Float64[np.ndarray, " n"]]:
     """How reliable the weighted mean of each column is.
 
@@ -163,15 +160,13 @@ def reliability(
     return {"ess": ess, "k_hat": np.maximum(tail, k_hat(log_weight))}
 
 
-def _exact(mean: np.ndarray, sd: np.ndarray, quantiles: Sequence[float]) -> np.ndarray:
+def _exact(mean: np.ndarray, sd: np.ndarray, quantiles: Quantiles) -> np.ndarray:
     """[statistics, entries] of independent normal entries."""
     level = lambda q: NormalDist().inv_cdf(q) if 0 < q < 1 else np.copysign(np.inf, q - 0.5)
     return np.stack([mean, sd, *(mean + sd * level(q) for q in quantiles)])
 
 
-def _from_draws(
-    values: np.ndarray, quantiles: Sequence[float], weight: np.ndarray | None = None
-) -> np.ndarray:
+def _from_draws(values: np.ndarray, quantiles: Quantiles, weight: Weight | None) -> np.ndarray:
     """[statistics, entries] of draws [S, ...], weighted or not."""
     flat = values.reshape(len(values), -1)
     if weight is None:

@@ -70,9 +70,8 @@ def _marginal_block(
 ) -> tuple[Float[Array, " S"], Float[Array, " S"], Float[Array, " S"]]:
     """Sum over the block's groups of log p^(y_i | theta), freed of its 1/K bias, in two parts.
 
-    All draws of theta share the groups' points, so that what is left of noise is a smooth function of
-    theta. Half the difference between two independent halves of the points, which comes third, is a
-    sample of that function. `lean`: see `again_at_theta`.
+    All draws of theta share the groups' points, so that noise is a smooth function of theta. A sample of
+    it comes third: half the difference between two independent halves. `lean`: see `again_at_theta`.
     """
     conditional, batch = again_at_theta(known, model, lean), known.batch
     points = group_points(jax.random.fold_in(chunk.key, 0), batch.index, K, model.z.size)
@@ -119,8 +118,7 @@ def _with_control(
 def again_at_theta(known: Conditioned, model: Model, lean: bool) -> Conditional:
     """Theta -> the block's conditional, solved again at each theta if its likelihood involves theta.
 
-    So it is in the fit: z may be many of its sds away there. `lean` leaves that out, which any
-    proposal may, and which changes little if theta is known well.
+    As in the fit: z may be many sds away there. `lean` leaves that out, for a theta that is known well.
     """
     site, batch, local = known.site, known.batch, known.local
     if site is None:
