@@ -10,7 +10,7 @@ from jaxtyping import Int, Shaped
 
 from ramify.data.batch import Batch
 from ramify.data.groups import Groups
-from ramify.data.partition import sequential
+from ramify.data.partition import rounded, sequential, shared_shape
 from ramify.numerics import budgets
 
 
@@ -32,21 +32,16 @@ def ranges(
     largest group may need more rows. Few shapes are used, so that few are compiled.
     """
     sizes = np.max([groups.sizes for groups in data], axis=0)
-    members = sequential(sizes, max(rows, int(sizes.max(initial=1))), min(places, len(sizes)))
+    R, B = shared_shape(sizes)
+    R, B = max(min(R, rows), int(sizes.max(initial=1))), min(B, rounded(places))
+    members = sequential(sizes, R, B)
     stops = np.cumsum((members >= 0).sum(1))
     starts = np.concatenate([[0], stops[:-1]])
-    B = rounded(int((stops - starts).max()), 1)
-    room = max(B - members.shape[1], 0)
-    members = np.pad(members, ((0, 0), (0, room)), constant_values=-1)[:, :B]
-    fullest = [rounded(int(np.add.reduceat(g.sizes, starts).max()), 8) for g in data]
+    least = min(budgets.SMALL_BLOCK_ROWS, rounded(R))
+    fullest = [rounded(int(np.add.reduceat(g.sizes, starts).max()), least) for g in data]
     for start, stop, own in zip(starts.tolist(), stops.tolist(), members, strict=True):
         batches = tuple(pack(g, own, R) for g, R in zip(data, fullest, strict=True))
         yield Range(start, stop, own, batches)
-
-
-def rounded(n: int, least: int) -> int:
-    """The next shape on the ladder that all data share, a power of two: each shape is compiled anew."""
-    return max(2 ** max(n - 1, 0).bit_length(), least)
 
 
 def pack(groups: Groups, members: Int[np.ndarray, " B"], R: int) -> Batch:

@@ -32,9 +32,34 @@ def block_shape(sizes: Sizes, rows: int | None = None, most: int | None = None) 
     met = float(np.square(sizes, dtype=float).mean()) / mean  # size of the group a row meets
     even = -(-total // -(-total // limit)) + round(2 * met) if total else 1
     R = max(limit if rows else min(limit, even), largest, 1)
-    spread = np.sqrt(max(R / mean * (met / mean - 1), 0.0))
-    B = int(min(R / mean + 2 * spread, max(R, limit))) + 1
+    B = min(_groups_in(sizes, R), max(R, limit)) + 1
     return R, min(-(-B // 8) * 8, len(sizes))
+
+
+def shared_shape(sizes: Sizes) -> tuple[int, int]:
+    """R rows and B groups from a short ladder: similar data have the same, and compile nothing anew.
+
+    So have a few rows of new groups and the data of the fit before them. A CPU does small blocks as
+    fast as large ones; only with many of them does it matter how often the host asks for one.
+    """
+    small = int(sizes.sum()) <= budgets.SMALL_DATA_ROWS
+    R = budgets.SMALL_BLOCK_ROWS if small else budgets.BLOCK_ROWS["cpu"]
+    R, B = max(R, rounded(int(sizes.max(initial=1)))), budgets.SMALL_BLOCK_GROUPS
+    while B < min(_groups_in(sizes, R), len(sizes), R):
+        B *= 4
+    return R, B
+
+
+def _groups_in(sizes: Sizes, R: int) -> int:
+    """The mean number of groups in R rows, and two of its standard deviations."""
+    mean = max(float(sizes.mean()), 1e-9)
+    met = float(np.square(sizes, dtype=float).mean()) / mean  # size of the group a row meets
+    return int(min(R / mean + 2 * np.sqrt(max(R / mean * (met / mean - 1), 0.0)), 2**31))
+
+
+def rounded(n: int, least: int = 1) -> int:
+    """The next power of two: each shape is compiled anew."""
+    return max(2 ** max(n - 1, 0).bit_length(), least)
 
 
 def partition(rng: np.random.Generator, sizes: Sizes, R: int, B: int) -> Members:

@@ -134,11 +134,13 @@ def _judge_groups(posterior: Posterior, groups: Groups, key: PRNGKeyArray) -> tu
     K = int(np.clip(work // (4 * S * (judged.n_rows + len(judged))), fewest, most))
     found = []
     for block in ranges(judged):
-        known = condition(family, model, block.batches[0])
+        known = condition(family, model, block.batches[0], posterior.local_draws)
         out = _local_block(known, model, thetas, K, tight)
         real = slice(0, block.stop - block.start)
         weights, gap, converged = (np.asarray(x)[..., real] for x in out)
         own = np.asarray(weights, np.float64)
+        # Weights over their median at a theta: their mean would follow the tail that is judged.
+        own = (own - np.median(own, 1, keepdims=True)).reshape(-1, own.shape[-1])
         share = effective_draws(own) / len(own)
         found.append(Locals(k_hat(own), share, gap.astype(np.float64), converged))
     return judged, Locals(*(np.concatenate(column) for column in zip(*found, strict=True)))
@@ -147,8 +149,8 @@ def _judge_groups(posterior: Posterior, groups: Groups, key: PRNGKeyArray) -> tu
 @eqx.filter_jit
 def _local_block(
     known: Conditioned, model: Model, chunk: Chunk, K: int, tight: bool
-) -> tuple[Float[Array, "W B"], Float[Array, " B"], Bool[Array, " B"]]:
-    """Log weights over their median at the same theta, the Gaussian's gap, and who converged.
+) -> tuple[Float[Array, "S K B"], Float[Array, " B"], Bool[Array, " B"]]:
+    """Log weights of draws at each theta, the Gaussian's gap, and who converged.
 
     Weights are those of what draws come from: the Student t proposal of a tight fit, or the Gaussian.
     """
@@ -164,13 +166,11 @@ def _local_block(
             points = jnp.moveaxis(group_noise(key, batch.index, (K, M)), 1, 0)
         z, log_q = jax.vmap(local.propose if tight else local.draw)(points)
         joint = jax.lax.map(lambda z: log_joint(model, batch, theta, z), z, batch_size=8)
-        # Weights over their median: their mean would follow the tail that is judged.
-        log_weight = joint - log_q
-        return log_weight - jnp.median(log_weight, 0)[None], _gap(local, joint, z, log_q)
+        return joint - log_q, _gap(local, joint, z, log_q)
 
     weights, gaps = jax.lax.map(lambda x: one(*x), (chunk.keys(), jnp.asarray(chunk.theta)))
     gap = jnp.mean(gaps, 0)
-    return weights.reshape(-1, weights.shape[-1]), gap, converged | ~batch.group_mask
+    return weights, gap, converged | ~batch.group_mask
 
 
 def _gap(

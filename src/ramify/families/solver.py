@@ -13,6 +13,7 @@ Exact when a_i is Gaussian in z and l_i quadratic. All derivatives come from the
 functions; nothing differentiates through steps 1 to 3.
 """
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -22,7 +23,6 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from ramify.data.batch import Batch
-from ramify.data.host import rounded
 from ramify.families.conditional import Conditional, Local
 from ramify.families.newton import (
     Quadratic,
@@ -70,16 +70,27 @@ class Solver(eqx.Module):
     max_steps: int = eqx.field(static=True)  # Newton's budget
     # Whether the likelihood of the fit involves theta, so that sites depend on it.
     uses_theta: bool = eqx.field(static=True)
-    # Of the groups of the fit, by number, NaN where unknown; None before a fit.
-    modes: Float[Array, "N M"] | None = None
+    # Of the groups of the fit, by number, NaN where unknown; None before a fit. Those of `for_block`
+    # are of the places of a block.
+    modes: Float[Array, "N M"] | Float[np.ndarray, "N M"] | None = None
 
     def prepare(self, model: Model, batch: Batch, centre: Float[Array, " D"]) -> Site:
         """Solves the block at the centre, from the modes of the fit where they are known."""
         begin = self.begin(model, batch, centre)
         if self.modes is not None:
-            known = self.modes.at[batch.index].get(mode="fill", fill_value=jnp.nan)
-            begin = jnp.where(jnp.isnan(known), begin, known)
+            begin = jnp.where(jnp.isnan(self.modes), begin, self.modes)
         return jax.lax.stop_gradient(self.solve(model, batch, centre, begin))
+
+    def for_block(self, index: Int[np.ndarray, " B"]) -> "Solver":
+        """The solver with the modes of these groups alone: what it is compiled to has no N."""
+        modes = np.zeros((0, self.points.shape[1])) if self.modes is None else np.asarray(self.modes)
+        known = np.append(modes, np.full((1, modes.shape[1]), np.nan), 0)
+        kind = jnp.result_type(float)
+        return replace(self, modes=known[np.minimum(index, len(modes))].astype(kind))
+
+    def lean(self) -> "Solver":
+        """Laplace's approximation: for draws that are weighted a better Gaussian is no gain."""
+        return replace(self, rounds=0, points=self.points[:1])
 
     def conditional(self, model: Model, batch: Batch, centre: Array, prepared: Site) -> Conditional:
         """Recombines the sites for any theta."""
@@ -126,12 +137,6 @@ def _prior_mode(model: Model, batch: Batch, theta: Array) -> Float[Array, "B M"]
     mode = zero + times_covariance(scale, prior.slope)
     better = model.log_local(theta, mode, batch) >= prior.value
     return jnp.where((better & definite)[:, None], mode, zero) + scale @ _aside(model.z.size)
-
-
-def padded_modes(modes: Float[np.ndarray, "N M"]) -> Float[Array, "padded M"]:
-    """The modes of a fit with room for more groups, so that programs serve data of similar size."""
-    room = rounded(len(modes), 8) - len(modes)
-    return jnp.asarray(np.pad(modes, ((0, room), (0, 0)), constant_values=np.nan))
 
 
 def _aside(M: int) -> np.ndarray:

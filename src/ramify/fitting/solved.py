@@ -9,13 +9,12 @@ import numpy as np
 import optax
 
 from ramify.data.groups import Groups
-from ramify.data.partition import block_shape, partition
+from ramify.data.partition import block_shape, partition, shared_shape
 from ramify.data.resident import to_device
 from ramify.data.sources import BlockSource, on_device
 from ramify.engine.local import LocalEngine
 from ramify.families.branched import Branched
 from ramify.families.gaussian import Gaussian
-from ramify.families.solver import padded_modes
 from ramify.fitting.theta_shape import not_gaussian, with_weighted_theta
 from ramify.inference.failures import NonFiniteError, explain_not_finite
 from ramify.inference.marginal import Marginal
@@ -79,7 +78,10 @@ class Task(NamedTuple):
     def source(self, K: int, last: BlockSource | None) -> BlockSource:
         """The blocks that F with K local draws sums over: the last ones, if they are the same."""
         sizes = self.groups.sizes
-        R, B = block_shape(sizes, self.wish.rows, most=_rows(K * self.model.z.size))
+        if self.wish.rows is None and jax.default_backend() == "cpu":
+            R, B = shared_shape(sizes)
+        else:
+            R, B = block_shape(sizes, self.wish.rows, most=_rows(K * self.model.z.size))
         members = partition(np.random.default_rng(self.wish.seed), sizes, R, B)
         if last is not None and last.rows == R and np.array_equal(last.members, members):
             return last
@@ -90,9 +92,7 @@ class Task(NamedTuple):
     ) -> Marginal:
         """F with K local draws, which reports to the history; on the blocks of the last F if it can."""
         # Proposals that are reweighted need no variational Newton: theta's bias is the same without.
-        local = self.family.local
-        lean = replace(local, rounds=0, points=local.points[:1])
-        problem = Problem(self.model, lean, K, hessian=self.points == 1)
+        problem = Problem(self.model, self.family.local.lean(), K, hessian=self.points == 1)
         problem = problem.with_rule(problem.order) if self.quadrature else problem
         # Points of theta in one sweep: the same for data of any size.
         room = max(self.points, budgets.MOST_THETA_POINTS, 2 * min(self.model.theta.size, 33))
@@ -175,7 +175,7 @@ def search(task: Task, budget: Budget) -> Found:
 def _with_shape(task: Task, found: Found) -> tuple[Branched, dict[str, Any]]:
     """The family with what was learned of theta, weighted draws included, and notes on them."""
     learned, groups = found.learned, task.groups
-    local = replace(task.family.local, modes=padded_modes(found.marginal.modes))
+    local = replace(task.family.local, modes=found.marginal.modes)
     theta = _gaussian(learned.mean, learned.precision)
     family = replace(task.family, theta=theta, local=local)
     fewest, most = budgets.WEIGHTED_THETA_DRAWS
@@ -209,14 +209,12 @@ def default_local_draws(M: int, rows: int) -> int:
     return K
 
 
-def _rows(numbers: int) -> int | None:
-    """Most rows of a sweep's block if each row has so many numbers of z; None for the usual number.
+def _rows(numbers: int) -> int:
+    """Most rows of a sweep's block on an accelerator if each row has so many numbers of z.
 
-    On an accelerator kernels take longer to start than to run unless a block is large: as large as a
-    share of its memory can hold.
+    Kernels take longer to start than to run unless a block is large: as large as a share of the
+    memory can hold.
     """
-    if jax.default_backend() == "cpu":
-        return None
     memory = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", 2**34)
     rows = memory * budgets.SWEEP_MEMORY // (jnp.zeros(()).nbytes * numbers)
     return int(np.clip(rows, *budgets.SWEEP_ROWS))

@@ -9,6 +9,8 @@ import jax
 # --- Data on the device ---
 # Rows of a block: enough to keep the machine busy, few enough for a step to stay short.
 BLOCK_ROWS = {"cpu": 16_384, "accelerator": 65_536}
+SMALL_DATA_ROWS = 2**15  # data of no more rows are computed in small blocks on a CPU
+SMALL_BLOCK_ROWS, SMALL_BLOCK_GROUPS = 512, 32  # of such a block; more for large or small groups
 
 # --- The search for theta (`solved`) ---
 SWEEP_ROWS = 2**12, 2**19  # fewest and most of a sweep's block on an accelerator

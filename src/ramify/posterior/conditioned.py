@@ -26,7 +26,7 @@ from ramify.posterior.matching import Part
 class Conditioned(eqx.Module):
     """A family, a block, and what the family's supplier worked out for it."""
 
-    family: Family  # the family, without the modes of the fit
+    family: Family  # the family, without modes
     batch: Batch  # the block
     prepared: Any  # a solver's sites, or the parameters of each group; None for a joint family
 
@@ -47,13 +47,15 @@ class Conditioned(eqx.Module):
         return self.prepared if isinstance(self.prepared, Site) else None
 
 
-def condition(family: Family, model: Model, batch: Batch) -> Conditioned:
-    """Works out what the family knows of a block."""
+def condition(family: Family, model: Model, batch: Batch, local_draws: int = 1) -> Conditioned:
+    """Works out what the family knows of a block, for draws of z or for K weighted ones."""
     if not isinstance(family, Branched):
         return Conditioned(family, batch, None)
+    if isinstance(family.local, Solver):
+        own = family.local.lean() if local_draws > 1 else family.local
+        family = replace(family, local=own.for_block(np.asarray(batch.index)))
     prepared = _prepare(family, model, batch)
     if isinstance(family.local, Solver):
-        # Programs over a block do not depend on how many groups the fit had.
         family = replace(family, local=replace(family.local, modes=None))
     return Conditioned(family, batch, prepared)
 
@@ -64,7 +66,12 @@ def _prepare(family: Branched, model: Model, batch: Batch) -> Any:
 
 
 def blocks_of(
-    parts: Iterable[Part], model: Model, *, rows: int = RESULT_ROWS, places: int = RESULT_ROWS
+    parts: Iterable[Part],
+    model: Model,
+    local_draws: int,
+    *,
+    rows: int = RESULT_ROWS,
+    places: int = RESULT_ROWS,
 ) -> Iterator[tuple[Conditioned, Batch, Int[np.ndarray, " rows"]]]:
     """Yields blocks of the parts: conditioned on their rows, with the rows to predict.
 
@@ -74,4 +81,4 @@ def blocks_of(
         for block in ranges(part.given, part.at, rows=rows, places=places):
             given, at = block.batches
             own = part.at._rows_of(np.arange(block.start, block.stop))
-            yield condition(part.family, model, given), at, part.at.row_order[own]
+            yield condition(part.family, model, given, local_draws), at, part.at.row_order[own]

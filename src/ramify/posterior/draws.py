@@ -12,6 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.special import ndtri
 from jaxtyping import Array, Float, Int, Key, PRNGKeyArray
 
 from ramify.data.batch import Batch
@@ -175,18 +176,20 @@ def _resample(
     and costs more than all the rest.
     """
 
-    def own(i: Array) -> tuple[Array, Array, Array]:
-        keys = jax.random.split(jax.random.fold_in(key, i), 3)
-        uniform = jax.random.uniform(keys[1], (K, int(FREEDOM) // 2), minval=1e-30)
-        chi2 = -2 * jnp.sum(jnp.log(uniform), -1)  # of FREEDOM degrees, an even number
-        return jax.random.normal(keys[0], (K, model.z.size)), chi2, jax.random.gumbel(keys[2], (K,))
+    M, half = model.z.size, int(FREEDOM) // 2
+
+    def own(i: Array) -> tuple[Array, Array]:
+        # One call for all the randomness: each takes long to compile.
+        chance = jax.random.uniform(jax.random.fold_in(key, i), (K, M + half + 1), minval=1e-30)
+        chi2 = -2 * jnp.sum(jnp.log(chance[:, M:-1]), -1)  # of FREEDOM degrees, an even number
+        points = ndtri(chance[:, :M]) * jnp.sqrt(FREEDOM / chi2)[:, None]
+        return points, -jnp.log(-jnp.log(chance[:, -1]))
 
     def weighted(points: Float[Array, "B M"]) -> tuple[Array, Array]:
         z, log_q = local.propose(points)
         return z, log_joint(model, batch, theta, z) - log_q
 
-    normal, chi2, gumbel = jax.vmap(own, out_axes=1)(batch.index)
-    points = normal * jnp.sqrt(FREEDOM / chi2)[..., None]
+    points, gumbel = jax.vmap(own, out_axes=1)(batch.index)
     z, log_weight = jax.lax.map(weighted, points, batch_size=8)
     score = jnp.where(jnp.isnan(log_weight), -jnp.inf, log_weight) + gumbel
     return jnp.take_along_axis(z, jnp.argmax(score, 0)[None, :, None], 0)[0]

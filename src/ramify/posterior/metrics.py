@@ -142,7 +142,7 @@ def log_predictive(
     rows = budgets.RESULT_ROWS
     if form == "per_row":
         rows = int(np.clip(budgets.DENSITY_NUMBERS // draws, 1, rows))
-    for given, at, _ in blocks_of(parts, model, rows=rows):
+    for given, at, _ in blocks_of(parts, model, local_draws, rows=rows):
         if form == "joint":
             use = lambda chunk, z, q: _block_sums(model, chunk, z, q, at, "likelihood")  # noqa: B023
             total += double(map_draws(use, given, model, theta, local_draws, at))
@@ -206,7 +206,7 @@ def _tight(
         )
     total, variance, S = np.zeros(len(draws.theta)), 0.0, len(draws.theta)
     for block in ranges(groups):
-        known = condition(family, model, block.batches[0])
+        known = condition(family, model, block.batches[0], local_draws)
         size = draws_at_once(known, model, S, max(local_draws, 2))
         found = [_block_tight(known, model, chunk, local_draws) for chunk in draws.chunks(size)]
         *sums, spread = put_together(found, S)

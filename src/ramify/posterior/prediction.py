@@ -151,7 +151,9 @@ def outcomes(task: Task) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     size = max(int(np.prod(task.outcome.shape)), 1)
     numbers, most = budgets.PREDICTED_NUMBERS // task.draws, budgets.RESULT_ROWS
     rows, places = (int(np.clip(numbers // each, 1, most)) for each in (size, model.z.size))
-    for given, at, places_of_rows in blocks_of(task.parts, model, rows=rows, places=places):
+    for given, at, places_of_rows in blocks_of(
+        task.parts, model, task.local_draws, rows=rows, places=places
+    ):
         use = lambda chunk, z, _: _simulate(task.adapter, chunk, z, at, task.kind)  # noqa: B023
         out = map_draws(use, given, model, theta, task.local_draws, at)
         yield places_of_rows, out[:, : len(places_of_rows)]
@@ -243,7 +245,7 @@ def row_log_lik(adapter: Adapter, parts: list[Part], n_rows: int, theta: Draws, 
     what = f"{draws:,} draws of {n_rows:,} rows"
     check_memory(draws * n_rows * theta.theta.dtype.itemsize, None, what, cure)
     out: dict[str, np.ndarray] = {}
-    for given, at, rows in blocks_of(parts, model):
+    for given, at, rows in blocks_of(parts, model, K):
         use = lambda chunk, z, _: _block_log_lik(adapter, chunk.theta, z, at)  # noqa: B023
         for name, values in map_draws(use, given, model, theta, K, at).items():
             column = out.setdefault(name, np.empty((draws, n_rows), values.dtype))

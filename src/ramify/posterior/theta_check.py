@@ -53,7 +53,7 @@ def theta_log_weights(
         return total + sums(family, model, groups, theta, "joint"), noise
     lean = len(groups) >= budgets.WELL_KNOWN_GROUPS
     for block in ranges(groups):
-        known = condition(family, model, block.batches[0])
+        known = condition(family, model, block.batches[0], K)
         size = draws_at_once(known, model, len(total), K)
         found = [_marginal_block(known, model, chunk, K, lean) for chunk in theta.chunks(size)]
         *parts, apart = put_together(found, len(total))

@@ -92,13 +92,13 @@ def _centres(posterior: Posterior, groups: Groups) -> Float64[np.ndarray, "N E"]
         sampled, theta = posterior.sample(100, groups), posterior.sample_theta(100)
         z = {n: v for n, v in sampled.items() if n not in theta}
         return _flat(posterior, z)[1].mean(0, dtype=np.float64)
-    found = []
+    found, own = [], (posterior.family, posterior.model)
     for block in ranges(groups):
-        known = condition(posterior.family, posterior.model, block.batches[0])
+        known = condition(*own, block.batches[0], posterior.local_draws)
         values = _centre_block(known, posterior.adapter)
         real = slice(0, block.stop - block.start)
-        own = {name: np.asarray(value)[None, real] for name, value in values.items()}
-        found.append(_flat(posterior, own)[1][0])
+        real_values = {name: np.asarray(value)[None, real] for name, value in values.items()}
+        found.append(_flat(posterior, real_values)[1][0])
     return np.concatenate(found).astype(np.float64)
 
 
