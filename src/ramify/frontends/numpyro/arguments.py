@@ -17,23 +17,14 @@ class Refused(ValueError):
 
 
 class Arguments(NamedTuple):
-    """Which argument of the model is what.
+    """Which argument of the model is what."""
 
-    Attributes:
-        by: the label column of the groups, for messages.
-        index: the group number of each row, or None if the model does not take it.
-        size: the number of groups, or None.
-        rows: row columns.
-        group: group columns.
-        optional: arguments whose default is None: left out, the model makes what is missing.
-    """
-
-    by: str
-    index: str | None  # pyright: ignore[reportIncompatibleMethodOverride]
-    size: str | None
-    rows: tuple[str, ...]
-    group: tuple[str, ...]
-    optional: frozenset[str]
+    by: str  # the label column of the groups, for messages
+    index: str | None  # pyright: ignore[reportIncompatibleMethodOverride]  # each row's group number
+    size: str | None  # the number of groups
+    rows: tuple[str, ...]  # row columns
+    group: tuple[str, ...]  # group columns
+    optional: frozenset[str]  # whose default is None: left out, the model makes what is missing
 
     def bind(
         self, index: np.ndarray, n_group: int, rows: Columns, group: Columns
@@ -70,30 +61,31 @@ def read_arguments(
             raise Refused(f'the model has no argument "{given}"; it takes {known}.')
     index = index or (groups.by if takes(groups.by) else None)
     size = size or (f"n_{groups.by}" if takes(f"n_{groups.by}") else None)
-    rows = tuple(name for name in groups.rows if takes(name) and name not in (index, size))
-    group = tuple(name for name in groups.group if takes(name) and name not in (index, size))
-    optional = frozenset(n for n, p in named.items() if p.default is None)
-    found = Arguments(groups.by, index, size, rows, group, optional)
-    _check_supplied(named, found, groups)
-    return found
-
-
-def _check_supplied(
-    named: Mapping[str, inspect.Parameter], found: Arguments, groups: Groups
-) -> None:
-    supplied = {found.index, found.size, *found.rows, *found.group}
+    own = lambda columns: tuple(n for n in columns if takes(n) and n not in (index, size))
+    rows, group = own(groups.rows), own(groups.group)
+    supplied = {index, size, *rows, *group}
     for name, parameter in named.items():
-        if name in supplied or parameter.default is not parameter.empty:
-            continue
-        columns = ", ".join([*groups.rows, *groups.group])
-        raise Refused(
-            f'the model asks for "{name}", which the data does not have. It can be called with '
-            f'columns of the data ({columns}), the group number of each row ("{groups.by}") and the '
-            f'number of groups ("n_{groups.by}"); other names for the last two are given by index= '
-            "and size=. Constants are bound beforehand, functools.partial(model, "
-            f"{name}=...). A second level of groups is not supported yet."
-        )
-    if found.index is None and found.rows and np.any(groups.sizes != 1):
+        if name not in supplied and parameter.default is parameter.empty:
+            raise Refused(_not_supplied(name, groups))
+    if index is None and rows:
+        _check_single_rows(groups)
+    optional = frozenset(n for n, p in named.items() if p.default is None)
+    return Arguments(groups.by, index, size, rows, group, optional)
+
+
+def _not_supplied(name: str, groups: Groups) -> str:
+    columns = ", ".join([*groups.rows, *groups.group])
+    return (
+        f'the model asks for "{name}", which the data does not have. It can be called with '
+        f'columns of the data ({columns}), the group number of each row ("{groups.by}") and the '
+        f'number of groups ("n_{groups.by}"); other names for the last two are given by index= '
+        "and size=. Constants are bound beforehand, functools.partial(model, "
+        f"{name}=...). A second level of groups is not supported yet."
+    )
+
+
+def _check_single_rows(groups: Groups) -> None:
+    if np.any(groups.sizes != 1):
         many = groups.labels[np.argmax(groups.sizes != 1)]
         raise Refused(
             f'the model takes no argument "{groups.by}" for the group number of each row, so each '
@@ -135,20 +127,10 @@ def _spread(column: np.ndarray, count: int) -> np.ndarray:
     if not len(column):
         column = np.full((1, *column.shape[1:]), column.dtype.kind == "f", column.dtype)
     places = np.linspace(0, len(column) - 1, count).astype(int)
-    return _narrow(column[places])
-
-
-def example_row(columns: Columns) -> dict[str, np.ndarray]:
-    """The first entry of each column, [1, ...], used where the values do not matter."""
-    return {name: _spread(column, 1) for name, column in columns.items()}
+    kind = jnp.result_type(float) if column.dtype.kind == "f" else None
+    return np.asarray(column[places], kind)
 
 
 def repeated(columns: Columns, n: int) -> dict[str, Any]:
     """Columns of one entry, n times."""
-    copies = lambda column: jnp.broadcast_to(_narrow(column), (n, *column.shape[1:]))
-    return {name: copies(column) for name, column in columns.items()}
-
-
-def _narrow(column: np.ndarray) -> np.ndarray:
-    """The column in the precision JAX computes in."""
-    return np.asarray(column, jnp.result_type(float) if column.dtype.kind == "f" else None)
+    return {name: jnp.broadcast_to(c, (n, *c.shape[1:])) for name, c in columns.items()}

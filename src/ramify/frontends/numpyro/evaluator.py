@@ -13,15 +13,15 @@ import numpy as np
 from jaxtyping import Array
 
 from ramify.data.groups import Groups
-from ramify.frontends.numpyro.arguments import Arguments, example_row, repeated
+from ramify.frontends.numpyro.arguments import Arguments, repeated, small_block
 from ramify.frontends.numpyro.layout import Level, Place, SiteLayout
-from ramify.frontends.numpyro.normals import joined
 from ramify.frontends.numpyro.program import Program
-from ramify.frontends.numpyro.sites import Seen, from_values, run
+from ramify.frontends.numpyro.sites import Seen, from_values, joined, run
 from ramify.models.parameters import Named, Space
 from ramify.models.structure import Normal
 
 Kind = Literal["term", "value", "observed", "normal"]
+What = tuple[Kind, Level]
 
 
 @final
@@ -44,8 +44,8 @@ class Evaluator:
         """Keeps one row of the data."""
         self.fn, self.arguments, self.layout = fn, arguments, layout
         self.theta, self.z = Space(layout.theta), Space(layout.z)
-        self.row = example_row({n: groups.rows[n] for n in arguments.rows})
-        self.group = example_row({n: groups.group[n] for n in arguments.group})
+        one = small_block(arguments, groups, 1, 1)
+        self.row, self.group = one.rows, one.group
         self._programs: dict[Any, Program] = {}
 
     def evaluate(
@@ -72,12 +72,11 @@ class Evaluator:
         Returns:
             Name -> [n, ...], or [...] for the sites of theta.
         """
-        what: tuple[Kind, Level] = kind, level
+        what: What = kind, level
         z = jnp.zeros((1, self.z.size)) if z is None else z
         if not self._asked(*what):
             return {}  # a fit without its data has no columns, and needs none
-        rows = None if rows is None else _taken(self.row, rows)
-        group = None if group is None else _taken(self.group, group)
+        rows, group = _taken(self.row, rows), _taken(self.group, group)
         leaves, tree = jax.tree.flatten((theta, z, rows, group))
         shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
         if (what, shapes) not in self._programs:
@@ -117,12 +116,7 @@ class Evaluator:
         return {n: places[n] for n in names if places[n].level == level}
 
     def _pick(
-        self,
-        what: tuple[Kind, Level],
-        theta: Array,
-        z: Array,
-        rows: Named | None,
-        group: Named | None,
+        self, what: What, theta: Array, z: Array, rows: Named | None, group: Named | None
     ) -> Named:
         n = z.shape[0]  # columns that are None do not matter: copies of one row stand in
         rows = repeated(self.row, n) if rows is None else rows
@@ -144,7 +138,9 @@ class Evaluator:
         return joined(known, [self.layout.axes[name] for name in self.layout.z])._asdict()
 
 
-def _taken(names: Mapping[str, Any], columns: Named) -> Named:
+def _taken(names: Mapping[str, Any], columns: Named | None) -> Named | None:
+    if columns is None:
+        return None
     for name in names:
         if name not in columns:
             raise ValueError(
