@@ -1,29 +1,24 @@
 """Models from formulas: `y ~ 1 + x + (1 + x | user)`, as lme4, brms and Bambi write them."""
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float64
 
 from ramify.data.groups import Groups
-from ramify.data.tables import kind_of_table, zone_of
-from ramify.frontends.formula.checks import (
-    check_categories,
-    check_columns,
-    check_design,
-    check_response,
-    warn_of_separation,
-)
+from ramify.data.tables import kind_of_table, n_rows, zone_of
+from ramify.frontends.formula import checks
 from ramify.frontends.formula.design import Coding, code
 from ramify.frontends.formula.formula import Formula
 from ramify.frontends.formula.frame import read_frame
 from ramify.frontends.formula.layout import EffectLayout, lay_out
-from ramify.frontends.formula.likelihoods import LIKELIHOODS, Likelihood, start
+from ramify.frontends.formula.likelihoods import LIKELIHOODS, start
 from ramify.frontends.formula.model import FormulaModel
-from ramify.frontends.formula.priors import Priors, defaults, replaced
-from ramify.frontends.formula.reading import no_predictors, predictors, with_labels
-from ramify.frontends.formula.response import Response, read_response, response_columns
+from ramify.frontends.formula.priors import defaults, replaced
+from ramify.frontends.formula.reading import labelled_groups, predictors, read_rows
+from ramify.frontends.formula.response import read_extra, read_response, response_columns
 from ramify.frontends.formula.text import FormulaText, parse
 
 
@@ -71,70 +66,54 @@ def from_formula(
     _check_installed()
     parts = parse(formula)
     parts = parts._replace(trials=trials or parts.trials, weights=weights or parts.weights)
-    family, link = _likelihood(likelihood, link)
-    extra = [c for c in (parts.trials, parts.weights) if c and not c.isdigit()]
-    check_columns(parts, table, [*response_columns(parts), *predictors(parts), *extra])
-    response = read_response(parts, table, family.support, likelihood, None, "table")
-    check_response(parts.response, response.y)
-    common, group, layout = _evaluated(parts, table, family, link, response)
-    own = parts, likelihood, link, common, group, layout, response.levels
-    came_as = kind_of_table(table), zone_of(table, parts.by)
-    chosen = _priors(parts, link, common, layout, family, response.y, priors or {})
-    model = FormulaModel(Formula(*own, *came_as), chosen)
-    return model, model.groups(table)
+    link = _link(likelihood, link)
+    checks.check_columns(parts, table, [*response_columns(parts), *predictors(parts), *parts.extra])
+    tried = read_extra(parts, table, n_rows(table, parts.by), "table").get("trials")
+    support = LIKELIHOODS[likelihood].support
+    y, levels = read_response(parts, table, support, likelihood, None, tried, "table")
+    checks.check_response(parts.response, y)
+    begin = start(support, link, y, tried)
+    own = parts, likelihood, link, *_evaluated(parts, table, likelihood, begin, y), levels
+    spec = Formula(*own, kind_of_table(table), zone_of(table, parts.by))
+    chosen = replaced(defaults(spec, float(np.std(y)) or 1.0), priors or {}, spec)
+    return FormulaModel(spec, chosen), read_rows(spec, table, "table", outcomes=True)
 
 
 def _evaluated(
-    parts: FormulaText, table: Any, family: Likelihood, link: str, response: Response
+    parts: FormulaText,
+    table: Any,
+    likelihood: str,
+    begin: tuple[float, float],
+    y: Float64[np.ndarray, " n"],
 ) -> tuple[Coding, Coding, EffectLayout]:
     """Codes both sides of the grouping term on the rows of the table, and lays their columns out."""
-    frame = read_frame(table, predictors(parts), "table")
-    check_categories(frame)
-    frame = frame if len(frame.columns) else no_predictors(response.y)
+    frame, family = read_frame(table, predictors(parts), "table", len(y)), LIKELIHOODS[likelihood]
+    checks.check_categories(frame)
     common, X = code(parts.common, parts.text, frame)
     group, W = code(parts.group, parts.text, frame)
-    check_design(parts, common, X, group, W, family)
+    checks.check_design(parts, common, X, group, W, family)
     if family.support == "binary":
-        warn_of_separation(common.names, X, response.y)
-    offset = common.offset(frame)
-    begin = start(family, link, response.y, response.trials)
-    rows = Groups.from_table(with_labels({"X": X}, table, parts.by), by=parts.by, rows=["X"])
+        checks.warn_of_separation(common.names, X, y)
+    offset, rows = common.offset(frame), labelled_groups({"X": X}, table, parts.by)
     middle = 0.0 if offset is None else float(offset.mean())
     names = (common.names, group.names)
-    layout = lay_out(names, X, W, rows, begin, middle, family.support == "levels")
-    return common, group, layout
-
-
-def _priors(
-    parts: FormulaText,
-    link: str,
-    common: Coding,
-    layout: EffectLayout,
-    family: Likelihood,
-    y: Float[np.ndarray, " n"],
-    given: Mapping[str, Any],
-) -> Priors:
-    """The defaults for these data, and what the user puts in their place."""
-    sd_y = float(np.std(y)) or 1.0
-    own = defaults(layout, parts.by, link, list(family.parameters), sd_y, not parts.independent)
-    owners = dict(zip(common.names, common.owners, strict=True))
-    return replaced(own, given, layout, parts.by, owners)
+    return common, group, lay_out(names, X, W, rows, begin, middle, family.support == "levels")
 
 
 def _check_installed() -> None:
-    from importlib.util import find_spec
-
     missing = [name for name in ("formulae", "pandas") if find_spec(name) is None]
     if missing:
         what = f"formulas need {' and '.join(missing)}"
         raise ImportError(f'{what}: install them with pip install "ramify[formula]".')
 
 
-def _likelihood(name: str, link: str | None) -> tuple[Likelihood, str]:
-    if name not in LIKELIHOODS:
-        raise ValueError(f"likelihood={name!r} is unknown; there are {', '.join(LIKELIHOODS)}.")
-    links = LIKELIHOODS[name].links
+def _link(likelihood: str, link: str | None) -> str:
+    """The link, by default the likelihood's usual one; raises if either is unknown."""
+    if likelihood not in LIKELIHOODS:
+        known = ", ".join(LIKELIHOODS)
+        raise ValueError(f"likelihood={likelihood!r} is unknown; there are {known}.")
+    links = LIKELIHOODS[likelihood].links
     if link is not None and link not in links:
         takes = f"it takes {', '.join(links)}"
-        raise ValueError(f"link={link!r} does not go with likelihood={name!r}; {takes}.")
-    return LIKELIHOODS[name], link or links[0]
+        raise ValueError(f"link={link!r} does not go with likelihood={likelihood!r}; {takes}.")
+    return link or links[0]

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float64
 
+from ramify.frontends.formula.frame import is_category
 from ramify.frontends.formula.text import FormulaError, error
 
 # What a formula may call beside the transformations that know their data (scale, center, poly, bs,
@@ -36,8 +37,8 @@ class Coding(NamedTuple):
 
     def matrix(self, frame: Any) -> Float64[np.ndarray, "n P"]:
         """The design matrix of new rows."""
-        text = [n for n in frame.columns if _kind(frame[n]) == "category"]
-        frame = frame.assign(**{n: frame[n].astype(object) for n in text})
+        text = {n: frame[n].astype(object) for n in frame.columns if is_category(frame[n])}
+        frame = frame.assign(**text)
         own = [t for t in self.terms if t.kind not in ("intercept", "offset")]
         with _quiet():
             parts = [term.eval_new_data(frame) for term in own]
@@ -58,10 +59,7 @@ class Coding(NamedTuple):
 
 def variables(part: str, whole: str) -> list[str]:
     """Names of the table's columns that a part of a formula uses."""
-    description = _describe(part, whole)
-    for call in _calls(description.common_terms):
-        _check_function(call, whole)
-    return sorted(name for name in description.var_names if name)
+    return sorted(name for name in _describe(part, whole).var_names if name)
 
 
 def check_by_row(part: str, whole: str) -> None:
@@ -103,26 +101,22 @@ def code(part: str, whole: str, frame: Any) -> tuple[Coding, Float64[np.ndarray,
     used = {name for term in own for name in term.var_names if name}
     kinds = {name: _kind(frame[name]) for name in sorted(used)}
     matrix = _joined(len(frame), bool(first), [term.data for term in own])
-    _check_names(part, names, matrix)
-    return Coding(part, terms, names, owners, kinds), matrix
-
-
-def _kind(column: Any) -> str:
-    return "category" if hasattr(column.dtype, "categories") else "number"
-
-
-def _joined(n: int, intercept: bool, parts: list[Any]) -> Float64[np.ndarray, "n P"]:
-    """The columns of terms side by side, after those of an intercept."""
-    return np.column_stack([np.ones((n, int(intercept))), *(np.asarray(part) for part in parts)])
-
-
-def _check_names(part: str, names: list[str], matrix: Float64[np.ndarray, "n P"]) -> None:
     if len(names) != matrix.shape[1]:
         raise FormulaError(
             f"formula: {part!r} is coded by {matrix.shape[1]} columns and their names are "
             f"{', '.join(names)}: one name for each was expected. Write its terms out one by one, as "
             "a + a:b for a/b."
         )
+    return Coding(part, terms, names, owners, kinds), matrix
+
+
+def _kind(column: Any) -> str:
+    return "category" if is_category(column) else "number"
+
+
+def _joined(n: int, intercept: bool, parts: list[Any]) -> Float64[np.ndarray, "n P"]:
+    """The columns of terms side by side, after those of an intercept."""
+    return np.column_stack([np.ones((n, int(intercept))), *(np.asarray(part) for part in parts)])
 
 
 def namespace() -> dict[str, Any]:
@@ -173,6 +167,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _describe(part: str, whole: str) -> Any:
+    """A part of a formula as `formulae` reads it; raises at a function that is not in the list."""
     from formulae.model_description import model_description
     from formulae.parser import ParseError
     from formulae.resolver import ResolverError
@@ -182,9 +177,12 @@ def _describe(part: str, whole: str) -> Any:
     unreadable = (ParseError, ScanError, ResolverError, CallResolverError)
     try:
         with _quiet():
-            return model_description(part)
+            description = model_description(part)
     except (*unreadable, ValueError, TypeError, AttributeError) as problem:
         raise error(whole, max(whole.find(part), 0), f"can't read {part!r}: {problem}") from problem
+    for call in _calls(description.common_terms):
+        _check_function(call, whole)
+    return description
 
 
 def _calls(terms: list[Any]) -> Iterator[Any]:
@@ -229,17 +227,12 @@ def from_plain(plain: dict[str, Any]) -> Coding:
     """The inverse of `to_plain`."""
     from formulae.terms.terms import Intercept, Term
 
-    description = _describe(plain["text"], plain["text"])
-    for call in _calls(description.common_terms):
-        _check_function(call, plain["text"])
-    made = {c.name: c for t in description.common_terms for c in getattr(t, "components", [])}
+    described = _describe(plain["text"], plain["text"]).common_terms
+    made = {c.name: c for t in described for c in getattr(t, "components", [])}
     terms = []
     for saved in plain["terms"]:
-        if saved["kind"] == "intercept":
-            term = Intercept()
-        else:
-            parts = [_restored(copy.deepcopy(made[c["name"]]), c) for c in saved["components"]]
-            term = Term(*parts)
+        parts = [_restored(copy.deepcopy(made[c["name"]]), c) for c in saved["components"]]
+        term = Intercept() if saved["kind"] == "intercept" else Term(*parts)
         term.kind = saved["kind"]
         terms.append(term)
     return Coding(plain["text"], terms, plain["names"], plain["owners"], plain["kinds"])

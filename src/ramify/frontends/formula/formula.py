@@ -1,6 +1,5 @@
 """Formula: a formula evaluated on the rows of a fit."""
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,11 +36,6 @@ class Formula:
         return LIKELIHOODS[self.likelihood]
 
     @property
-    def text(self) -> str:
-        """The formula as it was written."""
-        return self.parts.text
-
-    @property
     def by(self) -> str:
         """The grouping column."""
         return self.parts.by
@@ -49,11 +43,16 @@ class Formula:
     @property
     def columns(self) -> dict[str, str | None]:
         """The columns of a table that the formula needs, each with its kind where that is known."""
-        category = self.levels is not None and not are_numbers(self.levels)
+        category = self.levels is not None and self.numbers is None
         left = dict.fromkeys(response_columns(self.parts), "category") if category else {}
-        extra = [c for c in (self.parts.trials, self.parts.weights) if c and not c.isdigit()]
-        named = dict.fromkeys([*formula_columns(self.text), *extra])
+        named = dict.fromkeys([*formula_columns(self.parts.text), *self.parts.extra])
         return named | self.common.kinds | self.group.kinds | left
+
+    @property
+    def numbers(self) -> list[Any] | None:
+        """The levels of the response if they are numbers, so that means of them make sense."""
+        levels = self.levels or []
+        return levels if levels and all(isinstance(x, int | float) for x in levels) else None
 
     @property
     def has_cutpoints(self) -> bool:
@@ -84,19 +83,8 @@ class Formula:
         offset = self.layout.offset(theta, row)
         return offset if self.link == "identity" else offset + self.layout.base
 
-    def likelihood_uses_theta(self, columns: Collection[str]) -> bool:
-        """Whether the likelihood of rows with these columns involves theta."""
-        return bool(self.family.parameters) or self.layout.offset_uses_theta(columns)
-
     def to_user_scale(self, y: Array) -> Array:
         """Outcomes inside -> outcomes in the user's units, less the origin."""
         if self.link == "identity":
             return self.layout.base - self.origin + self.layout.scale * y
-        if self.levels is None or not self.has_cutpoints or not are_numbers(self.levels):
-            return y
-        return jnp.asarray(self.levels)[y]
-
-
-def are_numbers(levels: list[Any]) -> bool:
-    """Whether levels of a response are numbers, so that means of them make sense."""
-    return all(isinstance(x, int | float) for x in levels)
+        return jnp.asarray(self.numbers)[y] if self.has_cutpoints and self.numbers else y

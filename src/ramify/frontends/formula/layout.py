@@ -12,7 +12,6 @@ their sds, and effects that vary by group have their population mean inside z:
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -71,13 +70,12 @@ class EffectLayout:
 
     def level(self, theta: Named) -> Float[Array, ""]:
         """The intercept for shared columns, which are not centred in W."""
-        level = theta["intercept"] if "intercept" in theta else jnp.zeros(())
+        level = theta.get("intercept", jnp.zeros(()))
         if not self.shared:
             return level
         k = np.array([k for k, _ in self.shared])
-        return level - theta["b"][k] @ jnp.asarray(
-            np.divide(self.centre, self.unit)[k], level.dtype
-        )
+        slopes = np.divide(self.centre, self.unit)[k]
+        return level - theta["b"][k] @ jnp.asarray(slopes, level.dtype)
 
     def mean(self, theta: Named, group: Named) -> Float[Array, " M"]:
         """The mean of one group's z."""
@@ -104,10 +102,9 @@ class EffectLayout:
         Other rows are data, and their group's z includes U b; `U_apart` is by how much a row's own
         columns differ from the U of its group.
         """
-        eta = row["offset"] if "offset" in row else jnp.zeros(())
+        eta = row.get("offset", jnp.zeros(()))
         if "X_all" in row:
-            own = theta["intercept"] if "intercept" in theta else jnp.zeros(())
-            eta += own - jnp.sum(row["W"] * self.mean(theta, row))
+            eta += theta.get("intercept", jnp.zeros(())) - jnp.sum(row["W"] * self.mean(theta, row))
             return eta + (jnp.sum(row["X_all"] * theta["b"]) if self.common else 0.0)
         if self.rest:
             eta += jnp.sum(row["X"] * theta["b"][np.array(self.rest)])
@@ -137,19 +134,17 @@ def lay_out(
     labels = [names[0][i] for i in common]
     x = X[:, common]
     centre = x.mean(0) if intercept else np.zeros(len(common))
-    sd = x.std(0)
-    unit = np.where(sd > 0, sd, 1.0)
+    unit, group_unit = (np.where(sd > 0, sd, 1.0) for sd in (x.std(0), W.std(0)))
     pairs = [
         (k, names[1].index(name))
         for k, name in enumerate(labels)
         if name in names[1] and np.array_equal(x[:, k], W[:, names[1].index(name)])
     ]
-    own = W.std(0)
-    group_unit = np.where(own > 0, own, 1.0)
     for k, w in pairs:
         group_unit[w] = unit[k]
     left = [k for k in range(len(common)) if k not in {k for k, _ in pairs}]
-    flat = _constant_within(groups, common, left) if "Intercept" in names[1] else set()
+    held = "Intercept" in names[1]  # z has an intercept, whose mean they can be part of
+    grouped = [k for k in left if held and _constant_within(groups, common[k])]
     return EffectLayout(
         common=tuple(labels),
         group=tuple(names[1]),
@@ -158,23 +153,15 @@ def lay_out(
         unit=tuple(map(float, unit)),
         group_unit=tuple(map(float, group_unit)),
         shared=tuple(pairs),
-        grouped=tuple(k for k in left if k in flat),
-        rest=tuple(k for k in left if k not in flat),
+        grouped=tuple(grouped),
+        rest=tuple(k for k in left if k not in grouped),
         shift=start[0] - offset_centre if free else 0.0,
         scale=start[1],
         offset_centre=offset_centre if free else 0.0,
     )
 
 
-def _constant_within(groups: Groups, common: list[int], left: list[int]) -> set[int]:
-    """Which of these columns have one value in all rows of each group."""
-    X = groups.rows["X"]
-    owner = np.repeat(np.arange(len(groups)), groups.sizes)
-    column = lambda k: X[:, common[k]]
-    return {k for k in left if (column(k) == column(k)[groups.starts][owner]).all()}
-
-
-def columns(layout: EffectLayout, X: np.ndarray, W: np.ndarray, kind: Any) -> dict[str, np.ndarray]:
-    """Standardised columns of rows: X_all [n, P] and W [n, M]."""
-    scaled = (X - np.asarray(layout.centre)) / np.asarray(layout.unit)
-    return {"X_all": scaled.astype(kind), "W": (W / np.asarray(layout.group_unit)).astype(kind)}
+def _constant_within(groups: Groups, column: int) -> bool:
+    """Whether a column of X has one value in all rows of each group."""
+    x = groups.rows["X"][:, column]
+    return np.array_equal(x, np.repeat(x[groups.starts], groups.sizes))

@@ -11,7 +11,7 @@ from ramify.data.tables import columns_of, n_rows
 from ramify.frontends.formula.design import check_levels, variables
 from ramify.frontends.formula.formula import Formula
 from ramify.frontends.formula.frame import read_frame
-from ramify.frontends.formula.layout import EffectLayout, columns
+from ramify.frontends.formula.layout import EffectLayout
 from ramify.frontends.formula.response import read_extra, read_response
 from ramify.frontends.formula.text import FormulaText
 
@@ -25,25 +25,23 @@ def read_rows(formula: Formula, table: Any, what: str, *, outcomes: bool) -> Gro
         what: what the caller calls the table, for messages.
         outcomes: whether rows are data to condition on; else places to predict.
     """
-    layout, kind = formula.layout, jnp.zeros(()).dtype
-    frame = read_frame(table, predictors(formula.parts), what)
-    n = n_rows(table, formula.by)
-    frame = frame if len(frame.columns) else no_predictors(np.zeros(n))
+    parts, layout, n = formula.parts, formula.layout, n_rows(table, formula.by)
+    frame = read_frame(table, predictors(parts), what, n)
     for coding in (formula.common, formula.group):
         check_levels(coding, frame, what)
     own = [i for i, name in enumerate(formula.common.names) if name != "Intercept"]
     X, W = formula.common.matrix(frame)[:, own], formula.group.matrix(frame)
-    rows = columns(layout, X, W, kind)
+    rows = {"X_all": (X - np.asarray(layout.centre)) / np.asarray(layout.unit)}
+    rows["W"] = W / np.asarray(layout.group_unit)
     offset = formula.common.offset(frame)
     if offset is not None:
-        rows["offset"] = ((offset - layout.offset_centre) / layout.scale).astype(kind)
-    parts = formula.parts if outcomes else formula.parts._replace(weights=None)
-    extra = read_extra(parts, table, n, what)
-    rows |= {name: value.astype(kind) for name, value in extra.items()}
+        rows["offset"] = (offset - layout.offset_centre) / layout.scale
+    extra = read_extra(parts if outcomes else parts._replace(weights=None), table, n, what)
+    rows = {name: x.astype(jnp.zeros(()).dtype) for name, x in {**rows, **extra}.items()}
     if outcomes:
-        arguments = formula.family.support, formula.likelihood, formula.levels
-        rows["y"] = read_response(formula.parts, table, *arguments, what).y - formula.origin
-    groups = Groups.from_table(with_labels(rows, table, formula.by), by=formula.by, rows=[*rows])
+        own = formula.family.support, formula.likelihood, formula.levels, extra.get("trials")
+        rows["y"] = read_response(parts, table, *own, what)[0] - formula.origin
+    groups = labelled_groups(rows, table, formula.by)
     return _arranged(layout, groups) if outcomes else groups
 
 
@@ -64,17 +62,9 @@ def _arranged(layout: EffectLayout, groups: Groups) -> Groups:
 
 def predictors(parts: FormulaText) -> list[str]:
     """The columns that the right-hand side names."""
-    found = {*variables(parts.common, parts.text), *variables(parts.group, parts.text)}
-    return sorted(found)
+    return sorted({*variables(parts.common, parts.text), *variables(parts.group, parts.text)})
 
 
-def no_predictors(y: np.ndarray) -> Any:
-    """A frame of that many rows, for formulas without predictors."""
-    import pandas as pd
-
-    return pd.DataFrame({"(none)": np.zeros(len(y))})
-
-
-def with_labels(rows: dict[str, np.ndarray], table: Any, by: str) -> dict[str, Any]:
-    """The columns and the table's label column."""
-    return {**rows, **columns_of(table, [by])}
+def labelled_groups(rows: dict[str, np.ndarray], table: Any, by: str) -> Groups:
+    """The columns as groups, by the table's label column."""
+    return Groups.from_table({**rows, **columns_of(table, [by])}, by=by, rows=[*rows])

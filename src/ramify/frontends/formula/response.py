@@ -2,25 +2,18 @@
 
 import re
 import warnings
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float64
 
 from ramify.frontends.formula.design import check_by_row, code, variables
-from ramify.frontends.formula.frame import is_sorted_text, read_frame, rows_in_words
+from ramify.frontends.formula.frame import is_category, is_sorted_text, read_frame, rows_in_words
 from ramify.frontends.formula.text import FormulaText, unquoted
 
 Levels = list[Any] | None
-
-
-class Response(NamedTuple):
-    """Outcomes as numbers, with their levels, trials and weights."""
-
-    y: Float64[np.ndarray, " n"]  # numbers, counts, 0 and 1, or positions in `levels`
-    levels: Levels  # of an ordered or two-level response
-    trials: Float64[np.ndarray, " n"] | None  # of a binomial response
-    weights: Float64[np.ndarray, " n"] | None  # how often each row counts
+Numbers = Float64[np.ndarray, " n"]
+_MOST = 100  # levels of an ordered response
 
 
 def response_columns(parts: FormulaText) -> list[str]:
@@ -31,7 +24,7 @@ def response_columns(parts: FormulaText) -> list[str]:
     return [name] if name else variables(f"0 + {parts.response}", parts.text)
 
 
-def read_extra(parts: FormulaText, table: Any, n: int, what: str) -> dict[str, np.ndarray]:
+def read_extra(parts: FormulaText, table: Any, n: int, what: str) -> dict[str, Numbers]:
     """Trials and weights of the rows, if the formula has them."""
     found = {}
     for role, column in (("trials", parts.trials), ("weights", parts.weights)):
@@ -54,22 +47,28 @@ def read_extra(parts: FormulaText, table: Any, n: int, what: str) -> dict[str, n
 
 def _check(what: str, values: np.ndarray, bad: Bool[np.ndarray, " n"], expected: str) -> None:
     if bad.any():
-        where = rows_in_words(bad)
-        raise ValueError(f"{what} is {values[bad][0]:g} in {where}; {expected}.")
+        raise ValueError(f"{what} is {values[bad][0]:g} in {rows_in_words(bad)}; {expected}.")
 
 
 def read_response(
-    parts: FormulaText, table: Any, support: str, likelihood: str, levels: Levels, what: str
-) -> Response:
-    """Reads and checks the outcomes; `levels` are those of the fit, None before a fit."""
+    parts: FormulaText,
+    table: Any,
+    support: str,
+    likelihood: str,
+    levels: Levels,
+    trials: Numbers | None,
+    what: str,
+) -> tuple[Numbers, Levels]:
+    """Outcomes as numbers, counts, 0 and 1 or positions in their levels, and these levels.
+
+    `levels` are those of the fit; None before a fit, or if the response has none.
+    """
     frame = read_frame(table, response_columns(parts), what)
-    extra = read_extra(parts, table, len(frame), what)
     name, level = _named(parts.response)
     if name is None:
         values: Any = code(f"0 + {parts.response}", parts.text, frame)[1][:, 0]
     else:
-        is_category = hasattr(frame[name].dtype, "categories")
-        values = frame[name] if is_category else np.asarray(frame[name])
+        values = frame[name] if is_category(frame[name]) else np.asarray(frame[name])
     if support == "levels" and levels is None and name and is_sorted_text(table, name, what):
         warnings.warn(
             f"the levels of {name} are text, and taken in the order of the alphabet: "
@@ -78,7 +77,6 @@ def read_response(
             stacklevel=3,
         )
     y, levels = _numbers(parts.response, values, support, likelihood, level, levels)
-    trials = extra.get("trials")
     if support == "trials" and trials is None:
         raise ValueError(
             "likelihood='binomial' needs the number of trials: write 'y | trials(n) ~ ...' or "
@@ -86,8 +84,9 @@ def read_response(
         )
     if support != "trials" and trials is not None:
         raise ValueError(f"trials are for likelihood='binomial'; this is {likelihood!r}.")
-    _check_support(parts.response, y, support, likelihood, trials)
-    return Response(y, levels, trials, extra.get("weights"))
+    bad, takes = _unsupported(support, y, trials)
+    _check(f"the response {parts.response}", y, bad, f"likelihood={likelihood!r} takes {takes}")
+    return y, levels
 
 
 def _named(text: str) -> tuple[str | None, str | None]:
@@ -100,11 +99,12 @@ def _named(text: str) -> tuple[str | None, str | None]:
 
 def _numbers(
     name: str, values: Any, support: str, likelihood: str, level: str | None, levels: Levels
-) -> tuple[np.ndarray, Levels]:
+) -> tuple[Numbers, Levels]:
     if level is not None:
         return np.asarray([str(x) == level for x in values], np.float64), None
     if support == "levels" or (hasattr(values, "cat") and support == "binary"):
-        return _places(name, values, likelihood, levels)
+        levels = _levels(name, values, likelihood) if levels is None else levels
+        return _places(name, values, levels), levels
     if hasattr(values, "cat"):
         raise TypeError(
             f"the response {name} holds text or categories; likelihood={likelihood!r} takes numbers."
@@ -112,40 +112,42 @@ def _numbers(
     return np.asarray(values, np.float64), None
 
 
-def _places(name: str, values: Any, likelihood: str, levels: Levels) -> tuple[np.ndarray, Levels]:
-    """The position of each value in the levels; the second of two levels counts as a success."""
-    if levels is None:
-        found = values.cat.categories.tolist() if hasattr(values, "cat") else np.unique(values)
-        levels = [x.item() if isinstance(x, np.generic) else x for x in found]
-        binary = likelihood == "bernoulli"
-        if len(levels) != 2 if binary else len(levels) < 3:
-            takes = f"likelihood={likelihood!r} takes {'two' if binary else 'three or more'}"
-            raise ValueError(f"the response {name} has {len(levels)} levels; {takes}.")
-        if len(levels) > 100:
-            raise ValueError(
-                f"the response {name} has {len(levels):,} different values, too many for levels; "
-                "round it, or use likelihood='gaussian'."
-            )
+def _levels(name: str, values: Any, likelihood: str) -> list[Any]:
+    """The levels of a response, in order; the second of two counts as a success."""
+    found = values.cat.categories.tolist() if hasattr(values, "cat") else np.unique(values)
+    levels = [x.item() if isinstance(x, np.generic) else x for x in found]
+    binary = likelihood == "bernoulli"
+    if len(levels) != 2 if binary else len(levels) < 3:
+        takes = f"likelihood={likelihood!r} takes {'two' if binary else 'three or more'}"
+        raise ValueError(f"the response {name} has {len(levels)} levels; {takes}.")
+    if len(levels) > _MOST:
+        many = f"{len(levels):,} different values, too many for levels"
+        raise ValueError(f"the response {name} has {many}; round it, or use likelihood='gaussian'.")
+    return levels
+
+
+def _places(name: str, values: Any, levels: list[Any]) -> Numbers:
+    """The position of each value in the levels."""
     place = {level: float(i) for i, level in enumerate(levels)}
     y = np.asarray([place.get(x, np.nan) for x in values.tolist()])
     if np.isnan(y).any():
         where, known = rows_in_words(np.isnan(y)), ", ".join(map(repr, levels))
         what = f"a level that the fit has not seen in {where}; it knows {known}."
         raise ValueError(f"the response {name} has {what}")
-    return y, levels
+    return y
 
 
-def _check_support(
-    name: str, y: np.ndarray, support: str, likelihood: str, trials: np.ndarray | None
-) -> None:
+def _unsupported(
+    support: str, y: Numbers, trials: Numbers | None
+) -> tuple[Bool[np.ndarray, " n"], str]:
+    """Which outcomes a likelihood of this support does not allow, and what it does allow."""
     no_count = (y < 0) | (y % 1 != 0)
-    too_many = y > (y if trials is None else trials)
-    allowed: dict[str, tuple[str, Bool[np.ndarray, " n"]]] = {
-        "real": ("finite numbers", ~np.isfinite(y)),
-        "binary": ("0 or 1, true or false, or two categories", (y != 0) & (y != 1)),
-        "count": ("whole numbers of zero or more", no_count),
-        "levels": ("ordered levels", np.zeros(len(y), bool)),
-        "trials": ("whole numbers between zero and the trials", no_count | too_many),
-    }
-    expected, bad = allowed[support]
-    _check(f"the response {name}", y, bad, f"likelihood={likelihood!r} takes {expected}")
+    if support == "binary":
+        return (y != 0) & (y != 1), "0 or 1, true or false, or two categories"
+    if support == "count":
+        return no_count, "whole numbers of zero or more"
+    if support == "trials":
+        return no_count | (
+            y > (y if trials is None else trials)
+        ), "whole numbers between zero and the trials"
+    return ~np.isfinite(y), "finite numbers"

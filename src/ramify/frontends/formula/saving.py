@@ -27,7 +27,7 @@ FORMAT_VERSION = 1
 def save(formula: Formula, given: priors.Priors, groups: Groups | None, folder: Path) -> None:
     """Writes a formula with its state and its priors, and the columns of the fit."""
     config = {
-        "formula": formula.text,
+        "formula": formula.parts.text,
         "likelihood": formula.likelihood,
         "link": formula.link,
         "group": formula.by,
