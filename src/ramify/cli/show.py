@@ -86,7 +86,7 @@ def _print(names: Sequence[str], rows: Sequence[Sequence[str]], title: str | Non
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(names[0], overflow="fold")
     for name in names[1:]:
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name, justify="right", no_wrap=True, overflow="fold")
     for row in rows:
         table.add_row(*map(Text, row))  # Text: a name may have brackets in it
     first, *others = (max(map(cell_len, column)) + 2 for column in zip(names, *rows, strict=True))
