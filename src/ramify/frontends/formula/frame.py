@@ -115,7 +115,7 @@ def _as_pandas(name: str, raw: Raw) -> tuple[Any, bool]:
 
 
 def _from_numpy(name: str, raw: Raw) -> Shaped[np.ndarray, " n"]:
-    values = raw if np.ma.isMA(raw) else np.asarray(raw)
+    values: Any = raw if np.ma.isMA(raw) else np.asarray(raw)
     if values.ndim != 1:
         raise ValueError(
             f'column "{name}" has values of shape {list(values.shape[1:])}; a formula takes one '

@@ -28,15 +28,9 @@ from ramify.posterior.prediction import labelled, quantile_names
 
 @final
 class FormulaModel(Model):
-    """A model made by `from_formula`.
-
-    Attributes:
-        formula: the formula, evaluated: how rows become columns.
-        priors: name -> distribution, as printed results name the parameters.
-    """
+    """A model made by `from_formula`; `priors` are by the names of the parameters in results."""
 
     def __init__(self, formula: Formula, priors: Priors):
-        """Builds the three densities from the layout and the likelihood."""
         layout, M = formula.layout, len(formula.layout.group)
         count = len(formula.levels or ())
         theta: dict[str, Parameter] = {"intercept": real()} if layout.intercept else {}

@@ -19,11 +19,8 @@ from ramify.frontends.formula.text import FormulaText
 def read_rows(formula: Formula, table: Any, what: str, *, outcomes: bool) -> Groups:
     """Reads a table as the model's groups.
 
-    Args:
-        formula: the formula of the fit.
-        table: with the columns that the formula names.
-        what: what the caller calls the table, for messages.
-        outcomes: whether rows are data to condition on; else places to predict.
+    `what` is what the caller calls the table; `outcomes`: whether rows are data to condition on, else
+    places to predict.
     """
     parts, layout, n = formula.parts, formula.layout, n_rows(table, formula.by)
     frame = read_frame(table, predictors(parts), what, n)

@@ -63,6 +63,9 @@ def parse(text: str) -> FormulaText:
             f"formula is a {type(text).__name__}; expected text such as 'y ~ 1 + (1 | g)'."
         )
     tokens = _scan(text)
+    for token in tokens:
+        if token.kind == "number" and "e" in token.text.lower():  # which `formulae` can't read
+            raise error(text, token.at, f"write {Decimal(token.text):f} in place of {token.text}")
     _check_brackets(text, tokens)
     _check_operands(text, tokens)
     tildes = [i for i, token in enumerate(tokens) if token.text == "~"]
@@ -111,10 +114,7 @@ def _scan(text: str) -> list[Token]:
         if match is None or match.lastgroup is None:
             at += len(text[at:]) - len(text[at:].lstrip())
             raise error(text, at, f"can't read {text[at]!r}")
-        token = Token(match[match.lastgroup], match.lastgroup, match.start(match.lastgroup))
-        if token.kind == "number" and "e" in token.text.lower():  # which `formulae` can't read
-            raise error(text, token.at, f"write {Decimal(token.text):f} in place of {token.text}")
-        tokens.append(token)
+        tokens.append(Token(match[match.lastgroup], match.lastgroup, match.start(match.lastgroup)))
         at = match.end()
     return tokens
 

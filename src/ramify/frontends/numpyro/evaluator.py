@@ -28,20 +28,13 @@ What = tuple[Kind, Level]
 class Evaluator:
     """Evaluates the sites of a NumPyro function, for its model and its adapter.
 
-    Attributes:
-        fn: the function.
-        arguments: what it is called with.
-        layout: where each of its sites belongs.
-        theta: the space of the latent sites that all groups share.
-        z: the space of the latent sites of a group.
-        row: one row of the data, [1, ...] each, used where the values do not matter.
-        group: the same for group columns.
+    `theta` and `z` are the spaces of its latent sites, `row` and `group` one entry of each column,
+    [1, ...], used where the values do not matter.
     """
 
     def __init__(
         self, fn: Callable[..., Any], arguments: Arguments, layout: SiteLayout, groups: Groups
     ):
-        """Keeps one row of the data."""
         self.fn, self.arguments, self.layout = fn, arguments, layout
         self.theta, self.z = Space(layout.theta), Space(layout.z)
         one = small_block(arguments, groups, 1, 1)
@@ -59,18 +52,10 @@ class Evaluator:
     ) -> Named:
         """Some sites of the function, with each row a group of its own; traced once for each shape.
 
-        Args:
-            kind: "term" for log densities (without Jacobians), "value" for the values of
-                deterministic sites, "observed" for those of observed sites, "normal" for mean and
-                root of the groups' sites together, where these are normal.
-            level: whose sites: those of theta, of the groups or of the rows.
-            theta: [D].
-            z: [n, M]; None for the sites of theta.
-            rows: row columns, [n, ...] each; None where the sites do not depend on them.
-            group: group columns of each row, likewise.
-
-        Returns:
-            Name -> [n, ...], or [...] for the sites of theta.
+        "term": log densities, without Jacobians; "value": deterministic sites; "observed": observed
+        ones; "normal": mean and root of the groups' sites together, where these are normal. z is
+        [n, M]; it and the columns are None where the sites do not depend on them. Returns name ->
+        [n, ...], or [...] for the sites of theta.
         """
         what: What = kind, level
         z = jnp.zeros((1, self.z.size)) if z is None else z

@@ -18,14 +18,7 @@ from ramify.models.structure import BlockStructure, Normal
 
 @final
 class NumpyroModel(Model):
-    """A NumPyro model seen as the three densities of a block; made by `from_numpyro`.
-
-    Attributes:
-        evaluator: what runs the function.
-        fn: the function.
-        layout: where each of its sites belongs.
-        outcome: the observed site that `simulate` draws.
-    """
+    """A model made by `from_numpyro`; `outcome` is the observed site that `simulate` draws."""
 
     def __init__(
         self, evaluator: Evaluator, outcome: str | None = None, *, normal_prior: bool = False
