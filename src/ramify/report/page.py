@@ -51,18 +51,19 @@ def write_report(
         The path.
     """
     template, plotly = _imported()
+    path, described = Path(path), posterior.adapter.describe()
     groups = facts.check(posterior, groups)
     diagnosis = diagnose(posterior, groups, seed=seed) if diagnosis is None else diagnosis
-    path = Path(path)
     drawn, words = _contents(posterior, groups, draws, seed)
     script = _file("page.js")
     page = template.render(
-        title=texts.title_of(posterior),
+        title=described.title or f"Hierarchical model by {posterior.by}",
         lead=texts.lead_of(posterior, groups),
-        verdict=texts.VERDICTS[diagnosis.verdict],
+        verdict=diagnosis.verdict,
         reasons=diagnosis.reasons,
         worst=texts.worst_of(diagnosis),
-        again=texts.again_of(posterior, path),
+        complete=described.complete,
+        saved=_saved_beside(path),
         figures=drawn,
         figures_json=json.dumps(drawn, allow_nan=False, separators=(",", ":")),
         plotly=base64.b64encode(gzip.compress(plotly.encode(), mtime=0)).decode(),
@@ -88,13 +89,15 @@ def _contents(
     words: dict[str, Any] = {
         "fitted": texts.fitted_of(posterior),
         "priors": posterior.adapter.describe().priors,
-        "tiles": texts.tiles_of(groups),
-        "sizes_said": texts.sizes_said(groups),
-        "trace_said": texts.trace_said(posterior.history),
+        "data": groups,
+        "sizes": np.quantile(groups.sizes, [0, 0.5, 1]).tolist(),
+        "elbo": posterior.history.get("elbo", ()),
         "population": _population(posterior, drawn),
+        "few": facts.FEW,
     }
     effects = facts.effects_of(posterior, groups, draws, seed)
-    words["groups"] = _groups(posterior, effects, len(groups), drawn)
+    words["effects"], words["deviations"] = effects, posterior.adapter.describe().deviations
+    _draw_groups(effects, words["deviations"], drawn)
     words |= _predictions(posterior, groups, draws, seed, drawn)
     return drawn, words
 
@@ -121,22 +124,16 @@ def _population(posterior: Posterior, drawn: dict[str, figures.Figure]) -> dict[
     return {"title": title, "parts": parts}
 
 
-def _groups(
-    posterior: Posterior, effects: facts.Effects, N: int, drawn: dict[str, figures.Figure]
-) -> dict[str, Any]:
-    """The words about groups; adds a caterpillar for each effect, and histograms for many groups."""
-    deviations = posterior.adapter.describe().deviations
-    shown = min(facts.FEW, len(effects.labels))
+def _draw_groups(
+    effects: facts.Effects, deviations: bool, drawn: dict[str, figures.Figure]
+) -> None:
+    """Adds a caterpillar for each effect, and histograms for many groups."""
     for e, name in enumerate(effects.names):
         title = f"{name}: deviation from the population" if deviations else name
         centre = 0.0 if deviations else float(np.mean(effects.centre[:, e]))
         drawn[f"caterpillar-{e}"] = figures.caterpillar(effects, e, title, centre)
-        if shown < len(effects.labels):
+        if len(effects.labels) > facts.FEW:
             drawn[f"spread-{e}"] = figures.spread(effects, e, name)
-    said, spread_said = texts.groups_said(shown, len(effects.labels), N)
-    line = "the population" if deviations else "the groups' average"
-    said += f" The dotted line is {line}."
-    return {"effects": effects.names, "said": said, "spread_said": spread_said}
 
 
 def _predictions(
@@ -150,7 +147,13 @@ def _predictions(
     drawn["shrinkage"] = figures.shrinkage(shrunk, posterior.adapter.describe().response)
     found = facts.calibration_of(posterior, groups, observed, draws, seed)
     drawn["calibration"] = figures.reliability(found) if found.binary else figures.pit(found, seed)
-    return {"shrunk": shrunk, "N": len(groups), "calibration": found}
+    return {"shrunk": shrunk, "calibration": found}
+
+
+def _saved_beside(path: Path) -> str | None:
+    """The name of the folder with the fit, if it is the page's own or `fit` in it."""
+    here = path.resolve().parent
+    return next((f.name for f in (here, here / "fit") if (f / "fit.json").is_file()), None)
 
 
 def _policy(*scripts: str) -> str:

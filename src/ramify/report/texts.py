@@ -1,6 +1,5 @@
 """The words and tables of a report: what the template fills in."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,17 +14,6 @@ from ramify.posterior.summary import Summary
 LISTED = 200  # rows of a table
 PICTURED = 40  # lines of a forest plot
 STATISTICS = ("mean", "sd", "q5", "q50", "q95", "ess", "k_hat")
-
-VERDICTS = {  # class of the style sheet, sign and heading
-    "trust": ("good", "✓", "The diagnostics find nothing wrong"),
-    "check": ("check", "!", "Check before you rely on it"),
-    "do not trust": ("bad-fit", "✕", "Do not trust this fit as it is"),
-}
-
-
-def title_of(posterior: Posterior) -> str:
-    """The title of the page."""
-    return posterior.adapter.describe().title or f"Hierarchical model by {posterior.by}"
 
 
 def lead_of(posterior: Posterior, groups: Groups) -> str:
@@ -53,30 +41,6 @@ def fitted_of(posterior: Posterior) -> list[tuple[str, str]]:
         done = "not converged" if notes.get("converged") is False else "ended"
         found.append(("Fit", f"{done} after {', '.join(spent)}"))
     return found
-
-
-def tiles_of(groups: Groups) -> list[tuple[str, str]]:
-    """The data in numbers."""
-    low, middle, high = np.quantile(groups.sizes, [0, 0.5, 1])
-    found = [("rows", f"{groups.n_rows:,}"), ("groups", f"{len(groups):,}")]
-    found += [("smallest group", f"{low:,.0f}"), ("median group", f"{middle:,g}")]
-    found += [("largest group", f"{high:,.0f}")]
-    empty = int((groups.sizes == 0).sum())
-    return found + ([("groups without rows", f"{empty:,}")] if empty else [])
-
-
-def sizes_said(groups: Groups) -> str:
-    """The histogram of sizes in words."""
-    low, middle, high = np.quantile(groups.sizes, [0, 0.5, 1])
-    if low == high:
-        return f"every group has {low:,.0f}"
-    return f"from {low:,.0f} to {high:,.0f}, the median group has {middle:,g}"
-
-
-def trace_said(history: dict[str, np.ndarray]) -> str:
-    """The trace in words."""
-    elbo = np.asarray(history.get("elbo", []), np.float64)
-    return f"It ended at {elbo[-1]:,.2f} nats; a low start may be cut off." if len(elbo) else ""
 
 
 def population_of(posterior: Posterior, summary: Summary) -> list[dict[str, Any]]:
@@ -125,20 +89,6 @@ def decimals(sd: float) -> int:
     return int(np.clip(1 - np.floor(np.log10(sd)), 0, 8)) if 0 < sd < np.inf else 3
 
 
-def groups_said(shown: int, drawn: int, N: int) -> tuple[str, str]:
-    """Captions of the caterpillar plot and the histogram beside it."""
-    who = f"All {N:,} groups" if drawn == N else f"{drawn:,} of the {N:,} groups, taken at random"
-    tail = "with means and 90% intervals. Point at one (or tap it) for its label."
-    if shown == drawn:
-        return f"{who}, {tail}", ""
-    ends = shown // 5
-    said = (
-        f"{shown} groups, {tail} They are the {ends} lowest and the {ends} highest, and "
-        f"{shown - 2 * ends} between them at equal steps of rank."
-    )
-    return said, f"{who}: how their posterior means are spread."
-
-
 def worst_of(diagnosis: Diagnosis) -> dict[str, Any] | None:
     """The table of worst groups: cells with their text and the value to sort by."""
     if not len(diagnosis.labels):
@@ -180,22 +130,6 @@ def _worst_said(diagnosis: Diagnosis, shown: int) -> str:
 def cell(text: str, value: Any, bad: Any = False) -> dict[str, Any]:
     """A cell of a sortable table."""
     return {"text": text, "value": value, "bad": bool(bad)}
-
-
-def again_of(posterior: Posterior, path: Path) -> dict[str, str]:
-    """How to load the fit: from the page's folder or `fit` in it, if one holds a fit."""
-    here = path.resolve().parent
-    saved = [folder for folder in (here, here / "fit") if (folder / "fit.json").is_file()]
-    folder = f"{saved[0].name if saved else 'fit'}/"
-    if posterior.adapter.describe().complete:
-        load, use = f'rf.load("{folder}")', "predict(table)  # rows of known or new groups"
-        said = "The folder has all it takes: the coding of categories, scales, and the rows of the fit."
-    else:
-        load, use = f'rf.load("{folder}", model)', "summary()"
-        said = "Bring the model, for a saved fit holds no code, and pass its rows as groups= or given=."
-    said = said if saved else f'After posterior.save("{folder}"). {said}'
-    code = f"import ramify as rf\n\nposterior = {load}\nposterior.{use}"
-    return {"code": code, "said": said}
 
 
 def seconds(value: int | float) -> str:
