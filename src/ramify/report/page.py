@@ -106,20 +106,18 @@ def _population(posterior: Posterior, drawn: dict[str, figures.Figure]) -> dict[
     """Parts of the summary, each with its table; adds their figures."""
     summary = posterior.summary(quantiles=(0.05, 0.25, 0.5, 0.75, 0.95))
     parts = []
-    for i, part in enumerate(texts.population_of(posterior, summary)):
-        shown = part["shown"][: texts.PICTURED]
+    for i, (title, rows, zero) in enumerate(posterior.adapter.sections(summary.names)):
+        alike = texts.comparable(np.array(rows), summary)
+        shown = alike[: texts.PICTURED]
         own = {name: column[shown] for name, column in summary.columns.items()}
-        names = [summary.names[j] for j in shown]
-        name = f"forest-{i}"
-        drawn[name] = figures.forest(names, own, part["zero"])
+        drawn[f"forest-{i}"] = figures.forest([summary.names[j] for j in shown], own, zero)
         caption = "Mean (circle), 50% (thick) and 90% intervals (thin)."
-        left_out = len(part["rows"]) - len(shown)
-        if left_out and len(part["shown"]) < len(part["rows"]):
+        if len(alike) < len(rows):
             caption += " The intercept, on another scale, is in the table only."
-        elif left_out:
-            caption += f" The first {len(shown)} of {len(part['rows']):,}."
-        table = texts.table_of(summary, part["rows"])
-        parts.append({"title": part["title"], "figure": name, "caption": caption, "table": table})
+        elif len(shown) < len(rows):
+            caption += f" The first {len(shown)} of {len(rows):,}."
+        words = {"title": title, "figure": f"forest-{i}", "caption": caption}
+        parts.append({**words, "table": texts.table_of(summary, rows)})
     title = "Population" if posterior.adapter.describe().deviations else "Global parameters"
     return {"title": title, "parts": parts}
 

@@ -43,14 +43,7 @@ def fitted_of(posterior: Posterior) -> list[tuple[str, str]]:
     return found
 
 
-def population_of(posterior: Posterior, summary: Summary) -> list[dict[str, Any]]:
-    """The summary in parts that share a scale: titles, rows, rows shown, and what zero means."""
-    sections = posterior.adapter.sections(summary.names)
-    shown = [_comparable(np.array(section.rows), summary) for section in sections]
-    return [{**s._asdict(), "shown": own} for s, own in zip(sections, shown, strict=True)]
-
-
-def _comparable(rows: np.ndarray, summary: Summary) -> np.ndarray:
+def comparable(rows: np.ndarray, summary: Summary) -> np.ndarray:
     """The rows without the intercept, if it would flatten the others in a figure."""
     low, high = summary["q5"][rows], summary["q95"][rows]
     reach = np.maximum(np.abs(low), np.abs(high))
@@ -63,20 +56,13 @@ def _comparable(rows: np.ndarray, summary: Summary) -> np.ndarray:
 
 def table_of(summary: Summary, rows: list[int]) -> dict[str, Any]:
     """Some rows of the summary, with digits according to their sds."""
-    columns = [c for c in STATISTICS if c in summary.columns]
-    found = []
+    columns, found = [c for c in STATISTICS if c in summary.columns], []
     for i in rows[:LISTED]:
-        digits = decimals(float(summary["sd"][i]))
-        cells = [_number(c, summary[c][i], digits) for c in columns]
+        digits = dict.fromkeys(columns, decimals(float(summary["sd"][i]))) | {"ess": 0, "k_hat": 2}
+        cells = [f"{summary[c][i]:,.{digits[c]}f}".replace("-", "−") for c in columns]
         found.append({"name": summary.names[i], "cells": cells})
     headings = {"q5": "5%", "q50": "median", "q95": "95%", "k_hat": "k-hat"}
     return {"columns": [headings.get(c, c) for c in columns], "rows": found}
-
-
-def _number(column: str, value: float, digits: int) -> str:
-    """A cell: `ess` without decimals, `k_hat` with two, others with these digits."""
-    digits = {"ess": 0, "k_hat": 2}.get(column, digits)
-    return f"{value:,.{digits}f}".replace("-", "−")
 
 
 def decimals(sd: float) -> int:
