@@ -115,13 +115,13 @@ def _as_pandas(name: str, raw: Raw) -> tuple[Any, bool]:
 
 
 def _from_numpy(name: str, raw: Raw) -> Shaped[np.ndarray, " n"]:
-    values: Any = raw if np.ma.isMA(raw) else np.asarray(raw)
+    values = raw if np.ma.isMA(raw) else np.asarray(raw)
     if values.ndim != 1:
         raise ValueError(
             f'column "{name}" has values of shape {list(values.shape[1:])}; a formula takes one '
             "value per row: give each its own column."
         )
-    return values.astype(float).filled(np.nan) if np.ma.isMA(values) else values
+    return np.ma.filled(values.astype(float), np.nan) if np.ma.isMA(values) else values
 
 
 def _categories(series: Any, declared: bool) -> Any:

@@ -9,9 +9,8 @@ import numpy as np
 from ramify.data.groups import Groups
 from ramify.data.tables import columns_of, n_rows
 from ramify.frontends.formula.design import check_levels, variables
-from ramify.frontends.formula.formula import Formula
+from ramify.frontends.formula.formula import EffectLayout, Formula
 from ramify.frontends.formula.frame import read_frame
-from ramify.frontends.formula.layout import EffectLayout
 from ramify.frontends.formula.response import read_extra, read_response
 from ramify.frontends.formula.text import FormulaText
 

@@ -15,8 +15,7 @@ import numpy as np
 from ramify._version import __version__
 from ramify.data.groups import Groups
 from ramify.frontends.formula import design, priors
-from ramify.frontends.formula.formula import Formula
-from ramify.frontends.formula.layout import EffectLayout
+from ramify.frontends.formula.formula import EffectLayout, Formula
 from ramify.frontends.formula.text import FormulaText, parse
 from ramify.io.folder import CONFIG, ROWS
 from ramify.io.saving import part_of, read_arrays, write_arrays
