@@ -66,9 +66,6 @@ def plain_warnings(debug: bool) -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = _show_warning
+        prefix = typer.style("warning:", fg="yellow")
+        warnings.showwarning = lambda said, *_, **__: typer.echo(f"{prefix} {said}", err=True)
         yield
-
-
-def _show_warning(message: Any, *_: Any, **__: Any) -> None:
-    typer.echo(f"{typer.style('warning:', fg='yellow')} {message}", err=True)

@@ -168,11 +168,13 @@ def _quiet() -> Iterator[None]:
 
 def _describe(part: str, whole: str) -> Any:
     """A part of a formula as `formulae` reads it; raises at a function that is not in the list."""
+    from formulae.categorical import ENCODINGS
     from formulae.model_description import model_description
     from formulae.parser import ParseError
     from formulae.resolver import ResolverError
     from formulae.scanner import ScanError
     from formulae.terms.call_resolver import CallResolverError
+    from formulae.transforms import TRANSFORMS
 
     unreadable = (ParseError, ScanError, ResolverError, CallResolverError)
     try:
@@ -180,8 +182,12 @@ def _describe(part: str, whole: str) -> Any:
             description = model_description(part)
     except (*unreadable, ValueError, TypeError, AttributeError) as problem:
         raise error(whole, max(whole.find(part), 0), f"can't read {part!r}: {problem}") from problem
+    known = [*TRANSFORMS, *ENCODINGS, *_PLAIN]
     for call in _calls(description.common_terms):
-        _check_function(call, whole)
+        if call.callee.removeprefix("np.") not in known:
+            near = get_close_matches(call.callee, known, 2)
+            hint = f"did you mean {' or '.join(near)}" if near else "make a column of it first"
+            raise error(whole, call.callee, f"unknown function {call.callee!r}: {hint}")
     return description
 
 
@@ -199,18 +205,6 @@ def _inside(expression: Any) -> Iterator[Any]:
     keywords = getattr(expression, "kwargs", {})
     for argument in (*getattr(expression, "args", []), *keywords.values()):
         yield from _inside(argument)
-
-
-def _check_function(call: Any, whole: str) -> None:
-    from formulae.categorical import ENCODINGS
-    from formulae.transforms import TRANSFORMS
-
-    known = [*TRANSFORMS, *ENCODINGS, *_PLAIN]
-    if call.callee.removeprefix("np.") in known:
-        return
-    near = get_close_matches(call.callee, known, 2)
-    hint = f"did you mean {' or '.join(near)}" if near else "make a column of it first"
-    raise error(whole, call.callee, f"unknown function {call.callee!r}: {hint}")
 
 
 def to_plain(coding: Coding) -> dict[str, Any]:
@@ -247,7 +241,10 @@ def _component(component: Any) -> dict[str, Any]:
     if component.kind == "offset":
         plain["offset"] = component._intermediate_data.kind
     if hasattr(component, "call"):
-        plain["state"] = [_state(call.stateful_transform) for call in _inside(component.call)]
+        # `_random_state` has the rows of the fit in it and serves another purpose than evaluation.
+        kept = lambda t: {n: _value(v) for n, v in vars(t).items() if n != "_random_state"}
+        made = [call.stateful_transform for call in _inside(component.call)]
+        plain["state"] = [None if transform is None else kept(transform) for transform in made]
     return plain
 
 
@@ -270,13 +267,6 @@ def _restored(component: Any, plain: dict[str, Any]) -> Any:
                 call.stateful_transform = TRANSFORMS[call.callee]()
                 vars(call.stateful_transform).update({n: _read(v) for n, v in state.items()})
     return component
-
-
-def _state(transform: Any) -> dict[str, Any] | None:
-    if transform is None:
-        return None
-    # `_random_state` has the rows of the fit in it and serves another purpose than evaluation.
-    return {n: _value(v) for n, v in vars(transform).items() if n != "_random_state"}
 
 
 def _value(value: Any) -> Any:

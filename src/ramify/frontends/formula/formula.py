@@ -239,9 +239,3 @@ class Formula:
         """The part of the linear predictor that does not depend on z."""
         offset = self.layout.offset(theta, row)
         return offset if self.link == "identity" else offset + self.layout.base
-
-    def to_user_scale(self, y: Array) -> Array:
-        """Outcomes inside -> outcomes in the user's units, less the origin."""
-        if self.link == "identity":
-            return self.layout.base - self.origin + self.layout.scale * y
-        return jnp.asarray(self.numbers)[y] if self.has_cutpoints and self.numbers else y

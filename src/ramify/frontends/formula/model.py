@@ -43,7 +43,7 @@ class FormulaModel(Model):
             {"effects": real(M)},
             self._prior,
             self._group_density,
-            self._row_density,
+            lambda theta, z, row: self._density(theta, formula.predictor(theta, z, row), row),
             self._outcome,
         )
         self.formula, self.priors = formula, priors
@@ -112,12 +112,8 @@ class FormulaModel(Model):
         sd = SD * theta["sd"]
         return inverse_lower(theta["cor"]) / sd if "cor" in theta else jnp.diag(1 / sd)
 
-    def _row_density(self, theta: Named, z: Named, row: Named) -> Float[Array, ""]:
-        """Log density of one row's response, on the user's scale, times its weight."""
-        return self._density(theta, self.formula.predictor(theta, z, row), row)
-
     def _density(self, theta: Named, eta: Float[Array, ""], row: Named) -> Float[Array, ""]:
-        """The same, given the linear predictor of the row."""
+        """Log density of one row's response, on the user's scale, times its weight."""
         spec, layout = self.formula, self.formula.layout
         if spec.link == "identity":
             row = {**row, "y": (row["y"] - (layout.base - spec.origin)) / layout.scale}
@@ -137,10 +133,12 @@ class FormulaModel(Model):
         )
 
     def _outcome(self, key: PRNGKeyArray, theta: Named, z: Named, row: Named) -> Array:
-        """A new outcome of one row."""
-        spec = self.formula
-        eta = spec.predictor(theta, z, row)
-        return spec.to_user_scale(spec.family.distribution(spec.link, eta, theta, row).sample(key))
+        """A new outcome of one row, less the origin."""
+        spec, layout, eta = self.formula, self.formula.layout, self.formula.predictor(theta, z, row)
+        y = spec.family.distribution(spec.link, eta, theta, row).sample(key)
+        if spec.link == "identity":
+            return layout.base - spec.origin + layout.scale * y
+        return jnp.asarray(spec.numbers)[y] if spec.has_cutpoints and spec.numbers else y
 
     def groups(self, table: Any) -> Groups:
         """A table of the user's, with outcomes, as the groups that this model is fitted to."""
@@ -221,10 +219,8 @@ class FormulaAdapter(Adapter):
     def categories(self, kind: str) -> list[str]:
         """The levels of an ordered response, where each has a probability of its own."""
         if kind == "probability" and not self.formula.has_cutpoints:
-            raise ValueError(
-                f"kind=\"probability\" is for likelihood='ordered'; for {self.formula.likelihood!r} "
-                'use kind="mean".'
-            )
+            what = f"likelihood='ordered'; for {self.formula.likelihood!r} use kind=\"mean\"."
+            raise ValueError(f'kind="probability" is for {what}')
         return [str(x) for x in self.formula.levels or ()] if kind == "probability" else []
 
     def expected(

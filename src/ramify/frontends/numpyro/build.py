@@ -74,9 +74,9 @@ def from_numpyro(
         if centre and away:
             run = _taken_off(away)(fn)
             layout = sort_sites(run, arguments, groups, plate)
-        found = check_agreement(Evaluator(run, arguments, layout, groups), groups)
-        evaluator = Evaluator(run, arguments, layout.without(found.mixed), groups)
-        return NumpyroModel(evaluator, outcome, normal_prior=found.normal_prior)
+        mixed, normal = check_agreement(Evaluator(run, arguments, layout, groups), groups)
+        evaluator = Evaluator(run, arguments, layout.without(mixed), groups)
+        return NumpyroModel(evaluator, outcome, normal_prior=normal)
     except Refused as refused:
         inner = getattr(fn, "func", fn)  # of a functools.partial
         name = getattr(inner, "__name__", type(inner).__name__)
