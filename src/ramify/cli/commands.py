@@ -1,4 +1,4 @@
-"""The commands. Each imports what it needs when it runs: `--help` waits for nothing."""
+"""The commands. Each imports what it needs when it runs, and `rf` on first use: `--help` waits for nothing."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 from typer import Argument, Option
 
+import ramify as rf
 from ramify._version import __version__
 from ramify.cli import show
 from ramify.cli.errors import OneLineErrors
@@ -112,8 +113,6 @@ def fit(
     table = _with_rows(data, read_table(data, formula_columns(formula)))
     show.note(f"Read {table.num_rows:,} rows and {table.num_columns} columns of {data}.")
     use_device(device)
-    import ramify as rf
-
     model, groups = rf.from_formula(formula, table, likelihood=likelihood, link=link)
     show.sizes(groups)
     posterior = rf.fit(
@@ -216,8 +215,6 @@ def summary(
 def diagnose(fit: Fit, data: Data = None, seed: Seed = 0, device: Device = None) -> None:
     """Say whether the answer can be trusted, why, and which groups are worst."""
     posterior = _load(fit, device)
-    import ramify as rf
-
     show.diagnosis(rf.diagnose(posterior, _groups(posterior, data), seed=seed))
 
 
@@ -236,8 +233,6 @@ def report(
     if out.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"{out}: expected a name that ends in .html.")
     posterior = _load(fit, device)
-    import ramify as rf
-
     rf.write_report(posterior, _groups(posterior, data), out)
     show.note(f"The report is in {out}")
     if open:
@@ -288,8 +283,6 @@ def _load(fit: Path, device: str | None) -> Any:
     if not fit.exists():
         raise FileNotFoundError(f"there is no folder {fit}: ramify fit writes one.")
     use_device(device)
-    import ramify as rf
-
     return rf.load(fit)
 
 
@@ -311,8 +304,6 @@ def _known(posterior: Any, table: Any) -> str:
     """How many groups the rows have, and how many of those are in the fit."""
     if not table.num_rows:
         return ""
-    import ramify as rf
-
     groups = rf.Groups.from_table(table, by=posterior.by, rows=[]).renumbered(posterior.labels)
     known = int((groups.number < len(posterior.labels)).sum())
     return f" of {len(groups):,} groups, {known:,} of them in the fit"
