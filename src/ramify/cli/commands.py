@@ -1,4 +1,4 @@
-"""The commands. Each imports what it needs when it runs, and `rf` on first use: `--help` waits for nothing."""
+"""The commands. What they need is imported when they run, `rf` included: `--help` waits for nothing."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal

@@ -16,7 +16,7 @@ from ramify.data.groups import Groups
 from ramify.frontends.numpyro.arguments import Arguments, repeated, small_block
 from ramify.frontends.numpyro.layout import Level, Place, SiteLayout
 from ramify.frontends.numpyro.program import Program
-from ramify.frontends.numpyro.sites import Seen, from_values, joined, run
+from ramify.frontends.numpyro.sites import Seen, from_values, joined, normal_of, run
 from ramify.models.parameters import Named, Space
 from ramify.models.structure import Normal
 
@@ -116,11 +116,9 @@ class Evaluator:
 
     def _normal(self, sites: dict[str, Seen]) -> Named:
         """Mean and root of the groups' sites together; nothing if one of them is not normal."""
-        normals = [sites[name].normal for name in self.layout.z]
-        known = [site for site in normals if site is not None]
-        if len(known) < len(normals):
-            return {}
-        return joined(known, [self.layout.axes[name] for name in self.layout.z])._asdict()
+        parts = [normal_of(sites[name], self.layout.axes[name]) for name in self.layout.z]
+        known = [part for part in parts if part is not None]
+        return joined(known)._asdict() if len(known) == len(parts) else {}
 
 
 def _taken(names: Mapping[str, Any], columns: Named | None) -> Named | None:
