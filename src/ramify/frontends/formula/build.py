@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Float64
 
 from ramify.data.groups import Groups
 from ramify.data.tables import columns_of, kind_of_table, n_rows, zone_of
-from ramify.frontends.formula.design import Coding, code
+from ramify.frontends.formula.design import Coding, code, components
 from ramify.frontends.formula.formula import EffectLayout, Formula, lay_out
 from ramify.frontends.formula.frame import read_frame
 from ramify.frontends.formula.likelihoods import LIKELIHOODS, Likelihood, start
@@ -188,7 +188,7 @@ def _check_design(
 
 def _check_constant(coding: Coding, matrix: Matrix) -> None:
     message = '"{}" is constant ({} in every row), so {}: leave it out of the formula.'
-    for component in coding.components():
+    for component in components(coding.terms):
         if component.kind == "categoric" and len(component.levels) == 1:
             level, what = repr(component.levels[0]), "it has no effect to estimate"
             raise ValueError(message.format(component.name, level, what))

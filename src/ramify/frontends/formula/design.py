@@ -51,10 +51,10 @@ class Coding(NamedTuple):
         total = [np.asarray(part, np.float64).ravel() for part in found]
         return np.sum(total, 0) if total else None
 
-    def components(self) -> Iterator[Any]:
-        """The variables and calls that the terms are made of."""
-        for term in self.terms:
-            yield from getattr(term, "components", [])
+
+def components(terms: list[Any]) -> list[Any]:
+    """The variables and calls that terms are made of."""
+    return [component for term in terms for component in getattr(term, "components", [])]
 
 
 def variables(part: str, whole: str) -> list[str]:
@@ -132,7 +132,7 @@ def check_levels(coding: Coding, frame: Any, what: str) -> None:
             now, then = ("categories", "numbers") if kind == "number" else ("numbers", "categories")
             said = f"holds {now}; in the fit it held {then}: convert it."
             raise TypeError(f'column "{name}" of {what} {said}')
-    for component in coding.components():
+    for component in components(coding.terms):
         if component.kind != "categoric" or component.name not in coding.kinds:
             continue
         values = frame[component.name]
@@ -193,10 +193,9 @@ def _describe(part: str, whole: str) -> Any:
 
 def _calls(terms: list[Any]) -> Iterator[Any]:
     """Every call in the terms, inner ones after the outer, always in the same order."""
-    for term in terms:
-        for component in getattr(term, "components", []):
-            if hasattr(component, "call"):
-                yield from _inside(component.call)
+    for component in components(terms):
+        if hasattr(component, "call"):
+            yield from _inside(component.call)
 
 
 def _inside(expression: Any) -> Iterator[Any]:
@@ -210,7 +209,7 @@ def _inside(expression: Any) -> Iterator[Any]:
 def to_plain(coding: Coding) -> dict[str, Any]:
     """A coding as JSON values."""
     terms = [
-        {"kind": t.kind, "components": [_component(c) for c in getattr(t, "components", [])]}
+        {"kind": t.kind, "components": [_component(c) for c in components([t])]}
         for t in coding.terms
     ]
     own = {"text": coding.text, "names": coding.names, "owners": coding.owners}
@@ -222,7 +221,7 @@ def from_plain(plain: dict[str, Any]) -> Coding:
     from formulae.terms.terms import Intercept, Term
 
     described = _describe(plain["text"], plain["text"]).common_terms
-    made = {c.name: c for t in described for c in getattr(t, "components", [])}
+    made = {component.name: component for component in components(described)}
     terms = []
     for saved in plain["terms"]:
         parts = [_restored(copy.deepcopy(made[c["name"]]), c) for c in saved["components"]]

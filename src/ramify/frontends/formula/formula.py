@@ -23,8 +23,7 @@ from ramify.data.batch import Batch
 from ramify.data.groups import Groups
 from ramify.frontends.formula.design import Coding
 from ramify.frontends.formula.likelihoods import LIKELIHOODS, Likelihood
-from ramify.frontends.formula.response import response_columns
-from ramify.frontends.formula.text import FormulaText, formula_columns
+from ramify.frontends.formula.text import FormulaText
 from ramify.models.parameters import Named
 
 FAR = 100.0  # in units of the response: of what is further from zero float32 keeps too few digits
@@ -196,14 +195,6 @@ class Formula:
     def by(self) -> str:
         """The grouping column."""
         return self.parts.by
-
-    @property
-    def columns(self) -> dict[str, str | None]:
-        """The columns of a table that the formula needs, each with its kind where that is known."""
-        category = self.levels is not None and self.numbers is None
-        left = dict.fromkeys(response_columns(self.parts), "category") if category else {}
-        named = dict.fromkeys([*formula_columns(self.parts.text), *self.parts.extra])
-        return named | self.common.kinds | self.group.kinds | left
 
     @property
     def numbers(self) -> list[Any] | None:

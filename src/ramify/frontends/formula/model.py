@@ -18,6 +18,8 @@ from ramify.frontends.formula.formula import SD, Formula
 from ramify.frontends.formula.likelihoods import INVERSE
 from ramify.frontends.formula.priors import Priors, in_words, log_density, moved, same, sd_name
 from ramify.frontends.formula.reading import read_rows
+from ramify.frontends.formula.response import response_columns
+from ramify.frontends.formula.text import formula_columns
 from ramify.models.adapter import Adapter, Description, Section
 from ramify.models.model import Model
 from ramify.models.parameters import Named, Parameter, correlation_cholesky, positive, real
@@ -175,8 +177,12 @@ class FormulaAdapter(Adapter):
         return replace(at, rows=rows, group={**at.group, "U": group["U"]})
 
     def columns(self) -> dict[str, str | None]:
-        """The columns that the formula names."""
-        return self.formula.columns
+        """The columns that the formula names, each with its kind where that is known."""
+        spec = self.formula
+        category = spec.levels is not None and spec.numbers is None
+        left = dict.fromkeys(response_columns(spec.parts), "category") if category else {}
+        named = dict.fromkeys([*formula_columns(spec.parts.text), *spec.parts.extra])
+        return named | spec.common.kinds | spec.group.kinds | left
 
     def global_values(
         self, theta: Float[np.ndarray, "S D"] | Float[Array, "S D"]

@@ -104,15 +104,48 @@ def _inside(equation: JaxprEqn, values: list[Any], known: Known) -> JaxprEqn:
 
 def _as_slice(gather: JaxprEqn, indices: np.ndarray, same: Same) -> list[JaxprEqn] | None:
     """The equations that replace an identity gather; None for other gathers."""
-    operand: Any = gather.invars[0]
-    pick = _own_slice(operand.aval.shape, indices, gather.params)
-    if pick is None:
+    operand, numbers = gather.invars[0], gather.params["dimension_numbers"]
+    aval: Any = operand.aval
+    found = _own_axis(aval.shape, indices, numbers, gather.params["slice_sizes"])
+    if found is None:
         return None
-    traced = jax.make_jaxpr(pick)(jax.ShapeDtypeStruct(operand.aval.shape, operand.aval.dtype))
-    same[traced.jaxpr.invars[0]] = operand
-    equations = [_renamed(equation, same) for equation in traced.jaxpr.eqns]
-    same[gather.outvars[0]] = _through(traced.jaxpr.outvars[0], same)
+    own, start, stop = found
+    gone = [axis for axis in numbers.collapsed_slice_dims if axis != own]
+    before = own - sum(axis < own for axis in gone)
+    (place,) = set(range(len(numbers.offset_dims) + 1)) - set(numbers.offset_dims)
+
+    def pick(part: Any) -> Any:
+        if any(start) or tuple(stop) != aval.shape:  # else an equation that does nothing
+            part = jax.lax.slice(part, start, stop)
+        part = jax.lax.squeeze(part, gone)
+        return part if before == place else jnp.moveaxis(part, before, place)
+
+    traced = jax.make_jaxpr(pick)(jax.ShapeDtypeStruct(aval.shape, aval.dtype)).jaxpr
+    same[traced.invars[0]] = operand
+    equations = [_renamed(equation, same) for equation in traced.eqns]
+    same[gather.outvars[0]] = _through(traced.outvars[0], same)
     return equations
+
+
+def _own_axis(
+    shape: tuple[int, ...], indices: np.ndarray, numbers: Any, sizes: Sequence[int]
+) -> tuple[int, list[int], list[int]] | None:
+    """The axis at which row r takes entry r, and where the slice starts and stops at each axis.
+
+    None unless there is one such axis, and all rows take the same entries of the others.
+    """
+    start, stop, own = [0] * len(shape), list(sizes), None
+    if numbers.operand_batching_dims or indices.ndim != 2 or len(indices) < 2:
+        return None
+    for axis, column in zip(numbers.start_index_map, indices.T, strict=True):
+        alone = own is None and axis in numbers.collapsed_slice_dims
+        if alone and np.array_equal(column, np.arange(shape[axis])):
+            own, stop[axis] = axis, shape[axis]
+        elif np.all(column == column[0]) and 0 <= column[0] <= shape[axis] - sizes[axis]:
+            start[axis], stop[axis] = int(column[0]), int(column[0]) + sizes[axis]
+        else:
+            return None
+    return None if own is None else (own, start, stop)
 
 
 def _renamed(equation: JaxprEqn, same: Same) -> JaxprEqn:
@@ -121,48 +154,6 @@ def _renamed(equation: JaxprEqn, same: Same) -> JaxprEqn:
 
 def _through(atom: Any, same: Same) -> Any:
     return atom if isinstance(atom, Literal) else same.get(atom, atom)
-
-
-def _own_slice(
-    shape: tuple[int, ...], indices: np.ndarray, params: dict[str, Any]
-) -> Callable[[Any], Any] | None:
-    """Operand -> what the gather gives, if row r takes entry r of one axis and fixed ones of others."""
-    numbers = params["dimension_numbers"]
-    if numbers.operand_batching_dims or indices.ndim != 2 or len(indices) < 2:
-        return None
-    found = _own_axis(shape, indices, numbers, params["slice_sizes"])
-    if found is None:
-        return None
-    own, start, stop = found
-    gone = [axis for axis in numbers.collapsed_slice_dims if axis != own]
-    before = own - sum(axis < own for axis in gone)
-    (place,) = set(range(len(numbers.offset_dims) + 1)) - set(numbers.offset_dims)
-
-    def pick(operand: Any) -> Any:
-        part = operand
-        if any(start) or tuple(stop) != shape:  # else an equation that does nothing
-            part = jax.lax.slice(operand, start, stop)
-        part = jax.lax.squeeze(part, gone)
-        return part if before == place else jnp.moveaxis(part, before, place)
-
-    return pick
-
-
-def _own_axis(
-    shape: tuple[int, ...], indices: np.ndarray, numbers: Any, sizes: Sequence[int]
-) -> tuple[int, list[int], list[int]] | None:
-    """The axis at which row r takes entry r, and where the slice starts and stops at each axis."""
-    start, stop, own = [0] * len(shape), list(sizes), None
-    for axis, column in zip(numbers.start_index_map, indices.T, strict=True):
-        if len(column) == shape[axis] and np.array_equal(column, np.arange(len(column))):
-            if own is not None or axis not in numbers.collapsed_slice_dims:
-                return None
-            own, stop[axis] = axis, shape[axis]
-        elif np.all(column == column[0]) and 0 <= column[0] <= shape[axis] - sizes[axis]:
-            start[axis], stop[axis] = int(column[0]), int(column[0]) + sizes[axis]
-        else:
-            return None
-    return None if own is None else (own, start, stop)
 
 
 def _broadcast(
