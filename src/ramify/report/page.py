@@ -57,18 +57,18 @@ def write_report(
         The path.
     """
     template, plotly = _imported()
-    path, described = Path(path), posterior.adapter.describe()
+    path = Path(path)
     groups = facts.check(posterior, groups)
     diagnosis = diagnose(posterior, groups, seed=seed) if diagnosis is None else diagnosis
     drawn, words = _contents(posterior, groups, draws, seed)
     script = _file("page.js")
     page = template.render(
-        title=described.title or f"Hierarchical model by {posterior.by}",
+        posterior=posterior,
+        model=posterior.adapter.describe(),
         lead=_lead(posterior, groups),
-        verdict=diagnosis.verdict,
-        reasons=diagnosis.reasons,
+        fitted=_fitted(posterior),
+        diagnosis=diagnosis,
         worst=worst_of(diagnosis),
-        complete=described.complete,
         saved=_saved_beside(path),
         figures=drawn,
         figures_json=json.dumps(drawn, allow_nan=False, separators=(",", ":")),
@@ -90,25 +90,18 @@ def _contents(
     posterior: Posterior, groups: Groups, draws: int, seed: int
 ) -> tuple[dict[str, figures.Figure], dict[str, Any]]:
     """The figures by name, and the words that go with them."""
-    sizes, trace = figures.sizes(groups.sizes, groups.by), figures.trace(posterior.history)
-    drawn = {name: f for name, f in (("sizes", sizes), ("trace", trace)) if f is not None}
-    words: dict[str, Any] = {
-        "fitted": _fitted(posterior),
-        "priors": posterior.adapter.describe().priors,
-        "data": groups,
-        "sizes": np.quantile(groups.sizes, [0, 0.5, 1]).tolist(),
-        "elbo": posterior.history.get("elbo", ()),
-        "population": _population(posterior, drawn),
-        "few": facts.FEW,
-    }
-    effects = facts.effects_of(posterior, groups, draws, seed)
-    words["effects"], words["deviations"] = effects, posterior.adapter.describe().deviations
-    _draw_groups(effects, words["deviations"], drawn)
+    first = figures.sizes(groups.sizes, groups.by), figures.trace(posterior.history)
+    drawn = {n: f for n, f in zip(("sizes", "trace"), first, strict=True) if f is not None}
+    sizes = np.quantile(groups.sizes, [0, 0.5, 1]).tolist()
+    words: dict[str, Any] = {"data": groups, "sizes": sizes, "few": facts.FEW}
+    words["population"] = _population(posterior, drawn)
+    words["effects"] = facts.effects_of(posterior, groups, draws, seed)
+    _draw_groups(words["effects"], posterior.adapter.describe().deviations, drawn)
     words |= _predictions(posterior, groups, draws, seed, drawn)
     return drawn, words
 
 
-def _population(posterior: Posterior, drawn: dict[str, figures.Figure]) -> dict[str, Any]:
+def _population(posterior: Posterior, drawn: dict[str, figures.Figure]) -> list[dict[str, Any]]:
     """Parts of the summary, each with its table; adds their figures."""
     summary = posterior.summary(quantiles=(0.05, 0.25, 0.5, 0.75, 0.95))
     parts = []
@@ -124,8 +117,7 @@ def _population(posterior: Posterior, drawn: dict[str, figures.Figure]) -> dict[
             caption += f" The first {len(shown)} of {len(rows):,}."
         words = {"title": title, "figure": f"forest-{i}", "caption": caption}
         parts.append({**words, "table": _table(summary, rows)})
-    title = "Population" if posterior.adapter.describe().deviations else "Global parameters"
-    return {"title": title, "parts": parts}
+    return parts
 
 
 def _draw_groups(
