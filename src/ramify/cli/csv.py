@@ -59,12 +59,6 @@ def check_as_csv(table: Any) -> None:
             ) from error
 
 
-def write_csv(table: Any, path: Path) -> None:
-    """Writes an Arrow table to a CSV file."""
-    check_as_csv(table)
-    csv.write_csv(table, path)
-
-
 def _read(path: Path, columns: list[str] | None, text: list[str]) -> Any:
     """Reads columns; those named in `text` as text, even if they hold numbers."""
     blocks = csv.ReadOptions(block_size=_BLOCK)

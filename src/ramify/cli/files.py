@@ -52,9 +52,10 @@ def write_table(table: Any, path: Path) -> None:
     beside = path.with_name(f".{path.name}-{os.getpid()}")
     try:
         if path.suffix.lower() == ".csv":
-            from ramify.cli.csv import write_csv
+            from ramify.cli.csv import check_as_csv, csv
 
-            write_csv(table, beside)
+            check_as_csv(table)
+            csv.write_csv(table, beside)
         else:
             import pyarrow.parquet as pq
 

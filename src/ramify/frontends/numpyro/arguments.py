@@ -37,11 +37,6 @@ class Arguments(NamedTuple):
         return named | ({} if self.size is None else {self.size: n_group})
 
     @property
-    def one_row_each(self) -> bool:
-        """Whether the model takes no group numbers, so that each group has one row."""
-        return self.index is None
-
-    @property
     def size_name(self) -> str:
         """What to call the number of groups in a message."""
         return self.size or f"n_{self.by}"
@@ -67,8 +62,8 @@ def read_arguments(
     for name, parameter in named.items():
         if name not in supplied and parameter.default is parameter.empty:
             raise Refused(_not_supplied(name, groups))
-    if index is None and rows:
-        _check_single_rows(groups)
+    if index is None and rows and np.any(groups.sizes != 1):
+        raise Refused(_not_single(groups))
     optional = frozenset(n for n, p in named.items() if p.default is None)
     return Arguments(groups.by, index, size, rows, group, optional)
 
@@ -84,14 +79,13 @@ def _not_supplied(name: str, groups: Groups) -> str:
     )
 
 
-def _check_single_rows(groups: Groups) -> None:
-    if np.any(groups.sizes != 1):
-        many = groups.labels[np.argmax(groups.sizes != 1)]
-        raise Refused(
-            f'the model takes no argument "{groups.by}" for the group number of each row, so each '
-            f"group must have exactly one row; group {many} has {groups.sizes.max():,}. Add the "
-            f'argument (then beta[{groups.by}] is each row\'s own beta), or say its name: index="...".'
-        )
+def _not_single(groups: Groups) -> str:
+    many = groups.labels[np.argmax(groups.sizes != 1)]
+    return (
+        f'the model takes no argument "{groups.by}" for the group number of each row, so each '
+        f"group must have exactly one row; group {many} has {groups.sizes.max():,}. Add the "
+        f'argument (then beta[{groups.by}] is each row\'s own beta), or say its name: index="...".'
+    )
 
 
 class Block(NamedTuple):
@@ -114,7 +108,7 @@ def small_block(arguments: Arguments, groups: Groups, n_group: int, n_rows: int)
     Groups have unequal numbers of rows: 0 has most of them. A model that takes no group numbers gets
     as many rows as groups.
     """
-    if arguments.one_row_each:
+    if arguments.index is None:
         n_rows = n_group
     index = np.sort(np.arange(n_rows) * (np.arange(n_rows) < n_group)).astype(np.int32)
     rows = {name: _spread(groups.rows[name], n_rows) for name in arguments.rows}

@@ -195,18 +195,18 @@ def _check_plate(pair: Pair, plate: str | None, axes: Mapping[str, int]) -> None
     if plate is None:
         return
     sites = pair.seen[0]
-    known = sorted({p for seen in sites.values() for p in seen.plates})
-    if not any(plate in sites[name].plates for name in axes):
+    outside = [name for name in axes if plate not in sites[name].plates]
+    if len(outside) == len(axes):
+        known = sorted({p for seen in sites.values() for p in seen.plates})
         raise Refused(
             f'no latent site of the groups is in a plate "{plate}" of {pair.arguments.size_name}; '
             f"the model's plates are {', '.join(known) or 'none'}."
         )
-    for name in axes:
-        if plate not in sites[name].plates:
-            raise Refused(
-                f'site "{name}" has a value for each group and is not in plate "{plate}". Move it '
-                "there, or leave plate= out."
-            )
+    if outside:
+        raise Refused(
+            f'site "{outside[0]}" has a value for each group and is not in plate "{plate}". Move it '
+            "there, or leave plate= out."
+        )
 
 
 def _term(pair: Pair, name: str, latent: Mapping[str, Any]) -> Place:
@@ -220,7 +220,7 @@ def _term(pair: Pair, name: str, latent: Mapping[str, Any]) -> Place:
             "a distribution over all of them). Ramify needs one for each row: put the site in "
             'numpyro.plate("rows", ...) and drop the to_event.'
         )
-    one_row_each = place.level == "z" and pair.arguments.one_row_each
+    one_row_each = place.level == "z" and pair.arguments.index is None
     return place._replace(level="row") if one_row_each else place
 
 
