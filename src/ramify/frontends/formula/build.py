@@ -10,14 +10,13 @@ from jaxtyping import Bool, Float, Float64
 
 from ramify.data.groups import Groups
 from ramify.data.tables import columns_of, kind_of_table, n_rows, zone_of
+from ramify.frontends.formula import reading
 from ramify.frontends.formula.design import Coding, code, components
 from ramify.frontends.formula.formula import EffectLayout, Formula, lay_out
 from ramify.frontends.formula.frame import read_frame
 from ramify.frontends.formula.likelihoods import LIKELIHOODS, Likelihood, start
 from ramify.frontends.formula.model import FormulaModel
 from ramify.frontends.formula.priors import defaults, replaced
-from ramify.frontends.formula.reading import labelled_groups, predictors, read_rows
-from ramify.frontends.formula.response import read_extra, read_response, response_columns
 from ramify.frontends.formula.text import FormulaText, error, parse
 
 Matrix = Float[np.ndarray, "n P"]
@@ -74,16 +73,17 @@ def from_formula(
     parts = parse(formula)
     parts = parts._replace(trials=trials or parts.trials, weights=weights or parts.weights)
     link = _link(likelihood, link)
-    _check_columns(parts, table, [*response_columns(parts), *predictors(parts), *parts.extra])
-    tried = read_extra(parts, table, n_rows(table, parts.by), "table").get("trials")
+    used = [*reading.response_columns(parts), *reading.predictors(parts), *parts.extra]
+    _check_columns(parts, table, used)
+    tried = reading.read_extra(parts, table, n_rows(table, parts.by), "table").get("trials")
     support = LIKELIHOODS[likelihood].support
-    y, levels = read_response(parts, table, support, likelihood, None, tried, "table")
+    y, levels = reading.read_response(parts, table, support, likelihood, None, tried, "table")
     _check_response(parts.response, y)
     begin = start(support, link, y, tried)
     own = parts, likelihood, link, *_evaluated(parts, table, likelihood, begin, y), levels
     spec = Formula(*own, kind_of_table(table), zone_of(table, parts.by))
     chosen = replaced(defaults(spec, float(np.std(y)) or 1.0), priors or {}, spec)
-    return FormulaModel(spec, chosen), read_rows(spec, table, "table", outcomes=True)
+    return FormulaModel(spec, chosen), reading.read_rows(spec, table, "table", outcomes=True)
 
 
 def _evaluated(
@@ -94,14 +94,17 @@ def _evaluated(
     y: Float64[np.ndarray, " n"],
 ) -> tuple[Coding, Coding, EffectLayout]:
     """Codes both sides of the grouping term on the rows of the table, and lays their columns out."""
-    frame, family = read_frame(table, predictors(parts), "table", len(y)), LIKELIHOODS[likelihood]
+    frame, family = (
+        read_frame(table, reading.predictors(parts), "table", len(y)),
+        LIKELIHOODS[likelihood],
+    )
     _check_categories(frame)
     common, X = code(parts.common, parts.text, frame)
     group, W = code(parts.group, parts.text, frame)
     _check_design(parts, common, X, group, W, family)
     if family.support == "binary":
         _warn_of_separation(common.names, X, y)
-    offset, rows = common.offset(frame), labelled_groups({"X": X}, table, parts.by)
+    offset, rows = common.offset(frame), reading.labelled_groups({"X": X}, table, parts.by)
     middle = 0.0 if offset is None else float(offset.mean())
     names = (common.names, group.names)
     return common, group, lay_out(names, X, W, rows, begin, middle, family.support == "levels")

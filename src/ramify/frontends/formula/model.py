@@ -17,8 +17,7 @@ from ramify.frontends.formula import saving
 from ramify.frontends.formula.formula import SD, Formula
 from ramify.frontends.formula.likelihoods import INVERSE
 from ramify.frontends.formula.priors import Priors, in_words, log_density, moved, same, sd_name
-from ramify.frontends.formula.reading import read_rows
-from ramify.frontends.formula.response import response_columns
+from ramify.frontends.formula.reading import read_rows, response_columns
 from ramify.frontends.formula.text import formula_columns
 from ramify.models.adapter import Adapter, Description, Section
 from ramify.models.model import Model
