@@ -46,9 +46,8 @@ def _bars(x: list[Any], y: list[Any], hover: str, **more: Any) -> Figure:
 
 def _dots(x: Any, y: Any, hover: str, digits: int = 5, **more: Any) -> Figure:
     """A trace of markers; `hover` is shown for the one under the pointer."""
-    own = {"x": shorten(x, digits), "y": shorten(y, digits)}
-    own["hovertemplate"] = f"{hover}<extra></extra>"
-    return {"type": "scatter", "mode": "markers", **own, **more}
+    own = {"type": "scatter", "mode": "markers", "hovertemplate": f"{hover}<extra></extra>"}
+    return {**own, "x": shorten(x, digits), "y": shorten(y, digits), **more}
 
 
 def _line(x: Any, y: Any, colour: str, width: int, dash: str = "solid", **more: Any) -> Figure:

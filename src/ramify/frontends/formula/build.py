@@ -94,10 +94,8 @@ def _evaluated(
     y: Float64[np.ndarray, " n"],
 ) -> tuple[Coding, Coding, EffectLayout]:
     """Codes both sides of the grouping term on the rows of the table, and lays their columns out."""
-    frame, family = (
-        read_frame(table, reading.predictors(parts), "table", len(y)),
-        LIKELIHOODS[likelihood],
-    )
+    family = LIKELIHOODS[likelihood]
+    frame = read_frame(table, reading.predictors(parts), "table", len(y))
     _check_categories(frame)
     common, X = code(parts.common, parts.text, frame)
     group, W = code(parts.group, parts.text, frame)
