@@ -18,7 +18,7 @@ import ramify as rf
 from ramify.cli.commands import app
 from ramify.data.tables import column_names
 from ramify.posterior.prediction import categories_of
-from ramify.report.texts import worst_of
+from ramify.report.page import worst_of
 
 S = 50  # draws, always as many: another number would be compiled again
 FORMULA = "sold ~ scale(x) + poly(w, 2) + kind*size + age + (x | shop)"

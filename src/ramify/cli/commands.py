@@ -1,10 +1,12 @@
-"""The commands. Each imports what it needs when it runs: `--help` waits for nothing."""
+"""The commands. What they need is imported when they run, `rf` included: `--help` waits for nothing."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from typer import Argument, Option
 
+import ramify as rf
 from ramify._version import __version__
 from ramify.cli import show
 from ramify.cli.errors import OneLineErrors
@@ -20,22 +22,27 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Fit = Annotated[Path, typer.Argument(metavar="FIT", help="Folder that `ramify fit` wrote.")]
-Data = Annotated[
-    Path | None,
-    typer.Argument(metavar="[DATA]", help="Other rows than the fit's own: CSV or Parquet."),
-]
-Interval = Annotated[
-    float, typer.Option(min=0.0, max=1.0, help="Mass between the outer quantiles.")
-]
+LIKELIHOOD = "gaussian, student_t, bernoulli, binomial, poisson, negative_binomial or ordered."
+KIND = "A new outcome, its mean, the linear predictor, or each ordered level's probability."
+OTHER_ROWS = "Other rows than the fit's own: CSV or Parquet."
+
+Kind = Literal["response", "mean", "link", "probability"]
+Method = Literal["solved", "amortized", "branch", "joint"]
+Fit = Annotated[Path, Argument(metavar="FIT", help="Folder that `ramify fit` wrote.")]
+Data = Annotated[Path | None, Argument(metavar="[DATA]", help=OTHER_ROWS)]
+Interval = Annotated[float, Option(min=0.0, max=1.0, help="Mass between the outer quantiles.")]
 Seed = Annotated[  # JAX takes any other seed for one of these without a word
-    int,
-    typer.Option(min=0, max=2**32 - 1, help="Of all randomness: the same seed, the same answer."),
+    int, Option(min=0, max=2**32 - 1, help="Of all randomness: the same seed, the same answer.")
 ]
-Open = Annotated[bool, typer.Option("--open", help="Open the report in the browser.")]
+Open = Annotated[bool, Option("--open", help="Open the report in the browser.")]
 Device = Annotated[
-    Literal["cpu", "gpu"] | None, typer.Option(help="Where to compute; by default where JAX would.")
+    Literal["cpu", "gpu"] | None, Option(help="Where to compute; by default where JAX would.")
 ]
+
+
+def _command(*examples: str) -> Any:
+    """Makes a command of a function, with examples at the end of its help."""
+    return app.command(epilog=_examples(*examples))
 
 
 def _examples(*lines: str) -> str:
@@ -60,69 +67,58 @@ def _version(asked: bool) -> bool:
 )
 def common(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool, Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    debug: Annotated[bool, Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     """Bayesian multilevel models with ten to ten million groups, from a formula."""
 
 
-@app.command(
-    epilog=_examples(
-        r'ramify fit sleep.csv "reaction ~ 1 + days + (1 + days | subject)" --out sleep/',
-        r'ramify fit ratings.parquet "liked ~ 1 + x1 + x2 + (1 + x1 + x2 | user)" '
-        "--likelihood bernoulli",
-        r'ramify fit sales/ "sold ~ bs(day, df=5) + (1 | shop)" --likelihood poisson --seconds 600',
-    )
+@_command(
+    r'ramify fit sleep.csv "reaction ~ 1 + days + (1 + days | subject)" --out sleep/',
+    r'ramify fit ratings.parquet "liked ~ 1 + x1 + x2 + (1 + x1 + x2 | user)" --likelihood bernoulli',
+    r'ramify fit sales/ "sold ~ bs(day, df=5) + (1 | shop)" --likelihood poisson --seconds 600',
 )
 def fit(
     data: Annotated[
-        Path,
-        typer.Argument(metavar="DATA", help="CSV or Parquet file, or folder of Parquet files."),
+        Path, Argument(metavar="DATA", help="CSV or Parquet file, or folder of Parquet files.")
     ],
     formula: Annotated[
-        str, typer.Argument(metavar="FORMULA", help="Such as 'y ~ 1 + x + (1 + x | user)'.")
+        str, Argument(metavar="FORMULA", help="Such as 'y ~ 1 + x + (1 + x | user)'.")
     ],
-    out: Annotated[Path, typer.Option(help="Folder for the fit.")] = Path("fit"),
-    likelihood: Annotated[
-        str,
-        typer.Option(
-            help="gaussian, student_t, bernoulli, binomial, poisson, negative_binomial or ordered."
-        ),
-    ] = "gaussian",
-    link: Annotated[str | None, typer.Option(help="By default the likelihood's usual one.")] = None,
+    out: Annotated[Path, Option(help="Folder for the fit.")] = Path("fit"),
+    likelihood: Annotated[str, Option(help=LIKELIHOOD)] = "gaussian",
+    link: Annotated[str | None, Option(help="By default the likelihood's usual one.")] = None,
     method: Annotated[
-        Literal["solved", "amortized", "branch", "joint"] | None,
-        typer.Option(help="By default `solved` where the model allows it."),
+        Method | None, Option(help="By default `solved` where the model allows it.")
     ] = None,
     local_draws: Annotated[
-        int | None, typer.Option(min=1, help="K, importance draws of each group's effects.")
+        int | None, Option(min=1, help="K, importance draws of each group's effects.")
     ] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Stop after so many steps.")] = None,
-    seconds: Annotated[float | None, typer.Option(min=0, help="Stop after so long.")] = None,
+    steps: Annotated[int | None, Option(min=1, help="Stop after so many steps.")] = None,
+    seconds: Annotated[float | None, Option(min=0, help="Stop after so long.")] = None,
     seed: Seed = 0,
     device: Device = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace a fit that is in the folder.")
+        bool, Option("--overwrite", help="Replace a fit that is in the folder.")
     ] = False,
 ) -> None:
     """Fit a model to a table with one row per observation.
 
     Prints a summary and writes the fit to a folder that the other commands read.
     """
-    _check_free(out, overwrite)
+    if (out / "fit.json").is_file() and not overwrite:
+        raise FileExistsError(f"{out} already holds a fit: pass --overwrite, or another --out.")
+    place_for(out)
     table = _with_rows(data, read_table(data, formula_columns(formula)))
     show.note(f"Read {table.num_rows:,} rows and {table.num_columns} columns of {data}.")
     use_device(device)
-    import ramify as rf
-
     model, groups = rf.from_formula(formula, table, likelihood=likelihood, link=link)
     show.sizes(groups)
-    family = None if method is None else getattr(rf, method)(model, groups)
     posterior = rf.fit(
         model,
         groups,
-        family=family,
+        family=None if method is None else getattr(rf, method)(model, groups),
         local_draws=local_draws,
         max_steps=steps,
         max_seconds=seconds,
@@ -133,34 +129,26 @@ def fit(
     show.note(f"The fit is in {out}. A page about it: ramify report {out}")
 
 
-@app.command(
-    epilog=_examples(
-        "ramify predict fit/ new.csv --out predictions.csv",
-        "ramify predict fit/ new.parquet --given first_rows.parquet --out predictions.parquet",
-        "ramify predict fit/ new.csv --kind mean --interval 0.5 | head",
-    )
+@_command(
+    "ramify predict fit/ new.csv --out predictions.csv",
+    "ramify predict fit/ new.parquet --given first_rows.parquet --out predictions.parquet",
+    "ramify predict fit/ new.csv --kind mean --interval 0.5 | head",
 )
 def predict(
     fit: Fit,
     new: Annotated[
-        Path,
-        typer.Argument(metavar="NEW", help="Rows to predict: CSV or Parquet, no outcome needed."),
+        Path, Argument(metavar="NEW", help="Rows to predict: CSV or Parquet, no outcome needed.")
     ],
     given: Annotated[
         Path | None,
-        typer.Option(help="Rows with outcomes to condition groups on, in place of the fit's."),
+        Option(help="Rows with outcomes to condition groups on, in place of the fit's."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="CSV or Parquet file; by default CSV to the screen.")
+        Path | None, Option(help="CSV or Parquet file; by default CSV to the screen.")
     ] = None,
-    kind: Annotated[
-        Literal["response", "mean", "link", "probability"],
-        typer.Option(
-            help="A new outcome, its mean, the linear predictor, or each ordered level's probability."
-        ),
-    ] = "response",
+    kind: Annotated[Kind, Option(help=KIND)] = "response",
     interval: Interval = 0.9,
-    draws: Annotated[int, typer.Option(min=2, help="Draws of the posterior.")] = 1000,
+    draws: Annotated[int, Option(min=2, help="Draws of the posterior.")] = 1000,
     seed: Seed = 0,
     device: Device = None,
 ) -> None:
@@ -176,7 +164,7 @@ def predict(
     for path in filter(None, (new, given)):
         check_readable(path)
     posterior = _load(fit, device)
-    kinds = _kinds(posterior)
+    kinds, quantiles = _kinds(posterior), _quantiles(interval)
     table = read_table(new, kinds=kinds)
     if out is None or out.suffix.lower() == ".csv":
         # Before the work, and before the first line of it is on the screen.
@@ -184,9 +172,7 @@ def predict(
 
         check_as_csv(table)
     rows = None if given is None else read_table(given, kinds=kinds)
-    predicted = posterior.predict(
-        table, rows, draws, seed, kind=kind, quantiles=_quantiles(interval)
-    )
+    predicted = posterior.predict(table, rows, draws, seed, kind=kind, quantiles=quantiles)
     if out is None:
         show.csv(predicted)
         return
@@ -194,22 +180,20 @@ def predict(
     show.note(f"Predicted {table.num_rows:,} rows{_known(posterior, table)}: {out}")
 
 
-@app.command(
-    epilog=_examples(
-        "ramify summary fit/",
-        "ramify summary fit/ --interval 0.95 --out summary.csv",
-        "ramify summary fit/ --groups groups.parquet",
-    )
+@_command(
+    "ramify summary fit/",
+    "ramify summary fit/ --interval 0.95 --out summary.csv",
+    "ramify summary fit/ --groups groups.parquet",
 )
 def summary(
     fit: Fit,
     interval: Interval = 0.9,
-    out: Annotated[Path | None, typer.Option(help="Also write it: CSV or Parquet.")] = None,
+    out: Annotated[Path | None, Option(help="Also write it: CSV or Parquet.")] = None,
     groups: Annotated[
-        Path | None, typer.Option(help="Write every group's effects to a CSV or Parquet file.")
+        Path | None, Option(help="Write every group's effects to a CSV or Parquet file.")
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Add how far each mean can be relied upon: seconds.")
+        bool, Option("--check", help="Add how far each mean can be relied upon: seconds.")
     ] = False,
     device: Device = None,
 ) -> None:
@@ -220,32 +204,26 @@ def summary(
     table = posterior.summary(quantiles=_quantiles(interval), check=check)
     show.posterior(posterior, table)
     if out is not None:
-        write_table(show.summary_table(table), out)
+        write_table(show.as_arrow({"parameter": table.names, **table.columns}), out)
     if groups is not None:
         effects = posterior.group_effects(quantiles=_quantiles(interval))
         write_table(show.as_arrow(effects), groups)
         show.note(f"Effects of {len(posterior.labels):,} groups: {groups}")
 
 
-@app.command(epilog=_examples("ramify diagnose fit/", "ramify diagnose fit/ ratings.parquet"))
+@_command("ramify diagnose fit/", "ramify diagnose fit/ ratings.parquet")
 def diagnose(fit: Fit, data: Data = None, seed: Seed = 0, device: Device = None) -> None:
     """Say whether the answer can be trusted, why, and which groups are worst."""
     posterior = _load(fit, device)
-    import ramify as rf
-
     show.diagnosis(rf.diagnose(posterior, _groups(posterior, data), seed=seed))
 
 
-@app.command(
-    epilog=_examples(
-        "ramify report fit/ --open", "ramify report fit/ ratings.parquet --out page.html"
-    )
-)
+@_command("ramify report fit/ --open", "ramify report fit/ ratings.parquet --out page.html")
 def report(
     fit: Fit,
     data: Data = None,
     out: Annotated[
-        Path | None, typer.Option(help="HTML file; by default report.html in the fit's folder.")
+        Path | None, Option(help="HTML file; by default report.html in the fit's folder.")
     ] = None,
     open: Open = False,
     device: Device = None,
@@ -255,18 +233,15 @@ def report(
     if out.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"{out}: expected a name that ends in .html.")
     posterior = _load(fit, device)
-    import ramify as rf
-
-    out.parent.mkdir(parents=True, exist_ok=True)
     rf.write_report(posterior, _groups(posterior, data), out)
     show.note(f"The report is in {out}")
     if open:
         show.in_browser(out)
 
 
-@app.command(epilog=_examples("ramify demo --open", "ramify demo --out flights/"))
+@_command("ramify demo --open", "ramify demo --out flights/")
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the fit and the report.")] = Path("demo"),
+    out: Annotated[Path, Option(help="Folder for the fit and the report.")] = Path("demo"),
     open: Open = False,
     seed: Seed = 0,
     device: Device = None,
@@ -308,8 +283,6 @@ def _load(fit: Path, device: str | None) -> Any:
     if not fit.exists():
         raise FileNotFoundError(f"there is no folder {fit}: ramify fit writes one.")
     use_device(device)
-    import ramify as rf
-
     return rf.load(fit)
 
 
@@ -331,8 +304,6 @@ def _known(posterior: Any, table: Any) -> str:
     """How many groups the rows have, and how many of those are in the fit."""
     if not table.num_rows:
         return ""
-    import ramify as rf
-
     groups = rf.Groups.from_table(table, by=posterior.by, rows=[]).renumbered(posterior.labels)
     known = int((groups.number < len(posterior.labels)).sum())
     return f" of {len(groups):,} groups, {known:,} of them in the fit"
@@ -347,10 +318,3 @@ def _kinds(posterior: Any) -> dict[str, str]:
 
 def _quantiles(interval: float) -> tuple[float, float, float]:
     return 0.5 - interval / 2, 0.5, 0.5 + interval / 2
-
-
-def _check_free(out: Path, overwrite: bool) -> None:
-    """Raises if the fit can't be written, before the work starts."""
-    if (out / "fit.json").is_file() and not overwrite:
-        raise FileExistsError(f"{out} already holds a fit: pass --overwrite, or another --out.")
-    place_for(out)

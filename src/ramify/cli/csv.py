@@ -24,13 +24,9 @@ def read_csv(
     kinds: Mapping[str, str],
     check: Callable[[list[str]], None],
 ) -> Any:
-    """Reads a CSV file.
+    """Reads these columns of a CSV file, by default all; `kinds` are those that a fit knows.
 
-    Args:
-        path: the file.
-        columns: the columns to read; all by default.
-        kinds: name -> "number" or "category", for the columns that a fit knows.
-        check: called with the names in the header, before the rest is read.
+    `check` is called with the names in the header, before the rest is read.
     """
     try:
         with csv.open_csv(path, **_options()) as reader:
@@ -63,12 +59,6 @@ def check_as_csv(table: Any) -> None:
             ) from error
 
 
-def write_csv(table: Any, path: Path) -> None:
-    """Writes an Arrow table to a CSV file."""
-    check_as_csv(table)
-    csv.write_csv(table, path)
-
-
 def _read(path: Path, columns: list[str] | None, text: list[str]) -> Any:
     """Reads columns; those named in `text` as text, even if they hold numbers."""
     blocks = csv.ReadOptions(block_size=_BLOCK)
@@ -96,8 +86,8 @@ def _options(columns: list[str] | None = None, text: list[str] | None = None) ->
 def _padded(path: Path, table: Any, kinds: Mapping[str, str]) -> list[str]:
     """Columns that were read as numbers but have leading zeros, unless a fit knows them."""
     number = lambda kind: pa.types.is_integer(kind) or pa.types.is_floating(kind)
-    asked = [f.name for f in table.schema if number(f.type) and f.name not in kinds]
-    asked = [name for name in asked if table.column_names.count(name) == 1]
+    once = lambda name: table.column_names.count(name) == 1 and name not in kinds
+    asked = [f.name for f in table.schema if number(f.type) and once(f.name)]
     found: set[str] = set()
     pattern = pc.MatchSubstringOptions(_PADDED)
     if asked:

@@ -60,15 +60,10 @@ def sentence(error: Exception) -> str:
 @contextlib.contextmanager
 def plain_warnings(debug: bool) -> Iterator[None]:
     """Shows a warning meant for the user as a line, and those for programmers only on `--debug`."""
-    if debug:
-        yield
-        return
+    prefix = typer.style("warning:", fg="yellow")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = _show_warning
+        if not debug:
+            warnings.simplefilter("ignore")
+            warnings.simplefilter("always", UserWarning)
+            warnings.showwarning = lambda said, *_, **__: typer.echo(f"{prefix} {said}", err=True)
         yield
-
-
-def _show_warning(message: Any, *_: Any, **__: Any) -> None:
-    typer.echo(f"{typer.style('warning:', fg='yellow')} {message}", err=True)

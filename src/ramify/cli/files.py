@@ -17,10 +17,7 @@ def read_table(
 ) -> Any:
     """Reads a CSV or Parquet file, or a folder of Parquet files, as an Arrow table.
 
-    Args:
-        path: the file or folder.
-        columns: the columns to read; all by default.
-        kinds: name -> "number" or "category" for the columns of a fit; sets the types of a CSV.
+    `columns` are all by default; `kinds` ("number" or "category", for a fit's) set the types of a CSV.
     """
     check_readable(path)
     if path.suffix.lower() == ".csv" and path.is_file():
@@ -35,10 +32,10 @@ def read_table(
 def check_columns(path: Path, wanted: list[str], there: list[str]) -> None:
     """Raises if a column is missing, and suggests similar names, or if it is there twice."""
     for name in wanted:
-        if there.count(name) > 1:
-            count = there.count(name)
+        count = there.count(name)
+        if count > 1:
             raise ValueError(f'{path} has {count} columns named "{name}": rename all but one.')
-        if name in there:
+        if count:
             continue
         same_letters = [other for other in there if other.lower() == name.lower()]
         near = get_close_matches(name, there, n=3) or same_letters
@@ -55,9 +52,10 @@ def write_table(table: Any, path: Path) -> None:
     beside = path.with_name(f".{path.name}-{os.getpid()}")
     try:
         if path.suffix.lower() == ".csv":
-            from ramify.cli.csv import write_csv
+            from ramify.cli.csv import check_as_csv, csv
 
-            write_csv(table, beside)
+            check_as_csv(table)
+            csv.write_csv(table, beside)
         else:
             import pyarrow.parquet as pq
 

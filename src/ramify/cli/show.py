@@ -34,10 +34,11 @@ def sizes(groups: Any) -> None:
 
 def posterior(fitted: Any, summary: Any = None) -> None:
     """What was fitted and how it went, then the table of a summary."""
-    console = screen()
-    console.print(str(fitted), markup=False, soft_wrap=True)
+    screen().print(str(fitted), markup=False, soft_wrap=True)
     summary = fitted.summary() if summary is None else summary
-    _print(["", *summary.columns], _cells(summary))
+    # The lines of its own text, for their digits.
+    lines = [line.rsplit(None, len(summary.columns)) for line in str(summary).splitlines()[1:]]
+    _print(["", *summary.columns], [[name.strip(), *numbers] for name, *numbers in lines])
 
 
 def diagnosis(found: Any) -> None:
@@ -46,8 +47,8 @@ def diagnosis(found: Any) -> None:
     console.print(f"Verdict: [bold {_VERDICTS[found.verdict]}]{found.verdict}")
     for reason in found.reasons:
         console.print(f"  - {reason}", markup=False, soft_wrap=True)
-    worst = found.worst(10)
     if len(found.labels):
+        worst = found.worst(10)
         columns = [map(_plain, column.tolist()) for column in worst.values()]
         _print(list(worst), list(zip(*columns, strict=True)), "Worst groups")
 
@@ -67,22 +68,11 @@ def in_browser(page: Path) -> None:
         note(f"No browser could be started here: open {page} in one.")
 
 
-def summary_table(summary: Any) -> Any:
-    """A summary as an Arrow table, a row for each parameter."""
-    return as_arrow({"parameter": summary.names, **summary.columns})
-
-
 def as_arrow(table: Any) -> Any:
     """A table of any kind that the library returns, as an Arrow table."""
     import pyarrow as pa
 
     return table if isinstance(table, pa.Table) else pa.table(table)
-
-
-def _cells(summary: Any) -> list[list[str]]:
-    """The cells of a summary, with the digits of its own text."""
-    lines = [line.rsplit(None, len(summary.columns)) for line in str(summary).splitlines()[1:]]
-    return [[name.strip(), *numbers] for name, *numbers in lines]
 
 
 def _plain(value: Any) -> str:
@@ -94,14 +84,13 @@ def _plain(value: Any) -> str:
 def _print(names: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> None:
     """Prints a table. Long names are folded to fit a terminal; numbers are neither folded nor cut."""
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for place, name in enumerate(names):
-        justify = "left" if place == 0 else "right"
-        table.add_column(name, justify=justify, no_wrap=place > 0, overflow="fold")
+    table.add_column(names[0], overflow="fold")
+    for name in names[1:]:
+        table.add_column(name, justify="right", no_wrap=True, overflow="fold")
     for row in rows:
         table.add_row(*map(Text, row))  # Text: a name may have brackets in it
     first, *others = (max(map(cell_len, column)) + 2 for column in zip(names, *rows, strict=True))
-    console = screen()
-    if not console.is_terminal:
-        screen(first + sum(others)).print(table)
-    else:
-        screen(max(console.width, min(first, _NAMES) + sum(others))).print(table)
+    width, terminal = first + sum(others), screen()
+    if terminal.is_terminal:
+        width = max(terminal.width, min(first, _NAMES) + sum(others))
+    screen(width).print(table)

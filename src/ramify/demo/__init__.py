@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from rich.console import Console
 from rich.table import Table
 
@@ -45,9 +45,7 @@ def flights() -> pa.Table:
 def split(table: pa.Table, seed: int = 0) -> Split:
     """Holds aircraft out of the fit; those with enough flights are cut into first and later.
 
-    Args:
-        table: flights sorted by aircraft and time.
-        seed: which aircraft are held out is a function of it.
+    The table is sorted by aircraft and time.
     """
     aircraft, number = _numbered(table)
     out = np.random.default_rng(seed).random(len(aircraft)) < HELD_OUT
@@ -87,11 +85,12 @@ def judge(
 ) -> tuple[Score, Shares]:
     """Scores draws of every later flight's chance of being late against what happened."""
     late, (_, number) = later["late"].to_numpy().astype(bool), _numbered(later)
+    shared = lambda late: np.bincount(number, late) / np.bincount(number)
     p = np.clip(chance.mean(0, dtype=np.float64), 1e-6, 1 - 1e-6)
     draws = np.random.default_rng(seed).random(chance.shape, np.float32) < chance
-    share = np.stack([_share(draw, number) for draw in draws])
+    share = np.stack([shared(draw) for draw in draws])
     low, high = np.quantile(share, [0.05, 0.95], axis=0)
-    shares = Shares(_share(late, number), share.mean(0), low, high)
+    shares = Shares(shared(late), share.mean(0), low, high)
     score = Score(
         float(np.mean(np.log(np.where(late, p, 1 - p)))),
         float(np.mean((p - late) ** 2)),
@@ -101,20 +100,8 @@ def judge(
     return score, shares
 
 
-def _share(
-    late: Bool[np.ndarray, " rows"], number: Int[np.ndarray, " rows"]
-) -> Float[np.ndarray, " aircraft"]:
-    return np.bincount(number, late) / np.bincount(number)
-
-
 def run(out: Path, seed: int = 0, table: pa.Table | None = None) -> None:
-    """Fits, predicts for new aircraft, writes the report, and says where it is.
-
-    Args:
-        out: folder for the fit and the report.
-        seed: of all randomness.
-        table: other flights than all that ship with the package.
-    """
+    """Fits the flights, predicts for new aircraft, and writes fit and report to the folder `out`."""
     console, started = Console(highlight=False, soft_wrap=True), time.perf_counter()
     data = split(flights() if table is None else table, seed)
     console.print("[bold]Is a flight late? 2013, New York's airports, by aircraft")
@@ -138,16 +125,15 @@ def _new_aircraft(console: Console, posterior: Any, data: Split, seed: int) -> N
     """Predicts for aircraft that the fit never saw, with and without their first flights."""
     names, _ = _numbered(data.later)
     held_out = f"[bold]{len(names)} aircraft held out of the fit[/bold]"
-    flights = f"{data.later.num_rows:,} later flights"
-    console.print(f"{held_out}: {flights}, predicted without a refit")
+    console.print(f"{held_out}: {data.later.num_rows:,} later flights, predicted without a refit")
     later = data.later.drop_columns(["late"])
     predict = lambda given: posterior.predict(later, given, DRAWS, seed, kind="mean", summary=False)
     known, shares = judge(predict(data.first), data.later, seed)
     unknown, _ = judge(predict(None), data.later, seed)
     table = _table("known by", "log score", "Brier score", "error of share", "in 90% interval")
     for name, score in (("the population alone", unknown), (f"first {FIRST} flights too", known)):
-        nats, brier = f"{score.log_score:.4f}", f"{score.brier:.4f}"
-        table.add_row(name, nats, brier, f"{score.error:.1%}", f"{score.inside:.0%}")
+        nats = f"{score.log_score:.4f}"
+        table.add_row(name, nats, f"{score.brier:.4f}", f"{score.error:.1%}", f"{score.inside:.0%}")
     console.print(table)
     what = "(of every flight's chance to be late; of every aircraft's share of late flights)\n"
     console.print(what, style="dim")
@@ -165,7 +151,7 @@ def _table(first: str, *rest: str) -> Table:
 def _some(names: list[str], shares: Shares, first: pa.Table) -> Table:
     """Five aircraft, from the one predicted to be least often late to the most."""
     _, number = _numbered(first)
-    before = _share(first["late"].to_numpy().astype(bool), number)
+    before = np.bincount(number, first["late"].to_numpy()) / FIRST
     table = _table("aircraft", f"late in first {FIRST}", "later: predicted", "90%", "observed")
     order = np.argsort(shares.mean)
     for i in order[np.linspace(0, len(order) - 1, 5).astype(int)]:

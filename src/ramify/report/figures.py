@@ -44,10 +44,10 @@ def _bars(x: list[Any], y: list[Any], hover: str, **more: Any) -> Figure:
     return {"type": "bar", "x": x, "y": y, **style, **more}
 
 
-def _dots(x: Any, y: Any, hover: str, **more: Any) -> Figure:
+def _dots(x: Any, y: Any, hover: str, digits: int = 5, **more: Any) -> Figure:
     """A trace of markers; `hover` is shown for the one under the pointer."""
-    own = {"x": shorten(x), "y": shorten(y), "hovertemplate": f"{hover}<extra></extra>"}
-    return {"type": "scatter", "mode": "markers", **own, **more}
+    own = {"type": "scatter", "mode": "markers", "hovertemplate": f"{hover}<extra></extra>"}
+    return {**own, "x": shorten(x, digits), "y": shorten(y, digits), **more}
 
 
 def _line(x: Any, y: Any, colour: str, width: int, dash: str = "solid", **more: Any) -> Figure:
@@ -88,16 +88,11 @@ def trace(history: dict[str, np.ndarray]) -> Figure | None:
         return None
     step = np.asarray(history.get("step", np.arange(1, len(elbo) + 1)), np.float64)
     parts = np.array_split(np.arange(len(elbo)), min(len(elbo), POINTS))
-    mean = lambda values: shorten([values[p].mean() for p in parts], 8)
-    line = {
-        "type": "scatter",
-        "mode": "lines+markers" if len(elbo) <= 60 else "lines",
-        "x": mean(step),
-        "y": mean(elbo),
-        "line": {"color": "var(--blue)", "width": 2},
-        "marker": {"size": 7},
-        "hovertemplate": "step %{x:,.0f}<br>%{y:,.2f} nats<extra></extra>",
-    }
+    mean = lambda values: [values[p].mean() for p in parts]
+    style = {"line": {"color": "var(--blue)", "width": 2}, "marker": {"size": 7}}
+    style["mode"] = "lines+markers" if len(elbo) <= 60 else "lines"
+    hover = "step %{x:,.0f}<br>%{y:,.2f} nats"
+    line = _dots(mean(step), mean(elbo), hover, 8, **style)
     later = elbo[np.isfinite(elbo)][len(elbo) // 4 :]
     low, high = float(later.min()), float(elbo.max())
     room = max(0.08 * (high - low), 1e-6 * abs(high), 0.05)
@@ -229,8 +224,7 @@ def reliability(found: Calibration) -> Figure:
     probability = found.draws.mean(0)
     order = np.argsort(probability, kind="stable")
     parts = np.array_split(order, int(np.clip(len(order) // 30, 2, 12)))
-    p = np.array([probability[part].mean() for part in parts])
-    share = np.array([found.observed[part].mean() for part in parts])
+    p, share = (np.array([x[part].mean() for part in parts]) for x in (probability, found.observed))
     n = np.array([len(part) for part in parts])
     half = 1.645 * np.sqrt(np.maximum(p * (1 - p), 1e-9) / n)
     hover = "predicted %{x:.1%}<br>observed %{y:.1%} of %{customdata:,} rows"

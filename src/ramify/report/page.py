@@ -1,4 +1,4 @@
-"""Assembles a report: figures, words, style and scripts in one file."""
+"""Assembles a report: figures, words, tables, style and scripts in one file."""
 
 import base64
 import gzip
@@ -15,11 +15,17 @@ import numpy as np
 from ramify._version import __version__
 from ramify.data.groups import Groups
 from ramify.diagnostics.diagnosis import Diagnosis, diagnose
+from ramify.diagnostics.verdict import BAD
+from ramify.families.build import covariance_of, method_of
 from ramify.numerics.precision import computing
 from ramify.posterior.posterior import Posterior
-from ramify.report import facts, figures, texts
+from ramify.posterior.summary import Summary
+from ramify.report import facts, figures
 
 NEEDED = 'A report needs jinja2 and plotly: pip install "ramify[report]".'
+LISTED = 200  # rows of a table
+PICTURED = 40  # lines of a forest plot
+STATISTICS = ("mean", "sd", "q5", "q50", "q95", "ess", "k_hat")
 
 
 @computing
@@ -51,18 +57,19 @@ def write_report(
         The path.
     """
     template, plotly = _imported()
+    path = Path(path)
     groups = facts.check(posterior, groups)
     diagnosis = diagnose(posterior, groups, seed=seed) if diagnosis is None else diagnosis
-    path = Path(path)
     drawn, words = _contents(posterior, groups, draws, seed)
     script = _file("page.js")
     page = template.render(
-        title=texts.title_of(posterior),
-        lead=texts.lead_of(posterior, groups),
-        verdict=texts.VERDICTS[diagnosis.verdict],
-        reasons=diagnosis.reasons,
-        worst=texts.worst_of(diagnosis),
-        again=texts.again_of(posterior, path),
+        posterior=posterior,
+        model=posterior.adapter.describe(),
+        lead=_lead(posterior, groups),
+        fitted=_fitted(posterior),
+        diagnosis=diagnosis,
+        worst=worst_of(diagnosis),
+        saved=_saved_beside(path),
         figures=drawn,
         figures_json=json.dumps(drawn, allow_nan=False, separators=(",", ":")),
         plotly=base64.b64encode(gzip.compress(plotly.encode(), mtime=0)).decode(),
@@ -83,60 +90,46 @@ def _contents(
     posterior: Posterior, groups: Groups, draws: int, seed: int
 ) -> tuple[dict[str, figures.Figure], dict[str, Any]]:
     """The figures by name, and the words that go with them."""
-    sizes, trace = figures.sizes(groups.sizes, groups.by), figures.trace(posterior.history)
-    drawn = {name: f for name, f in (("sizes", sizes), ("trace", trace)) if f is not None}
-    words: dict[str, Any] = {
-        "fitted": texts.fitted_of(posterior),
-        "priors": posterior.adapter.describe().priors,
-        "tiles": texts.tiles_of(groups),
-        "sizes_said": texts.sizes_said(groups),
-        "trace_said": texts.trace_said(posterior.history),
-        "population": _population(posterior, drawn),
-    }
-    effects = facts.effects_of(posterior, groups, draws, seed)
-    words["groups"] = _groups(posterior, effects, len(groups), drawn)
+    first = figures.sizes(groups.sizes, groups.by), figures.trace(posterior.history)
+    drawn = {n: f for n, f in zip(("sizes", "trace"), first, strict=True) if f is not None}
+    sizes = np.quantile(groups.sizes, [0, 0.5, 1]).tolist()
+    words: dict[str, Any] = {"data": groups, "sizes": sizes, "few": facts.FEW}
+    words["population"] = _population(posterior, drawn)
+    words["effects"] = facts.effects_of(posterior, groups, draws, seed)
+    _draw_groups(words["effects"], posterior.adapter.describe().deviations, drawn)
     words |= _predictions(posterior, groups, draws, seed, drawn)
     return drawn, words
 
 
-def _population(posterior: Posterior, drawn: dict[str, figures.Figure]) -> dict[str, Any]:
+def _population(posterior: Posterior, drawn: dict[str, figures.Figure]) -> list[dict[str, Any]]:
     """Parts of the summary, each with its table; adds their figures."""
     summary = posterior.summary(quantiles=(0.05, 0.25, 0.5, 0.75, 0.95))
     parts = []
-    for i, part in enumerate(texts.population_of(posterior, summary)):
-        shown = part["shown"][: texts.PICTURED]
+    for i, (title, rows, zero) in enumerate(posterior.adapter.sections(summary.names)):
+        alike = _comparable(np.array(rows), summary)
+        shown = alike[:PICTURED]
         own = {name: column[shown] for name, column in summary.columns.items()}
-        names = [summary.names[j] for j in shown]
-        name = f"forest-{i}"
-        drawn[name] = figures.forest(names, own, part["zero"])
+        drawn[f"forest-{i}"] = figures.forest([summary.names[j] for j in shown], own, zero)
         caption = "Mean (circle), 50% (thick) and 90% intervals (thin)."
-        left_out = len(part["rows"]) - len(shown)
-        if left_out and len(part["shown"]) < len(part["rows"]):
+        if len(alike) < len(rows):
             caption += " The intercept, on another scale, is in the table only."
-        elif left_out:
-            caption += f" The first {len(shown)} of {len(part['rows']):,}."
-        table = texts.table_of(summary, part["rows"])
-        parts.append({"title": part["title"], "figure": name, "caption": caption, "table": table})
-    title = "Population" if posterior.adapter.describe().deviations else "Global parameters"
-    return {"title": title, "parts": parts}
+        elif len(shown) < len(rows):
+            caption += f" The first {len(shown)} of {len(rows):,}."
+        words = {"title": title, "figure": f"forest-{i}", "caption": caption}
+        parts.append({**words, "table": _table(summary, rows)})
+    return parts
 
 
-def _groups(
-    posterior: Posterior, effects: facts.Effects, N: int, drawn: dict[str, figures.Figure]
-) -> dict[str, Any]:
-    """The words about groups; adds a caterpillar for each effect, and histograms for many groups."""
-    deviations = posterior.adapter.describe().deviations
-    shown = min(facts.FEW, len(effects.labels))
+def _draw_groups(
+    effects: facts.Effects, deviations: bool, drawn: dict[str, figures.Figure]
+) -> None:
+    """Adds a caterpillar for each effect, and histograms for many groups."""
     for e, name in enumerate(effects.names):
         title = f"{name}: deviation from the population" if deviations else name
         centre = 0.0 if deviations else float(np.mean(effects.centre[:, e]))
         drawn[f"caterpillar-{e}"] = figures.caterpillar(effects, e, title, centre)
-        if shown < len(effects.labels):
+        if len(effects.labels) > facts.FEW:
             drawn[f"spread-{e}"] = figures.spread(effects, e, name)
-    said, spread_said = texts.groups_said(shown, len(effects.labels), N)
-    line = "the population" if deviations else "the groups' average"
-    said += f" The dotted line is {line}."
-    return {"effects": effects.names, "said": said, "spread_said": spread_said}
 
 
 def _predictions(
@@ -150,7 +143,13 @@ def _predictions(
     drawn["shrinkage"] = figures.shrinkage(shrunk, posterior.adapter.describe().response)
     found = facts.calibration_of(posterior, groups, observed, draws, seed)
     drawn["calibration"] = figures.reliability(found) if found.binary else figures.pit(found, seed)
-    return {"shrunk": shrunk, "N": len(groups), "calibration": found}
+    return {"shrunk": shrunk, "calibration": found}
+
+
+def _saved_beside(path: Path) -> str | None:
+    """The name of the folder with the fit, if it is the page's own or `fit` in it."""
+    here = path.resolve().parent
+    return next((f.name for f in (here, here / "fit") if (f / "fit.json").is_file()), None)
 
 
 def _policy(*scripts: str) -> str:
@@ -176,3 +175,115 @@ def _imported() -> tuple[Any, str]:
         raise ImportError(NEEDED) from error
     options = {"autoescape": True, "undefined": jinja2.StrictUndefined, "trim_blocks": True}
     return jinja2.Environment(**options).from_string(_file("page.html")), get_plotlyjs()
+
+
+def _lead(posterior: Posterior, groups: Groups) -> str:
+    """One line below the title."""
+    notes = posterior.notes
+    data = f"{groups.n_rows:,} rows in {len(groups):,} groups by {posterior.by}"
+    took = f" in {seconds(notes['seconds'])}" if "seconds" in notes else ""
+    fitted = f"fitted by {method_of(posterior.family)}{took}"
+    return " · ".join([*posterior.adapter.describe().lead, data, fitted])
+
+
+def _fitted(posterior: Posterior) -> list[tuple[str, str]]:
+    """What was fitted and how, as names and values."""
+    model, notes = posterior.model, posterior.notes
+    covariance, why = covariance_of(posterior.family), notes.get("why", "as asked")
+    method = method_of(posterior.family) + (f", {covariance} covariance" if covariance else "")
+    method += "" if why == "as asked" else f" (because {why})"
+    size = f"{model.theta.size} global, {model.z.size} for each group"
+    draws = f"{posterior.local_draws:,} for each group and draw of the globals"
+    found = [*posterior.adapter.describe().facts, ("Method", method)]
+    found += [("Parameters", size), ("Local draws", draws)]
+    spent = [f"{notes[unit]:,} {unit}" for unit in ("steps", "sweeps") if unit in notes]
+    spent += [seconds(notes["seconds"])] if "seconds" in notes else []
+    if spent:
+        done = "not converged" if notes.get("converged") is False else "ended"
+        found.append(("Fit", f"{done} after {', '.join(spent)}"))
+    return found
+
+
+def _comparable(rows: np.ndarray, summary: Summary) -> np.ndarray:
+    """The rows without the intercept, if it would flatten the others in a figure."""
+    low, high = summary["q5"][rows], summary["q95"][rows]
+    reach = np.maximum(np.abs(low), np.abs(high))
+    rest = np.array([summary.names[i] != "Intercept" for i in rows])
+    if rest.all() or not rest.any():
+        return rows
+    flat = reach[~rest][0] > 6 * max(reach[rest].max(), (high - low).max())
+    return rows[rest] if flat else rows
+
+
+def _table(summary: Summary, rows: list[int]) -> dict[str, Any]:
+    """Some rows of the summary, with digits according to their sds."""
+    columns, found = [c for c in STATISTICS if c in summary.columns], []
+    for i in rows[:LISTED]:
+        digits = dict.fromkeys(columns, decimals(float(summary["sd"][i]))) | {"ess": 0, "k_hat": 2}
+        cells = [f"{summary[c][i]:,.{digits[c]}f}".replace("-", "−") for c in columns]
+        found.append({"name": summary.names[i], "cells": cells})
+    headings = {"q5": "5%", "q50": "median", "q95": "95%", "k_hat": "k-hat"}
+    return {"columns": [headings.get(c, c) for c in columns], "rows": found}
+
+
+def decimals(sd: float) -> int:
+    """Decimals that show two digits of the sd.
+
+    Example:
+        >>> decimals(0.054), decimals(12.0), decimals(0.0)
+        (3, 0, 3)
+    """
+    return int(np.clip(1 - np.floor(np.log10(sd)), 0, 8)) if 0 < sd < np.inf else 3
+
+
+def worst_of(diagnosis: Diagnosis) -> dict[str, Any] | None:
+    """The table of worst groups: cells with their text and the value to sort by."""
+    if not len(diagnosis.labels):
+        return None
+    table = diagnosis.worst(LISTED)
+    columns = [
+        {"name": diagnosis.by, "help": "label of the group"},
+        {"name": "rows", "help": "rows of the group"},
+        {"name": "k-hat", "help": "tail of the group's importance weights: good is below 0.5"},
+        {"name": "effective", "help": "share of its draws that the weights leave"},
+        {"name": "gap, nats", "help": "what a Gaussian loses for this group"},
+    ]
+    unsolved = not [*table.values()][-1].all()
+    if unsolved:
+        columns.append({"name": "solved", "help": "whether its own solution was found"})
+    rows = []
+    for label, n, k, share, gap, done in zip(*table.values(), strict=True):
+        row = [
+            _cell(str(label), str(label)),
+            _cell(f"{n:,}", int(n)),
+            _cell(f"{k:.2f}".replace("-", "−"), round(float(min(k, 99)), 4), k > BAD),
+            _cell(f"{share:.0%}", round(float(share), 4)),
+            _cell(f"{max(gap, 0.0):.2f}", round(float(gap), 4), gap > 1),
+            _cell("yes" if done else "no", int(done), not done),
+        ]
+        rows.append(row if unsolved else row[:-1])
+    said = _worst_said(diagnosis, len(rows))
+    return {"columns": columns, "rows": rows, "by": diagnosis.by, "said": said}
+
+
+def _worst_said(diagnosis: Diagnosis, shown: int) -> str:
+    N, bad = len(diagnosis.labels), int((diagnosis.group_k_hat > BAD).sum())
+    which = f"The {shown:,} worst of {N:,} groups" if shown < N else f"All {N:,} groups"
+    above = {0: "none has", 1: "one of them has"}.get(bad, f"{bad:,} of them have")
+    uneven = "by how uneven the importance weights of their draws are"
+    return f"{which}, {uneven}; {above} a k-hat above {BAD}."
+
+
+def _cell(text: str, value: Any, bad: Any = False) -> dict[str, Any]:
+    """A cell of a sortable table."""
+    return {"text": text, "value": value, "bad": bool(bad)}
+
+
+def seconds(value: int | float) -> str:
+    """A duration for people.
+
+    Example:
+        >>> seconds(3.21), seconds(200)
+        ('3.2 s', '3 min 20 s')
+    """
+    return f"{value:.2g} s" if value < 100 else f"{value // 60:.0f} min {value % 60:.0f} s"

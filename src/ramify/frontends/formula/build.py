@@ -1,30 +1,31 @@
 """Models from formulas: `y ~ 1 + x + (1 + x | user)`, as lme4, brms and Bambi write them."""
 
+import warnings
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Float64
 
 from ramify.data.groups import Groups
-from ramify.data.tables import kind_of_table, zone_of
-from ramify.frontends.formula.checks import (
-    check_categories,
-    check_columns,
-    check_design,
-    check_response,
-    warn_of_separation,
-)
-from ramify.frontends.formula.design import Coding, code
-from ramify.frontends.formula.formula import Formula
+from ramify.data.tables import columns_of, kind_of_table, n_rows, zone_of
+from ramify.frontends.formula import reading
+from ramify.frontends.formula.design import Coding, code, components
+from ramify.frontends.formula.formula import EffectLayout, Formula, lay_out
 from ramify.frontends.formula.frame import read_frame
-from ramify.frontends.formula.layout import EffectLayout, lay_out
 from ramify.frontends.formula.likelihoods import LIKELIHOODS, Likelihood, start
 from ramify.frontends.formula.model import FormulaModel
-from ramify.frontends.formula.priors import Priors, defaults, replaced
-from ramify.frontends.formula.reading import no_predictors, predictors, with_labels
-from ramify.frontends.formula.response import Response, read_response, response_columns
-from ramify.frontends.formula.text import FormulaText, parse
+from ramify.frontends.formula.priors import defaults, replaced
+from ramify.frontends.formula.text import FormulaText, error, parse
+
+Matrix = Float[np.ndarray, "n P"]
+
+_FAR = 20.0  # sds from zero: beyond, a group-level column can't be told from a constant
+# Columns of a model's groups.
+_OWN = ("y", "X", "X_all", "W", "U", "U_apart", "offset", "trials", "weights")
+_LEVELS = 100  # of a category, if they are also more than a tenth of the rows
+_ROWS = 1000  # of a linear program that looks for separation, to begin with
 
 
 def from_formula(
@@ -71,70 +72,181 @@ def from_formula(
     _check_installed()
     parts = parse(formula)
     parts = parts._replace(trials=trials or parts.trials, weights=weights or parts.weights)
-    family, link = _likelihood(likelihood, link)
-    extra = [c for c in (parts.trials, parts.weights) if c and not c.isdigit()]
-    check_columns(parts, table, [*response_columns(parts), *predictors(parts), *extra])
-    response = read_response(parts, table, family.support, likelihood, None, "table")
-    check_response(parts.response, response.y)
-    common, group, layout = _evaluated(parts, table, family, link, response)
-    own = parts, likelihood, link, common, group, layout, response.levels
-    came_as = kind_of_table(table), zone_of(table, parts.by)
-    chosen = _priors(parts, link, common, layout, family, response.y, priors or {})
-    model = FormulaModel(Formula(*own, *came_as), chosen)
-    return model, model.groups(table)
+    link = _link(likelihood, link)
+    used = [*reading.response_columns(parts), *reading.predictors(parts), *parts.extra]
+    _check_columns(parts, table, used)
+    tried = reading.read_extra(parts, table, n_rows(table, parts.by), "table").get("trials")
+    support = LIKELIHOODS[likelihood].support
+    y, levels = reading.read_response(parts, table, support, likelihood, None, tried, "table")
+    _check_response(parts.response, y)
+    begin = start(support, link, y, tried)
+    own = parts, likelihood, link, *_evaluated(parts, table, likelihood, begin, y), levels
+    spec = Formula(*own, kind_of_table(table), zone_of(table, parts.by))
+    chosen = replaced(defaults(spec, float(np.std(y)) or 1.0), priors or {}, spec)
+    return FormulaModel(spec, chosen), reading.read_rows(spec, table, "table", outcomes=True)
 
 
 def _evaluated(
-    parts: FormulaText, table: Any, family: Likelihood, link: str, response: Response
+    parts: FormulaText,
+    table: Any,
+    likelihood: str,
+    begin: tuple[float, float],
+    y: Float64[np.ndarray, " n"],
 ) -> tuple[Coding, Coding, EffectLayout]:
     """Codes both sides of the grouping term on the rows of the table, and lays their columns out."""
-    frame = read_frame(table, predictors(parts), "table")
-    check_categories(frame)
-    frame = frame if len(frame.columns) else no_predictors(response.y)
+    family = LIKELIHOODS[likelihood]
+    frame = read_frame(table, reading.predictors(parts), "table", len(y))
+    _check_categories(frame)
     common, X = code(parts.common, parts.text, frame)
     group, W = code(parts.group, parts.text, frame)
-    check_design(parts, common, X, group, W, family)
+    _check_design(parts, common, X, group, W, family)
     if family.support == "binary":
-        warn_of_separation(common.names, X, response.y)
-    offset = common.offset(frame)
-    begin = start(family, link, response.y, response.trials)
-    rows = Groups.from_table(with_labels({"X": X}, table, parts.by), by=parts.by, rows=["X"])
+        _warn_of_separation(common.names, X, y)
+    offset, rows = common.offset(frame), reading.labelled_groups({"X": X}, table, parts.by)
     middle = 0.0 if offset is None else float(offset.mean())
     names = (common.names, group.names)
-    layout = lay_out(names, X, W, rows, begin, middle, family.support == "levels")
-    return common, group, layout
-
-
-def _priors(
-    parts: FormulaText,
-    link: str,
-    common: Coding,
-    layout: EffectLayout,
-    family: Likelihood,
-    y: Float[np.ndarray, " n"],
-    given: Mapping[str, Any],
-) -> Priors:
-    """The defaults for these data, and what the user puts in their place."""
-    sd_y = float(np.std(y)) or 1.0
-    own = defaults(layout, parts.by, link, list(family.parameters), sd_y, not parts.independent)
-    owners = dict(zip(common.names, common.owners, strict=True))
-    return replaced(own, given, layout, parts.by, owners)
+    return common, group, lay_out(names, X, W, rows, begin, middle, family.support == "levels")
 
 
 def _check_installed() -> None:
-    from importlib.util import find_spec
-
     missing = [name for name in ("formulae", "pandas") if find_spec(name) is None]
     if missing:
         what = f"formulas need {' and '.join(missing)}"
         raise ImportError(f'{what}: install them with pip install "ramify[formula]".')
 
 
-def _likelihood(name: str, link: str | None) -> tuple[Likelihood, str]:
-    if name not in LIKELIHOODS:
-        raise ValueError(f"likelihood={name!r} is unknown; there are {', '.join(LIKELIHOODS)}.")
-    links = LIKELIHOODS[name].links
+def _link(likelihood: str, link: str | None) -> str:
+    """The link, by default the likelihood's usual one; raises if either is unknown."""
+    if likelihood not in LIKELIHOODS:
+        known = ", ".join(LIKELIHOODS)
+        raise ValueError(f"likelihood={likelihood!r} is unknown; there are {known}.")
+    links = LIKELIHOODS[likelihood].links
     if link is not None and link not in links:
         takes = f"it takes {', '.join(links)}"
-        raise ValueError(f"link={link!r} does not go with likelihood={name!r}; {takes}.")
-    return LIKELIHOODS[name], link or links[0]
+        raise ValueError(f"link={link!r} does not go with likelihood={likelihood!r}; {takes}.")
+    return link or links[0]
+
+
+def _check_columns(parts: FormulaText, table: Any, used: list[str]) -> None:
+    """Raises if the table lacks a column that the formula names, or has no rows."""
+    for name in [*used, parts.by]:
+        try:
+            columns_of(table, [name])
+        except ValueError as problem:
+            raise error(parts.text, name, str(problem).rstrip(".")) from None
+    if parts.by in _OWN:
+        what = "has the name of a column that the model makes: rename it."
+        raise ValueError(f'the grouping column "{parts.by}" {what}')
+    if parts.by in used:
+        what = f"the grouping column {parts.by!r} can't be a predictor or the response as well"
+        raise error(parts.text, parts.by, what)
+    if not n_rows(table, parts.by):
+        raise ValueError("the table has no rows: expected one for each observation.")
+
+
+def _check_categories(frame: Any) -> None:
+    """Raises if a category has so many levels that it was hardly meant as one."""
+    for name in frame.columns:
+        count = len(getattr(frame[name].dtype, "categories", ()))
+        if count > _LEVELS and count > len(frame) / 10:
+            raise ValueError(
+                f'column "{name}" has {count:,} different categories in {len(frame):,} rows, and each '
+                "would be an effect: convert it to numbers, merge categories, or let effects vary by "
+                f"it, (1 | {name})."
+            )
+
+
+def _check_design(
+    parts: FormulaText,
+    common: Coding,
+    X: Matrix,
+    group: Coding,
+    W: Float[np.ndarray, "n M"],
+    family: Likelihood,
+) -> None:
+    """Raises if no model can be made of these columns."""
+    if not group.names:
+        raise error(parts.text, parts.by, "nothing varies by group")
+    if family.support == "levels" and "Intercept" not in common.names:
+        what = "likelihood='ordered' has cutpoints in place of an intercept: leave the 0 out"
+        raise error(parts.text, parts.text.find(parts.common), what)
+    _check_constant(common, X)
+    _check_constant(group, W)
+    taken = {"sd", "cor", "effects", *family.parameters} & {*common.names}
+    taken |= {"Intercept"} & {*common.kinds, *group.kinds}
+    if taken:
+        name = min(taken)
+        raise ValueError(f'the predictor "{name}" has the name of a parameter: rename the column.')
+    for name, column in zip(group.names, W.T, strict=True):
+        if name != "Intercept" and abs(column.mean()) > _FAR * column.std() > 0:
+            warnings.warn(
+                f'"{name}" varies by group and is far from zero ({column.mean():.4g} on average, sd '
+                f"{column.std():.2g}): its effect and the intercept can hardly be told apart; "
+                f"write center({name}).",
+                stacklevel=3,
+            )
+
+
+def _check_constant(coding: Coding, matrix: Matrix) -> None:
+    message = '"{}" is constant ({} in every row), so {}: leave it out of the formula.'
+    for component in components(coding.terms):
+        if component.kind == "categoric" and len(component.levels) == 1:
+            level, what = repr(component.levels[0]), "it has no effect to estimate"
+            raise ValueError(message.format(component.name, level, what))
+    for name, column in zip(coding.names, matrix.T, strict=True):
+        if name != "Intercept" and "Intercept" in coding.names and np.ptp(column) == 0:
+            what = "its effect can't be told from the intercept"
+            raise ValueError(message.format(name, f"{column[0]:g}", what))
+
+
+def _check_response(name: str, y: Float[np.ndarray, " n"]) -> None:
+    """Raises if the response is constant."""
+    if len(y) and np.ptp(y) == 0:
+        what = f"is the same, {y[0]:g}, in every row: there is nothing to explain."
+        hint = " Is the level misspelt?" if name.endswith("]") else ""
+        raise ValueError(f"the response {name} {what}{hint}")
+
+
+def _warn_of_separation(names: list[str], X: Matrix, y: Float[np.ndarray, " n"]) -> None:
+    """Warns if predictors separate a binary response perfectly: only the prior then limits effects."""
+    yes = y == 1
+    own = [k for k, name in enumerate(names) if name != "Intercept"]
+    for k in own:
+        one, zero = X[yes, k], X[~yes, k]
+        if zero.max() <= one.min() or one.max() <= zero.min():
+            who = f'"{names[k]}" separates the response perfectly'
+            break
+    else:
+        if not own or not _separable(X[:, own], yes):
+            return
+        who = "the predictors together separate the response perfectly"
+    warnings.warn(
+        f"{who}: the data set no limit to that effect, only its prior does. Leave it out, merge "
+        "categories, or give it a prior of your own.",
+        stacklevel=3,
+    )
+
+
+def _separable(X: Matrix, yes: Bool[np.ndarray, " n"]) -> bool:
+    """Whether some linear combination of columns is >= 0 for every yes and <= 0 for every no.
+
+    A linear program on some of the rows. Rows that its solution gets wrong are added, until there are
+    none (separable) or no solution is left (not separable).
+    """
+    from scipy.optimize import linprog
+
+    sd = X.std(0)
+    scaled = (X - X.mean(0)) / np.where(sd > 0, sd, 1.0)
+    signed = np.where(yes, 1.0, -1.0)[:, None] * np.column_stack([np.ones(len(X)), scaled])
+    rows = np.random.default_rng(0).permutation(len(X))[:_ROWS]
+    for _ in range(20):
+        A = signed[rows]
+        limits = np.concatenate([np.zeros(len(A)), np.ones(len(A))])
+        found = linprog(-A.sum(0), np.concatenate([-A, A]), limits, bounds=(None, None))
+        if found.status != 0 or -found.fun < 1e-6:
+            return False
+        wrong = np.flatnonzero(signed @ found.x < -1e-7)
+        if not len(wrong):
+            return True
+        rows = np.union1d(rows, wrong[:_ROWS])
+    return False

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float64
 
+from ramify.frontends.formula.frame import is_category
 from ramify.frontends.formula.text import FormulaError, error
 
 # What a formula may call beside the transformations that know their data (scale, center, poly, bs,
@@ -36,8 +37,8 @@ class Coding(NamedTuple):
 
     def matrix(self, frame: Any) -> Float64[np.ndarray, "n P"]:
         """The design matrix of new rows."""
-        text = [n for n in frame.columns if _kind(frame[n]) == "category"]
-        frame = frame.assign(**{n: frame[n].astype(object) for n in text})
+        text = {n: frame[n].astype(object) for n in frame.columns if is_category(frame[n])}
+        frame = frame.assign(**text)
         own = [t for t in self.terms if t.kind not in ("intercept", "offset")]
         with _quiet():
             parts = [term.eval_new_data(frame) for term in own]
@@ -50,18 +51,15 @@ class Coding(NamedTuple):
         total = [np.asarray(part, np.float64).ravel() for part in found]
         return np.sum(total, 0) if total else None
 
-    def components(self) -> Iterator[Any]:
-        """The variables and calls that the terms are made of."""
-        for term in self.terms:
-            yield from getattr(term, "components", [])
+
+def components(terms: list[Any]) -> list[Any]:
+    """The variables and calls that terms are made of."""
+    return [component for term in terms for component in getattr(term, "components", [])]
 
 
 def variables(part: str, whole: str) -> list[str]:
     """Names of the table's columns that a part of a formula uses."""
-    description = _describe(part, whole)
-    for call in _calls(description.common_terms):
-        _check_function(call, whole)
-    return sorted(name for name in description.var_names if name)
+    return sorted(name for name in _describe(part, whole).var_names if name)
 
 
 def check_by_row(part: str, whole: str) -> None:
@@ -103,26 +101,22 @@ def code(part: str, whole: str, frame: Any) -> tuple[Coding, Float64[np.ndarray,
     used = {name for term in own for name in term.var_names if name}
     kinds = {name: _kind(frame[name]) for name in sorted(used)}
     matrix = _joined(len(frame), bool(first), [term.data for term in own])
-    _check_names(part, names, matrix)
-    return Coding(part, terms, names, owners, kinds), matrix
-
-
-def _kind(column: Any) -> str:
-    return "category" if hasattr(column.dtype, "categories") else "number"
-
-
-def _joined(n: int, intercept: bool, parts: list[Any]) -> Float64[np.ndarray, "n P"]:
-    """The columns of terms side by side, after those of an intercept."""
-    return np.column_stack([np.ones((n, int(intercept))), *(np.asarray(part) for part in parts)])
-
-
-def _check_names(part: str, names: list[str], matrix: Float64[np.ndarray, "n P"]) -> None:
     if len(names) != matrix.shape[1]:
         raise FormulaError(
             f"formula: {part!r} is coded by {matrix.shape[1]} columns and their names are "
             f"{', '.join(names)}: one name for each was expected. Write its terms out one by one, as "
             "a + a:b for a/b."
         )
+    return Coding(part, terms, names, owners, kinds), matrix
+
+
+def _kind(column: Any) -> str:
+    return "category" if is_category(column) else "number"
+
+
+def _joined(n: int, intercept: bool, parts: list[Any]) -> Float64[np.ndarray, "n P"]:
+    """The columns of terms side by side, after those of an intercept."""
+    return np.column_stack([np.ones((n, int(intercept))), *(np.asarray(part) for part in parts)])
 
 
 def namespace() -> dict[str, Any]:
@@ -138,7 +132,7 @@ def check_levels(coding: Coding, frame: Any, what: str) -> None:
             now, then = ("categories", "numbers") if kind == "number" else ("numbers", "categories")
             said = f"holds {now}; in the fit it held {then}: convert it."
             raise TypeError(f'column "{name}" of {what} {said}')
-    for component in coding.components():
+    for component in components(coding.terms):
         if component.kind != "categoric" or component.name not in coding.kinds:
             continue
         values = frame[component.name]
@@ -173,26 +167,35 @@ def _quiet() -> Iterator[None]:
 
 
 def _describe(part: str, whole: str) -> Any:
+    """A part of a formula as `formulae` reads it; raises at a function that is not in the list."""
+    from formulae.categorical import ENCODINGS
     from formulae.model_description import model_description
     from formulae.parser import ParseError
     from formulae.resolver import ResolverError
     from formulae.scanner import ScanError
     from formulae.terms.call_resolver import CallResolverError
+    from formulae.transforms import TRANSFORMS
 
     unreadable = (ParseError, ScanError, ResolverError, CallResolverError)
     try:
         with _quiet():
-            return model_description(part)
+            description = model_description(part)
     except (*unreadable, ValueError, TypeError, AttributeError) as problem:
         raise error(whole, max(whole.find(part), 0), f"can't read {part!r}: {problem}") from problem
+    known = [*TRANSFORMS, *ENCODINGS, *_PLAIN]
+    for call in _calls(description.common_terms):
+        if call.callee.removeprefix("np.") not in known:
+            near = get_close_matches(call.callee, known, 2)
+            hint = f"did you mean {' or '.join(near)}" if near else "make a column of it first"
+            raise error(whole, call.callee, f"unknown function {call.callee!r}: {hint}")
+    return description
 
 
 def _calls(terms: list[Any]) -> Iterator[Any]:
     """Every call in the terms, inner ones after the outer, always in the same order."""
-    for term in terms:
-        for component in getattr(term, "components", []):
-            if hasattr(component, "call"):
-                yield from _inside(component.call)
+    for component in components(terms):
+        if hasattr(component, "call"):
+            yield from _inside(component.call)
 
 
 def _inside(expression: Any) -> Iterator[Any]:
@@ -203,22 +206,10 @@ def _inside(expression: Any) -> Iterator[Any]:
         yield from _inside(argument)
 
 
-def _check_function(call: Any, whole: str) -> None:
-    from formulae.categorical import ENCODINGS
-    from formulae.transforms import TRANSFORMS
-
-    known = [*TRANSFORMS, *ENCODINGS, *_PLAIN]
-    if call.callee.removeprefix("np.") in known:
-        return
-    near = get_close_matches(call.callee, known, 2)
-    hint = f"did you mean {' or '.join(near)}" if near else "make a column of it first"
-    raise error(whole, call.callee, f"unknown function {call.callee!r}: {hint}")
-
-
 def to_plain(coding: Coding) -> dict[str, Any]:
     """A coding as JSON values."""
     terms = [
-        {"kind": t.kind, "components": [_component(c) for c in getattr(t, "components", [])]}
+        {"kind": t.kind, "components": [_component(c) for c in components([t])]}
         for t in coding.terms
     ]
     own = {"text": coding.text, "names": coding.names, "owners": coding.owners}
@@ -229,17 +220,12 @@ def from_plain(plain: dict[str, Any]) -> Coding:
     """The inverse of `to_plain`."""
     from formulae.terms.terms import Intercept, Term
 
-    description = _describe(plain["text"], plain["text"])
-    for call in _calls(description.common_terms):
-        _check_function(call, plain["text"])
-    made = {c.name: c for t in description.common_terms for c in getattr(t, "components", [])}
+    described = _describe(plain["text"], plain["text"]).common_terms
+    made = {component.name: component for component in components(described)}
     terms = []
     for saved in plain["terms"]:
-        if saved["kind"] == "intercept":
-            term = Intercept()
-        else:
-            parts = [_restored(copy.deepcopy(made[c["name"]]), c) for c in saved["components"]]
-            term = Term(*parts)
+        parts = [_restored(copy.deepcopy(made[c["name"]]), c) for c in saved["components"]]
+        term = Intercept() if saved["kind"] == "intercept" else Term(*parts)
         term.kind = saved["kind"]
         terms.append(term)
     return Coding(plain["text"], terms, plain["names"], plain["owners"], plain["kinds"])
@@ -254,7 +240,10 @@ def _component(component: Any) -> dict[str, Any]:
     if component.kind == "offset":
         plain["offset"] = component._intermediate_data.kind
     if hasattr(component, "call"):
-        plain["state"] = [_state(call.stateful_transform) for call in _inside(component.call)]
+        # `_random_state` has the rows of the fit in it and serves another purpose than evaluation.
+        kept = lambda t: {n: _value(v) for n, v in vars(t).items() if n != "_random_state"}
+        made = [call.stateful_transform for call in _inside(component.call)]
+        plain["state"] = [None if transform is None else kept(transform) for transform in made]
     return plain
 
 
@@ -277,13 +266,6 @@ def _restored(component: Any, plain: dict[str, Any]) -> Any:
                 call.stateful_transform = TRANSFORMS[call.callee]()
                 vars(call.stateful_transform).update({n: _read(v) for n, v in state.items()})
     return component
-
-
-def _state(transform: Any) -> dict[str, Any] | None:
-    if transform is None:
-        return None
-    # `_random_state` has the rows of the fit in it and serves another purpose than evaluation.
-    return {n: _value(v) for n, v in vars(transform).items() if n != "_random_state"}
 
 
 def _value(value: Any) -> Any:

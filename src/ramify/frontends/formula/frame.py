@@ -14,22 +14,28 @@ _SHOWN = 5  # rows named in a message
 _MANY = 20  # levels: fewer may be names, such as the grades 1 to 12 and "K"
 
 
-def read_frame(table: Any, names: list[str], what: str = "table") -> Any:
-    """Reads the named columns into a pandas DataFrame of numbers, booleans and ordered categories."""
+def read_frame(table: Any, names: list[str], what: str = "table", n: int | None = None) -> Any:
+    """Reads the named columns into a pandas DataFrame of numbers, booleans and ordered categories.
+
+    `n` is its number of rows, needed if no columns are named.
+    """
     import pandas as pd
 
-    columns = columns_of(table, names, what)
-    return pd.DataFrame({name: _column(name, column, what) for name, column in columns.items()})
+    found = {name: _column(name, raw, what) for name, raw in columns_of(table, names, what).items()}
+    return pd.DataFrame(found, index=None if n is None else range(n))
 
 
 def is_sorted_text(table: Any, name: str, what: str = "table") -> bool:
     """Whether a column's levels are sorted as text because no order was declared."""
-    import pandas as pd
-
     series, declared = _as_pandas(name, columns_of(table, [name], what)[name])
-    if isinstance(series.dtype, pd.CategoricalDtype):
-        return not declared and series.cat.categories.dtype.kind not in "biuf"
-    return series.dtype.kind not in "biuf"
+    categories = getattr(series.dtype, "categories", None)
+    kind = series.dtype if categories is None else categories.dtype
+    return kind.kind not in "biuf" and (categories is None or not declared)
+
+
+def is_category(series: Any) -> bool:
+    """Whether a pandas Series is categorical."""
+    return hasattr(series.dtype, "categories")
 
 
 def rows_in_words(bad: Bool[np.ndarray, " n"]) -> str:
@@ -43,31 +49,32 @@ def rows_in_words(bad: Bool[np.ndarray, " n"]) -> str:
 
 
 def _column(name: str, raw: Raw, what: str) -> Any:
-    import pandas as pd
-
     series, declared = _as_pandas(name, raw)
-    missing = np.asarray(series.isna())
+    title, missing = f'column "{name}" of {what}', np.asarray(series.isna())
     if missing.any():
-        raise ValueError(
-            f'column "{name}" of {what} has no value in {rows_in_words(missing)}: drop or impute '
-            "them before the fit."
-        )
-    if isinstance(series.dtype, pd.CategoricalDtype):
+        where = rows_in_words(missing)
+        raise ValueError(f"{title} has no value in {where}: drop or impute them before the fit.")
+    if is_category(series):
         return _categories(series, declared)
     if series.dtype.kind in "biuf":
-        return _numbers(name, np.asarray(series), what)
+        values = np.asarray(series)
+        if values.dtype.kind == "f" and np.isinf(values).any():
+            where = rows_in_words(np.isinf(values))
+            expected = "expected finite numbers: drop or replace them"
+            raise ValueError(f"{title} is infinite in {where}; {expected}.")
+        return values
     first = series.iloc[0] if len(series) else ""
     if series.dtype.kind in "mM" or not isinstance(first, str):
         raise TypeError(
-            f'column "{name}" of {what} holds {type(first).__name__} values; expected numbers, text '
-            "or categories: convert it, for example dates to days since some day."
+            f"{title} holds {type(first).__name__} values; expected numbers, text or categories: "
+            "convert it, for example dates to days since some day."
         )
     categories = series.astype("category")
-    _check_meant_as_text(name, categories, what)
+    _check_meant_as_text(title, categories)
     return _categories(categories, False)
 
 
-def _check_meant_as_text(name: str, series: Any, what: str) -> None:
+def _check_meant_as_text(title: str, series: Any) -> None:
     """Raises if nearly all texts are numbers: one typing error turns such a column into text."""
     import pandas as pd
 
@@ -79,9 +86,9 @@ def _check_meant_as_text(name: str, series: Any, what: str) -> None:
     shown = ", ".join(map(repr, levels[wrong][:_SHOWN].tolist()))
     rows = rows_in_words(wrong[series.cat.codes.to_numpy()])
     raise ValueError(
-        f'column "{name}" of {what} is text: {len(levels):,} different values, and all are numbers '
-        f"but {shown} in {rows}. Correct or drop those rows and convert it to numbers; if it is "
-        "meant as categories, declare it so (pandas and polars: Categorical)."
+        f"{title} is text: {len(levels):,} different values, and all are numbers but {shown} in "
+        f"{rows}. Correct or drop those rows and convert it to numbers; if it is meant as "
+        "categories, declare it so (pandas and polars: Categorical)."
     )
 
 
@@ -114,19 +121,7 @@ def _from_numpy(name: str, raw: Raw) -> Shaped[np.ndarray, " n"]:
             f'column "{name}" has values of shape {list(values.shape[1:])}; a formula takes one '
             "value per row: give each its own column."
         )
-    if np.ma.isMA(values):
-        return np.where(np.ma.getmaskarray(values), np.nan, values.astype(float))
-    return values
-
-
-def _numbers(name: str, values: Shaped[np.ndarray, " n"], what: str) -> np.ndarray:
-    bad = ~np.isfinite(values) if values.dtype.kind == "f" else np.zeros(len(values), bool)
-    if bad.any():
-        raise ValueError(
-            f'column "{name}" of {what} is infinite in {rows_in_words(bad)}; expected finite '
-            "numbers: drop or replace them."
-        )
-    return values
+    return np.ma.filled(values.astype(float), np.nan) if np.ma.isMA(values) else values
 
 
 def _categories(series: Any, declared: bool) -> Any:

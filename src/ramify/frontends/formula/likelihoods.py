@@ -44,24 +44,17 @@ def to_logits(link: str, eta: Array) -> Array:
 
 @dataclass(frozen=True)
 class Likelihood:
-    """What the rows of a formula are drawn from.
+    """What the rows of a formula are drawn from."""
 
-    Attributes:
-        links: the links it may have, the default first.
-        distribution: link, eta, family parameters, row -> a NumPyro distribution of the outcome.
-        support: what the response may be: "real", "binary", "count", "trials" or "levels".
-        parameters: name -> number of levels -> parameter.
-        log_prob: link, eta, family parameters, row -> log density of row["y"], where the
-            distribution's own would be slower or less exact.
-        scaled: which family parameters are in units of the response.
-    """
-
-    links: tuple[str, ...]
+    links: tuple[str, ...]  # the links it may have, the default first
+    # Link, eta, family parameters, row -> a NumPyro distribution of the outcome.
     distribution: Callable[[str, Array, Values, Values], Any]
-    support: str = "real"
+    support: str = "real"  # what the response may be: or "binary", "count", "trials", "levels"
+    # Name -> number of levels -> parameter.
     parameters: Mapping[str, Callable[[int], Parameter]] = field(default_factory=dict)
+    # The same arguments -> log density of row["y"], where the distribution's is slower or less exact.
     log_prob: Callable[[str, Array, Values, Values], Array] | None = None
-    scaled: tuple[str, ...] = ()
+    scaled: tuple[str, ...] = ()  # which family parameters are in units of the response
 
     def log_density(self, link: str, eta: Array, family: Values, row: Values) -> Array:
         """Log density of one row's response."""
@@ -144,7 +137,7 @@ LIKELIHOODS: dict[str, Likelihood] = {
 
 
 def start(
-    likelihood: Likelihood, link: str, y: Float[np.ndarray, " n"], trials: np.ndarray | None
+    support: str, link: str, y: Float[np.ndarray, " n"], trials: np.ndarray | None
 ) -> tuple[float, float]:
     """A rough centre and unit of the linear predictor: mean and sd of y for an identity link.
 
@@ -153,7 +146,7 @@ def start(
     if link == "identity":
         sd = float(np.std(y))
         return float(np.mean(y)), sd if sd > 0 else 1.0
-    if likelihood.support == "levels":
+    if support == "levels":
         return 0.0, 1.0
     total = float(np.sum(trials)) if trials is not None else float(len(y))
     share = float(np.sum(y)) / max(total, 1.0)

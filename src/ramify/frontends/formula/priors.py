@@ -1,19 +1,7 @@
 """Priors of a formula: weakly informative defaults scaled from the data, each replaceable.
 
 The defaults are those that rstanarm documents (https://mc-stan.org/rstanarm/articles/priors.html)
-for the effects and sigma, and Bambi's half-normal for the groups' sds:
-
-| parameter | prior |
-|---|---|
-| Intercept, at the predictors' means | Normal(mean(y), 2.5 sd(y)); log link: Normal(log mean(y), 2.5), as
-brms has it; others: Normal(0, 2.5) |
-| an effect | Normal(0, 2.5 sd(y) / sd(x)); Normal(0, 2.5 / sd(x)) |
-| a group sd | HalfNormal of the same scale as the common effect's prior |
-| correlations | LKJ(1) |
-| sigma | Exponential(1 / sd(y)) |
-| nu | Gamma(2, 0.1) |
-| shape | Exponential(1) |
-| a cutpoint | Normal(0, 2.5) |
+for the effects and sigma, and Bambi's half-normal for the groups' sds; `docs/formulas.md` lists them.
 """
 
 from collections.abc import Mapping
@@ -26,7 +14,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints, truncated
 
-from ramify.frontends.formula.layout import EffectLayout
+from ramify.frontends.formula.formula import Formula
 
 POSITIVE = ("sd", "sigma", "nu", "shape")
 _SMALL = 1e-30  # it and its inverse are in the range of float32
@@ -49,10 +37,10 @@ class Priors(dict[str, Any]):
 
 def in_words(prior: Any) -> str:
     """A distribution as text: `Normal(0, 2.5)`."""
+    own = [_number(value) for _, value in _own(prior)]
     if _wraps(prior):
-        inner, bounds = in_words(prior.base_dist), [f"{n}={_number(v)}" for n, v in _own(prior)]
-        return f"{type(prior).__name__}({', '.join([inner, *bounds])})"
-    return f"{type(prior).__name__}({', '.join(_number(value) for _, value in _own(prior))})"
+        own = [in_words(prior.base_dist), *(f"{n}={_number(v)}" for n, v in _own(prior))]
+    return f"{type(prior).__name__}({', '.join(own)})"
 
 
 def _wraps(prior: Any) -> bool:
@@ -85,20 +73,19 @@ def sd_name(effect: str, by: str) -> str:
     return f"sd({effect} | {by})"
 
 
-def defaults(
-    layout: EffectLayout, by: str, link: str, family: list[str], sd_y: float, correlated: bool
-) -> Priors:
-    """The default prior of every parameter, by its name in results."""
+def defaults(formula: Formula, sd_y: float) -> Priors:
+    """The default prior of every parameter, by its name in results; `sd_y` is the response's sd."""
+    layout = formula.layout
     spread = 2.5 * layout.scale
     priors = Priors()
     if layout.intercept:
-        middle = layout.shift if link in ("identity", "log") else 0.0
+        middle = layout.shift if formula.link in ("identity", "log") else 0.0
         priors["Intercept"] = dist.Normal(middle, spread)
     for name, unit in zip(layout.common, layout.unit, strict=True):
         priors[name] = dist.Normal(0.0, spread / unit)
     for name, unit in zip(layout.group, layout.group_unit, strict=True):
-        priors[sd_name(name, by)] = dist.HalfNormal(spread / unit)
-    if correlated and len(layout.group) > 1:
+        priors[sd_name(name, formula.by)] = dist.HalfNormal(spread / unit)
+    if not formula.parts.independent and len(layout.group) > 1:
         priors["cor"] = dist.LKJCholesky(len(layout.group), 1.0)
     own = {
         "sigma": dist.Exponential(1.0 / sd_y),
@@ -106,30 +93,22 @@ def defaults(
         "shape": dist.Exponential(1.0),
         "cutpoints": dist.Normal(0.0, 2.5),
     }
-    return Priors({**priors, **{name: own[name] for name in family}})
+    return Priors({**priors, **{name: own[name] for name in formula.family.parameters}})
 
 
-def replaced(
-    priors: Priors,
-    given: Mapping[str, Any],
-    layout: EffectLayout,
-    by: str,
-    owners: Mapping[str, str],
-) -> Priors:
+def replaced(priors: Priors, given: Mapping[str, Any], formula: Formula) -> Priors:
     """The priors with the user's in place of defaults.
 
     A name may be that of one parameter, of a term with several columns, `b` for all common effects
     or `sd` for all group sds; the narrower name wins.
     """
-    wide = {
-        "b": list(layout.common),
-        "sd": [sd_name(name, by) for name in layout.group],
-        **{term: [n for n in layout.common if owners.get(n) == term] for term in owners.values()},
-    }
-    new = Priors(priors)
+    layout, new = formula.layout, Priors(priors)
+    wide = {"b": layout.common, "sd": [sd_name(n, formula.by) for n in layout.group]}
+    owners = dict(zip(formula.common.names, formula.common.owners, strict=True))
+    wide |= {t: [n for n in layout.common if owners[n] == t] for t in owners.values()}
     for name in sorted(given, key=lambda n: (n in priors, n not in ("b", "sd"))):
         for target in [name] if name in priors else wide.get(name, []):
-            new[target] = _checked(name, target, given[name], layout)
+            new[target] = _checked(name, target, given[name], len(layout.group))
         if name not in priors and not wide.get(name):
             near = get_close_matches(name, [*priors, "b", "sd"], 2, 0.5)
             hint = f" Did you mean {' or '.join(near)}?" if near else ""
@@ -140,7 +119,7 @@ def replaced(
     return new
 
 
-def _checked(name: str, target: str, prior: Any, layout: EffectLayout) -> Any:
+def _checked(name: str, target: str, prior: Any, M: int) -> Any:
     if not isinstance(prior, dist.Distribution):
         raise TypeError(
             f"priors[{name!r}] is a {type(prior).__name__}; expected a NumPyro distribution such as "
@@ -149,7 +128,7 @@ def _checked(name: str, target: str, prior: Any, layout: EffectLayout) -> Any:
     if target == "cor":
         if not isinstance(prior, dist.LKJ | dist.LKJCholesky):
             raise TypeError("priors['cor'] must be a dist.LKJ or dist.LKJCholesky.")
-        return dist.LKJCholesky(len(layout.group), float(np.asarray(prior.concentration)))
+        return dist.LKJCholesky(M, float(np.asarray(prior.concentration)))
     if prior.batch_shape or prior.event_shape:
         raise ValueError(
             f"priors[{name!r}] has shape {list(prior.batch_shape + prior.event_shape)}; expected the "
@@ -186,11 +165,11 @@ def _check_support(name: str, target: str, prior: Any) -> None:
 def _range(support: Any) -> str:
     """A support in words."""
     low, high = getattr(support, "lower_bound", None), getattr(support, "upper_bound", None)
-    if low is not None and high is not None:
-        return f"numbers from {_number(low)} to {_number(high)}"
-    if low is not None:
-        return f"numbers above {_number(low)}"
-    return f"numbers below {_number(high)}" if high is not None else f"numbers of {support}"
+    if low is None and high is None:
+        return f"numbers of {support}"
+    if low is None or high is None:
+        return f"numbers below {_number(high)}" if low is None else f"numbers above {_number(low)}"
+    return f"numbers from {_number(low)} to {_number(high)}"
 
 
 def log_density(priors: list[Any], values: Float[Array, " n"]) -> Float[Array, ""]:

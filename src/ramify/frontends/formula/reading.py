@@ -1,49 +1,49 @@
-"""From a user's table to the columns of a formula's model."""
+"""From a user's table to the columns of a formula's model, and to outcomes that the likelihood allows."""
 
+import re
+import warnings
 from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Bool, Float64
 
 from ramify.data.groups import Groups
 from ramify.data.tables import columns_of, n_rows
-from ramify.frontends.formula.design import check_levels, variables
-from ramify.frontends.formula.formula import Formula
-from ramify.frontends.formula.frame import read_frame
-from ramify.frontends.formula.layout import EffectLayout, columns
-from ramify.frontends.formula.response import read_extra, read_response
-from ramify.frontends.formula.text import FormulaText
+from ramify.frontends.formula.design import check_by_row, check_levels, code, variables
+from ramify.frontends.formula.formula import EffectLayout, Formula
+from ramify.frontends.formula.frame import is_category, is_sorted_text, read_frame, rows_in_words
+from ramify.frontends.formula.text import FormulaText, unquoted
+
+Levels = list[Any] | None
+Numbers = Float64[np.ndarray, " n"]
+_MOST = 100  # levels of an ordered response
 
 
 def read_rows(formula: Formula, table: Any, what: str, *, outcomes: bool) -> Groups:
     """Reads a table as the model's groups.
 
-    Args:
-        formula: the formula of the fit.
-        table: with the columns that the formula names.
-        what: what the caller calls the table, for messages.
-        outcomes: whether rows are data to condition on; else places to predict.
+    `what` is what the caller calls the table; `outcomes`: whether rows are data to condition on, else
+    places to predict.
     """
-    layout, kind = formula.layout, jnp.zeros(()).dtype
-    frame = read_frame(table, predictors(formula.parts), what)
-    n = n_rows(table, formula.by)
-    frame = frame if len(frame.columns) else no_predictors(np.zeros(n))
+    parts, layout, n = formula.parts, formula.layout, n_rows(table, formula.by)
+    frame = read_frame(table, predictors(parts), what, n)
     for coding in (formula.common, formula.group):
         check_levels(coding, frame, what)
     own = [i for i, name in enumerate(formula.common.names) if name != "Intercept"]
     X, W = formula.common.matrix(frame)[:, own], formula.group.matrix(frame)
-    rows = columns(layout, X, W, kind)
+    rows = {"X_all": (X - np.asarray(layout.centre)) / np.asarray(layout.unit)}
+    rows["W"] = W / np.asarray(layout.group_unit)
     offset = formula.common.offset(frame)
     if offset is not None:
-        rows["offset"] = ((offset - layout.offset_centre) / layout.scale).astype(kind)
-    parts = formula.parts if outcomes else formula.parts._replace(weights=None)
-    extra = read_extra(parts, table, n, what)
-    rows |= {name: value.astype(kind) for name, value in extra.items()}
+        rows["offset"] = (offset - layout.offset_centre) / layout.scale
+    extra = read_extra(parts if outcomes else parts._replace(weights=None), table, n, what)
+    rows = {name: x.astype(jnp.zeros(()).dtype) for name, x in {**rows, **extra}.items()}
     if outcomes:
-        arguments = formula.family.support, formula.likelihood, formula.levels
-        rows["y"] = read_response(formula.parts, table, *arguments, what).y - formula.origin
-    groups = Groups.from_table(with_labels(rows, table, formula.by), by=formula.by, rows=[*rows])
+        own = formula.family.support, formula.likelihood, formula.levels, extra.get("trials")
+        rows["y"] = read_response(parts, table, *own, what)[0] - formula.origin
+    groups = labelled_groups(rows, table, formula.by)
     return _arranged(layout, groups) if outcomes else groups
 
 
@@ -64,17 +64,146 @@ def _arranged(layout: EffectLayout, groups: Groups) -> Groups:
 
 def predictors(parts: FormulaText) -> list[str]:
     """The columns that the right-hand side names."""
-    found = {*variables(parts.common, parts.text), *variables(parts.group, parts.text)}
-    return sorted(found)
+    return sorted({*variables(parts.common, parts.text), *variables(parts.group, parts.text)})
 
 
-def no_predictors(y: np.ndarray) -> Any:
-    """A frame of that many rows, for formulas without predictors."""
-    import pandas as pd
-
-    return pd.DataFrame({"(none)": np.zeros(len(y))})
+def labelled_groups(rows: dict[str, np.ndarray], table: Any, by: str) -> Groups:
+    """The columns as groups, by the table's label column."""
+    return Groups.from_table({**rows, **columns_of(table, [by])}, by=by, rows=[*rows])
 
 
-def with_labels(rows: dict[str, np.ndarray], table: Any, by: str) -> dict[str, Any]:
-    """The columns and the table's label column."""
-    return {**rows, **columns_of(table, [by])}
+def response_columns(parts: FormulaText) -> list[str]:
+    """Names of the columns that the left side uses."""
+    name, _ = _named(parts.response)
+    if name is None:
+        check_by_row(f"0 + {parts.response}", parts.text)
+    return [name] if name else variables(f"0 + {parts.response}", parts.text)
+
+
+def read_extra(parts: FormulaText, table: Any, n: int, what: str) -> dict[str, Numbers]:
+    """Trials and weights of the rows, if the formula has them."""
+    found = {}
+    for role, column in (("trials", parts.trials), ("weights", parts.weights)):
+        if column is None:
+            continue
+        if column.isdigit():
+            found[role] = np.full(n, float(column))
+            continue
+        values = np.asarray(read_frame(table, [column], what)[column])
+        if values.dtype.kind not in "biuf":
+            said = f"the {role}, holds text; expected numbers."
+            raise TypeError(f'column "{column}" of {what}, {said}')
+        found[role] = numbers = values.astype(np.float64)
+        bad, kind = numbers < 0, "numbers of zero or more"
+        if role == "trials":
+            bad, kind = bad | (numbers % 1 != 0), f"whole {kind}"
+        _check(f'column "{column}", the {role},', numbers, bad, f"expected {kind}")
+    return found
+
+
+def _check(what: str, values: np.ndarray, bad: Bool[np.ndarray, " n"], expected: str) -> None:
+    if bad.any():
+        raise ValueError(f"{what} is {values[bad][0]:g} in {rows_in_words(bad)}; {expected}.")
+
+
+def read_response(
+    parts: FormulaText,
+    table: Any,
+    support: str,
+    likelihood: str,
+    levels: Levels,
+    trials: Numbers | None,
+    what: str,
+) -> tuple[Numbers, Levels]:
+    """Outcomes as numbers, counts, 0 and 1 or positions in their levels, and these levels.
+
+    `levels` are those of the fit; None before a fit, or if the response has none.
+    """
+    frame = read_frame(table, response_columns(parts), what)
+    name, level = _named(parts.response)
+    if name is None:
+        values: Any = code(f"0 + {parts.response}", parts.text, frame)[1][:, 0]
+    else:
+        values = frame[name] if is_category(frame[name]) else np.asarray(frame[name])
+    if support == "levels" and levels is None and name and is_sorted_text(table, name, what):
+        warnings.warn(
+            f"the levels of {name} are text, and taken in the order of the alphabet: "
+            f"{' < '.join(map(str, values.cat.categories))}. Give an ordered categorical, or numbers, "
+            "for another.",
+            stacklevel=3,
+        )
+    y, levels = _numbers(parts.response, values, support, likelihood, level, levels)
+    if support == "trials" and trials is None:
+        raise ValueError(
+            "likelihood='binomial' needs the number of trials: write 'y | trials(n) ~ ...' or "
+            "'p(y, n) ~ ...', or use likelihood='bernoulli' for outcomes of 0 and 1."
+        )
+    if support != "trials" and trials is not None:
+        raise ValueError(f"trials are for likelihood='binomial'; this is {likelihood!r}.")
+    bad, takes = _unsupported(support, y, trials)
+    _check(f"the response {parts.response}", y, bad, f"likelihood={likelihood!r} takes {takes}")
+    return y, levels
+
+
+def _named(text: str) -> tuple[str | None, str | None]:
+    """The column and the level of a response such as `y` or `y[yes]`; (None, None) for others."""
+    match = re.fullmatch(r"([^\W\d]\w*|`[^`]+`)\s*(?:\[\s*([^\[\]]+?)\s*\])?", text)
+    if match is None:
+        return None, None
+    return unquoted(match[1]), match[2].strip("'\"") if match[2] else None
+
+
+def _numbers(
+    name: str, values: Any, support: str, likelihood: str, level: str | None, levels: Levels
+) -> tuple[Numbers, Levels]:
+    if level is not None:
+        return np.asarray([str(x) == level for x in values], np.float64), None
+    if support == "levels" or (hasattr(values, "cat") and support == "binary"):
+        levels = _levels(name, values, likelihood) if levels is None else levels
+        return _places(name, values, levels), levels
+    if hasattr(values, "cat"):
+        raise TypeError(
+            f"the response {name} holds text or categories; likelihood={likelihood!r} takes numbers."
+        )
+    return np.asarray(values, np.float64), None
+
+
+def _levels(name: str, values: Any, likelihood: str) -> list[Any]:
+    """The levels of a response, in order; the second of two counts as a success."""
+    found = values.cat.categories.tolist() if hasattr(values, "cat") else np.unique(values)
+    levels = [x.item() if isinstance(x, np.generic) else x for x in found]
+    binary = likelihood == "bernoulli"
+    if len(levels) != 2 if binary else len(levels) < 3:
+        takes = f"likelihood={likelihood!r} takes {'two' if binary else 'three or more'}"
+        raise ValueError(f"the response {name} has {len(levels)} levels; {takes}.")
+    if len(levels) > _MOST:
+        many = f"{len(levels):,} different values, too many for levels"
+        raise ValueError(f"the response {name} has {many}; round it, or use likelihood='gaussian'.")
+    return levels
+
+
+def _places(name: str, values: Any, levels: list[Any]) -> Numbers:
+    """The position of each value in the levels."""
+    place = {level: float(i) for i, level in enumerate(levels)}
+    y = np.asarray([place.get(x, np.nan) for x in values.tolist()])
+    if np.isnan(y).any():
+        where, known = rows_in_words(np.isnan(y)), ", ".join(map(repr, levels))
+        what = f"a level that the fit has not seen in {where}; it knows {known}."
+        raise ValueError(f"the response {name} has {what}")
+    return y
+
+
+def _unsupported(
+    support: str, y: Numbers, trials: Numbers | None
+) -> tuple[Bool[np.ndarray, " n"], str]:
+    """Which outcomes a likelihood of this support does not allow, and what it does allow."""
+    no_count = (y < 0) | (y % 1 != 0)
+    if support == "binary":
+        return (y != 0) & (y != 1), "0 or 1, true or false, or two categories"
+    if support == "count":
+        return no_count, "whole numbers of zero or more"
+    if support == "trials":
+        return no_count | (
+            y > (y if trials is None else trials)
+        ), "whole numbers between zero and the trials"
+    return ~np.isfinite(y), "finite numbers"

@@ -15,8 +15,7 @@ import numpy as np
 from ramify._version import __version__
 from ramify.data.groups import Groups
 from ramify.frontends.formula import design, priors
-from ramify.frontends.formula.formula import Formula
-from ramify.frontends.formula.layout import EffectLayout
+from ramify.frontends.formula.formula import EffectLayout, Formula
 from ramify.frontends.formula.text import FormulaText, parse
 from ramify.io.folder import CONFIG, ROWS
 from ramify.io.saving import part_of, read_arrays, write_arrays
@@ -27,7 +26,7 @@ FORMAT_VERSION = 1
 def save(formula: Formula, given: priors.Priors, groups: Groups | None, folder: Path) -> None:
     """Writes a formula with its state and its priors, and the columns of the fit."""
     config = {
-        "formula": formula.text,
+        "formula": formula.parts.text,
         "likelihood": formula.likelihood,
         "link": formula.link,
         "group": formula.by,

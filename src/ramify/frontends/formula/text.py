@@ -44,6 +44,11 @@ class FormulaText(NamedTuple):
     by: str  # the grouping column
     independent: bool  # whether the bar is double, so that effects have no correlations
 
+    @property
+    def extra(self) -> list[str]:
+        """The columns of trials and weights."""
+        return [c for c in (self.trials, self.weights) if c and not c.isdigit()]
+
 
 def parse(text: str) -> FormulaText:
     """Splits a formula into its parts.
@@ -58,16 +63,17 @@ def parse(text: str) -> FormulaText:
             f"formula is a {type(text).__name__}; expected text such as 'y ~ 1 + (1 | g)'."
         )
     tokens = _scan(text)
-    _check_numbers(text, tokens)
+    for token in tokens:
+        if token.kind == "number" and "e" in token.text.lower():  # which `formulae` can't read
+            raise error(text, token.at, f"write {Decimal(token.text):f} in place of {token.text}")
     _check_brackets(text, tokens)
     _check_operands(text, tokens)
-    tildes = [t for t in tokens if t.text == "~"]
+    tildes = [i for i, token in enumerate(tokens) if token.text == "~"]
     if len(tildes) != 1:
         what = f"expected one ~ between response and predictors, got {len(tildes)}"
-        raise error(text, tildes[1].at if tildes else len(text), what)
-    place = tokens.index(tildes[0])
-    left = _left(text, tokens[:place], tildes[0])
-    return FormulaText(text, *left, *_right(text, tokens[place + 1 :], tildes[0]))
+        raise error(text, tokens[tildes[1]].at if tildes else len(text), what)
+    left, (tilde, *right) = tokens[: tildes[0]], tokens[tildes[0] :]
+    return FormulaText(text, *_left(text, left, tilde), *_right(text, right, tilde))
 
 
 def error(text: str, at: int | str, what: str) -> FormulaError:
@@ -111,13 +117,6 @@ def _scan(text: str) -> list[Token]:
         tokens.append(Token(match[match.lastgroup], match.lastgroup, match.start(match.lastgroup)))
         at = match.end()
     return tokens
-
-
-def _check_numbers(text: str, tokens: list[Token]) -> None:
-    """Raises at a number such as 1e3, which the library that codes the predictors can't read."""
-    for token in tokens:
-        if token.kind == "number" and "e" in token.text.lower():
-            raise error(text, token.at, f"write {Decimal(token.text):f} in place of {token.text}")
 
 
 def _check_brackets(text: str, tokens: list[Token]) -> None:

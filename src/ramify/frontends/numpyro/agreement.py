@@ -30,27 +30,19 @@ class Point(NamedTuple):
     group: dict[str, Any]
 
 
-class Agreement(NamedTuple):
-    """What was found: deterministic sites that mix groups or rows, and a normal p(z | theta, u)."""
+def check_agreement(evaluator: Evaluator, groups: Any) -> tuple[set[str], bool]:
+    """Refuses a model whose densities mix groups or rows.
 
-    mixed: set[str]
-    normal_prior: bool
-
-
-def check_agreement(evaluator: Evaluator, groups: Any) -> Agreement:
-    """Refuses a model whose densities mix groups or rows."""
+    Returns the deterministic sites that do, and whether p(z | theta, u) is normal.
+    """
     block = small_block(evaluator.arguments, groups, 3, 7)
     rng = np.random.default_rng(0)
     noise = lambda *shape: np.asarray(0.3 * rng.normal(size=shape), jnp.result_type(float))
     D, M = evaluator.theta.size, evaluator.z.size
     point = Point(noise(D), noise(block.n_group, M), block.rows, block.group)
     normal = evaluator.has_normal_prior()
-    ways = lambda p: (
-        _as_written(evaluator, block, p),
-        _as_blocks(evaluator, block, p),
-        _as_normal(evaluator, block, p) if normal else None,
-    )
-    whole, picked, density = jax.jit(ways)(point)
+    ways = lambda p: (_as_written(evaluator, block, p), _as_blocks(evaluator, block, p, normal))
+    whole, (picked, density) = jax.jit(ways)(point)
     places = evaluator.layout.terms | evaluator.layout.deterministics
     differ = {n for n in places if not np.all(_close(whole[n], picked[n]))}
     for name in evaluator.layout.terms:
@@ -61,7 +53,7 @@ def check_agreement(evaluator: Evaluator, groups: Any) -> Agreement:
             words = {"name": name, "own": own, "columns": rows}
             raise Refused(reason.format(**words, size=evaluator.arguments.size_name))
     terms = sum(picked[name] for name in evaluator.layout.z)
-    return Agreement(differ, normal and bool(np.all(_close(terms, density))))
+    return differ, normal and bool(np.all(_close(terms, density)))
 
 
 def _as_written(evaluator: Evaluator, block: Block, point: Point) -> Terms:
@@ -76,8 +68,8 @@ def _as_written(evaluator: Evaluator, block: Block, point: Point) -> Terms:
     return {n: jnp.asarray(value)[at[places[n].level]] for n, value in out.items()}
 
 
-def _as_blocks(evaluator: Evaluator, block: Block, point: Point) -> Terms:
-    """The same as the evaluator computes it."""
+def _as_blocks(evaluator: Evaluator, block: Block, point: Point, normal: bool) -> tuple[Terms, Any]:
+    """The same as the evaluator computes it, and log p(z | theta, u) by mean and scale if normal."""
     chosen = _chosen(block)
     owner = block.index[chosen]
     z = point.z[owner]
@@ -87,15 +79,9 @@ def _as_blocks(evaluator: Evaluator, block: Block, point: Point) -> Terms:
     found = evaluate("term", "theta", theta) | evaluate("term", "z", theta, z, group=group)
     found |= evaluate("term", "row", theta, z, rows, group)
     found |= evaluate("value", "theta", theta)
-    return found | evaluate("value", "z", theta, z, group=group)
-
-
-def _as_normal(evaluator: Evaluator, block: Block, point: Point) -> Any:
-    """The log density of each group's z by the means and scales of its sites."""
-    owner = block.index[_chosen(block)]
-    group = {n: column[owner] for n, column in point.group.items()}
-    normal = evaluator.normal_prior(point.theta, group, len(owner))
-    return normal.log_density(point.z[owner])
+    found |= evaluate("value", "z", theta, z, group=group)
+    prior = evaluator.normal_prior(theta, group, len(owner)) if normal else None
+    return found, None if prior is None else prior.log_density(z)
 
 
 def _chosen(block: Block) -> np.ndarray:

@@ -17,23 +17,14 @@ class Refused(ValueError):
 
 
 class Arguments(NamedTuple):
-    """Which argument of the model is what.
+    """Which argument of the model is what."""
 
-    Attributes:
-        by: the label column of the groups, for messages.
-        index: the group number of each row, or None if the model does not take it.
-        size: the number of groups, or None.
-        rows: row columns.
-        group: group columns.
-        optional: arguments whose default is None: left out, the model makes what is missing.
-    """
-
-    by: str
-    index: str | None  # pyright: ignore[reportIncompatibleMethodOverride]
-    size: str | None
-    rows: tuple[str, ...]
-    group: tuple[str, ...]
-    optional: frozenset[str]
+    by: str  # the label column of the groups, for messages
+    index: str | None  # pyright: ignore[reportIncompatibleMethodOverride]  # each row's group number
+    size: str | None  # the number of groups
+    rows: tuple[str, ...]  # row columns
+    group: tuple[str, ...]  # group columns
+    optional: frozenset[str]  # whose default is None: left out, the model makes what is missing
 
     def bind(
         self, index: np.ndarray, n_group: int, rows: Columns, group: Columns
@@ -44,11 +35,6 @@ class Arguments(NamedTuple):
         named = {n: rows[n] for n in self.rows} | {n: group[n] for n in self.group}
         named |= {} if self.index is None else {self.index: index}
         return named | ({} if self.size is None else {self.size: n_group})
-
-    @property
-    def one_row_each(self) -> bool:
-        """Whether the model takes no group numbers, so that each group has one row."""
-        return self.index is None
 
     @property
     def size_name(self) -> str:
@@ -70,36 +56,36 @@ def read_arguments(
             raise Refused(f'the model has no argument "{given}"; it takes {known}.')
     index = index or (groups.by if takes(groups.by) else None)
     size = size or (f"n_{groups.by}" if takes(f"n_{groups.by}") else None)
-    rows = tuple(name for name in groups.rows if takes(name) and name not in (index, size))
-    group = tuple(name for name in groups.group if takes(name) and name not in (index, size))
-    optional = frozenset(n for n, p in named.items() if p.default is None)
-    found = Arguments(groups.by, index, size, rows, group, optional)
-    _check_supplied(named, found, groups)
-    return found
-
-
-def _check_supplied(
-    named: Mapping[str, inspect.Parameter], found: Arguments, groups: Groups
-) -> None:
-    supplied = {found.index, found.size, *found.rows, *found.group}
+    own = lambda columns: tuple(n for n in columns if takes(n) and n not in (index, size))
+    rows, group = own(groups.rows), own(groups.group)
+    supplied = {index, size, *rows, *group}
     for name, parameter in named.items():
-        if name in supplied or parameter.default is not parameter.empty:
-            continue
-        columns = ", ".join([*groups.rows, *groups.group])
-        raise Refused(
-            f'the model asks for "{name}", which the data does not have. It can be called with '
-            f'columns of the data ({columns}), the group number of each row ("{groups.by}") and the '
-            f'number of groups ("n_{groups.by}"); other names for the last two are given by index= '
-            "and size=. Constants are bound beforehand, functools.partial(model, "
-            f"{name}=...). A second level of groups is not supported yet."
-        )
-    if found.index is None and found.rows and np.any(groups.sizes != 1):
-        many = groups.labels[np.argmax(groups.sizes != 1)]
-        raise Refused(
-            f'the model takes no argument "{groups.by}" for the group number of each row, so each '
-            f"group must have exactly one row; group {many} has {groups.sizes.max():,}. Add the "
-            f'argument (then beta[{groups.by}] is each row\'s own beta), or say its name: index="...".'
-        )
+        if name not in supplied and parameter.default is parameter.empty:
+            raise Refused(_not_supplied(name, groups))
+    if index is None and rows and np.any(groups.sizes != 1):
+        raise Refused(_not_single(groups))
+    optional = frozenset(n for n, p in named.items() if p.default is None)
+    return Arguments(groups.by, index, size, rows, group, optional)
+
+
+def _not_supplied(name: str, groups: Groups) -> str:
+    columns = ", ".join([*groups.rows, *groups.group])
+    return (
+        f'the model asks for "{name}", which the data does not have. It can be called with '
+        f'columns of the data ({columns}), the group number of each row ("{groups.by}") and the '
+        f'number of groups ("n_{groups.by}"); other names for the last two are given by index= '
+        "and size=. Constants are bound beforehand, functools.partial(model, "
+        f"{name}=...). A second level of groups is not supported yet."
+    )
+
+
+def _not_single(groups: Groups) -> str:
+    many = groups.labels[np.argmax(groups.sizes != 1)]
+    return (
+        f'the model takes no argument "{groups.by}" for the group number of each row, so each '
+        f"group must have exactly one row; group {many} has {groups.sizes.max():,}. Add the "
+        f'argument (then beta[{groups.by}] is each row\'s own beta), or say its name: index="...".'
+    )
 
 
 class Block(NamedTuple):
@@ -122,7 +108,7 @@ def small_block(arguments: Arguments, groups: Groups, n_group: int, n_rows: int)
     Groups have unequal numbers of rows: 0 has most of them. A model that takes no group numbers gets
     as many rows as groups.
     """
-    if arguments.one_row_each:
+    if arguments.index is None:
         n_rows = n_group
     index = np.sort(np.arange(n_rows) * (np.arange(n_rows) < n_group)).astype(np.int32)
     rows = {name: _spread(groups.rows[name], n_rows) for name in arguments.rows}
@@ -135,20 +121,10 @@ def _spread(column: np.ndarray, count: int) -> np.ndarray:
     if not len(column):
         column = np.full((1, *column.shape[1:]), column.dtype.kind == "f", column.dtype)
     places = np.linspace(0, len(column) - 1, count).astype(int)
-    return _narrow(column[places])
-
-
-def example_row(columns: Columns) -> dict[str, np.ndarray]:
-    """The first entry of each column, [1, ...], used where the values do not matter."""
-    return {name: _spread(column, 1) for name, column in columns.items()}
+    kind = jnp.result_type(float) if column.dtype.kind == "f" else None
+    return np.asarray(column[places], kind)
 
 
 def repeated(columns: Columns, n: int) -> dict[str, Any]:
     """Columns of one entry, n times."""
-    copies = lambda column: jnp.broadcast_to(_narrow(column), (n, *column.shape[1:]))
-    return {name: copies(column) for name, column in columns.items()}
-
-
-def _narrow(column: np.ndarray) -> np.ndarray:
-    """The column in the precision JAX computes in."""
-    return np.asarray(column, jnp.result_type(float) if column.dtype.kind == "f" else None)
+    return {name: jnp.broadcast_to(c, (n, *c.shape[1:])) for name, c in columns.items()}

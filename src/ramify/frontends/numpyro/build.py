@@ -1,16 +1,21 @@
 """Models written in NumPyro, unchanged: the flat function that its author would give to NUTS."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
+
+from numpyro import handlers
+from numpyro.infer.reparam import LocScaleReparam
 
 from ramify.data.groups import Groups
 from ramify.frontends.numpyro.agreement import check_agreement
 from ramify.frontends.numpyro.arguments import Refused, read_arguments
-from ramify.frontends.numpyro.centring import centred, decentred
 from ramify.frontends.numpyro.evaluator import Evaluator
-from ramify.frontends.numpyro.layout import sort_sites
+from ramify.frontends.numpyro.layout import SiteLayout, sort_sites
 from ramify.frontends.numpyro.model import NumpyroModel
 from ramify.numerics.precision import computing
+
+_SUFFIX = "_decentered"  # of the sites that LocScaleReparam makes
 
 
 @computing
@@ -65,14 +70,49 @@ def from_numpyro(
     try:
         arguments = read_arguments(fn, groups, index, size)
         layout = sort_sites(fn, arguments, groups, plate)
-        away, written = decentred(layout), fn
+        run, away = fn, _decentred(layout)
         if centre and away:
-            written = centred(fn, away)
-            layout = sort_sites(written, arguments, groups, plate)
-        found = check_agreement(Evaluator(written, arguments, layout, groups), groups)
-        evaluator = Evaluator(written, arguments, layout.without(found.mixed), groups)
-        return NumpyroModel(evaluator, outcome, normal_prior=found.normal_prior)
+            run = _taken_off(away)(fn)
+            layout = sort_sites(run, arguments, groups, plate)
+        mixed, normal = check_agreement(Evaluator(run, arguments, layout, groups), groups)
+        evaluator = Evaluator(run, arguments, layout.without(mixed), groups)
+        return NumpyroModel(evaluator, outcome, normal_prior=normal)
     except Refused as refused:
         inner = getattr(fn, "func", fn)  # of a functools.partial
         name = getattr(inner, "__name__", type(inner).__name__)
         raise ValueError(f"from_numpyro({name}): {refused}") from refused.__cause__
+
+
+# In the non-centred form, x = loc + scale * e with e ~ N(0, 1), the posterior of e moves with theta, by
+# many of its sds where a group has many rows. In the centred form, x ~ N(loc, scale), the rows
+# determine x whatever theta is. NUTS prefers the first where rows are few. Ramify integrates over the
+# group sites with points that stay fixed while theta moves, which needs the second.
+
+
+def _decentred(layout: SiteLayout) -> frozenset[str]:
+    """Names of the groups' sites that LocScaleReparam has made deterministic."""
+    names = (n.removesuffix(_SUFFIX) for n in layout.z if n.endswith(_SUFFIX))
+    return frozenset(n for n in names if n in layout.deterministics)
+
+
+@contextmanager
+def _taken_off(names: frozenset[str]) -> Iterator[None]:
+    """Makes NumPyro's `reparam` skip LocScaleReparam at these sites.
+
+    A handler inside the function runs before any of ours, so its class is changed during a run. Runs
+    can't overlap in any case, since NumPyro's stack of handlers is global.
+    """
+    own = handlers.reparam.process_message
+
+    def process(self: handlers.reparam, msg: Any) -> None:
+        if not (msg["type"] == "sample" and msg["name"] in names):
+            return own(self, msg)
+        config: Any = self.config
+        found = config.get(msg["name"]) if isinstance(config, dict) else config(msg)
+        return None if isinstance(found, LocScaleReparam) else own(self, msg)
+
+    handlers.reparam.process_message = process
+    try:
+        yield
+    finally:
+        handlers.reparam.process_message = own

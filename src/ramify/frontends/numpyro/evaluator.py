@@ -13,39 +13,32 @@ import numpy as np
 from jaxtyping import Array
 
 from ramify.data.groups import Groups
-from ramify.frontends.numpyro.arguments import Arguments, example_row, repeated
+from ramify.frontends.numpyro.arguments import Arguments, repeated, small_block
 from ramify.frontends.numpyro.layout import Level, Place, SiteLayout
-from ramify.frontends.numpyro.normals import joined
 from ramify.frontends.numpyro.program import Program
-from ramify.frontends.numpyro.sites import Seen, from_values, run
+from ramify.frontends.numpyro.sites import Seen, from_values, joined, normal_of, run
 from ramify.models.parameters import Named, Space
 from ramify.models.structure import Normal
 
 Kind = Literal["term", "value", "observed", "normal"]
+What = tuple[Kind, Level]
 
 
 @final
 class Evaluator:
     """Evaluates the sites of a NumPyro function, for its model and its adapter.
 
-    Attributes:
-        fn: the function.
-        arguments: what it is called with.
-        layout: where each of its sites belongs.
-        theta: the space of the latent sites that all groups share.
-        z: the space of the latent sites of a group.
-        row: one row of the data, [1, ...] each, used where the values do not matter.
-        group: the same for group columns.
+    `theta` and `z` are the spaces of its latent sites, `row` and `group` one entry of each column,
+    [1, ...], used where the values do not matter.
     """
 
     def __init__(
         self, fn: Callable[..., Any], arguments: Arguments, layout: SiteLayout, groups: Groups
     ):
-        """Keeps one row of the data."""
         self.fn, self.arguments, self.layout = fn, arguments, layout
         self.theta, self.z = Space(layout.theta), Space(layout.z)
-        self.row = example_row({n: groups.rows[n] for n in arguments.rows})
-        self.group = example_row({n: groups.group[n] for n in arguments.group})
+        one = small_block(arguments, groups, 1, 1)
+        self.row, self.group = one.rows, one.group
         self._programs: dict[Any, Program] = {}
 
     def evaluate(
@@ -59,25 +52,16 @@ class Evaluator:
     ) -> Named:
         """Some sites of the function, with each row a group of its own; traced once for each shape.
 
-        Args:
-            kind: "term" for log densities (without Jacobians), "value" for the values of
-                deterministic sites, "observed" for those of observed sites, "normal" for mean and
-                root of the groups' sites together, where these are normal.
-            level: whose sites: those of theta, of the groups or of the rows.
-            theta: [D].
-            z: [n, M]; None for the sites of theta.
-            rows: row columns, [n, ...] each; None where the sites do not depend on them.
-            group: group columns of each row, likewise.
-
-        Returns:
-            Name -> [n, ...], or [...] for the sites of theta.
+        "term": log densities, without Jacobians; "value": deterministic sites; "observed": observed
+        ones; "normal": mean and root of the groups' sites together, where these are normal. z is
+        [n, M]; it and the columns are None where the sites do not depend on them. Returns name ->
+        [n, ...], or [...] for the sites of theta.
         """
-        what: tuple[Kind, Level] = kind, level
+        what: What = kind, level
         z = jnp.zeros((1, self.z.size)) if z is None else z
         if not self._asked(*what):
             return {}  # a fit without its data has no columns, and needs none
-        rows = None if rows is None else _taken(self.row, rows)
-        group = None if group is None else _taken(self.group, group)
+        rows, group = _taken(self.row, rows), _taken(self.group, group)
         leaves, tree = jax.tree.flatten((theta, z, rows, group))
         shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
         if (what, shapes) not in self._programs:
@@ -117,12 +101,7 @@ class Evaluator:
         return {n: places[n] for n in names if places[n].level == level}
 
     def _pick(
-        self,
-        what: tuple[Kind, Level],
-        theta: Array,
-        z: Array,
-        rows: Named | None,
-        group: Named | None,
+        self, what: What, theta: Array, z: Array, rows: Named | None, group: Named | None
     ) -> Named:
         n = z.shape[0]  # columns that are None do not matter: copies of one row stand in
         rows = repeated(self.row, n) if rows is None else rows
@@ -137,14 +116,14 @@ class Evaluator:
 
     def _normal(self, sites: dict[str, Seen]) -> Named:
         """Mean and root of the groups' sites together; nothing if one of them is not normal."""
-        normals = [sites[name].normal for name in self.layout.z]
-        known = [site for site in normals if site is not None]
-        if len(known) < len(normals):
-            return {}
-        return joined(known, [self.layout.axes[name] for name in self.layout.z])._asdict()
+        parts = [normal_of(sites[name], self.layout.axes[name]) for name in self.layout.z]
+        known = [part for part in parts if part is not None]
+        return joined(known)._asdict() if len(known) == len(parts) else {}
 
 
-def _taken(names: Mapping[str, Any], columns: Named) -> Named:
+def _taken(names: Mapping[str, Any], columns: Named | None) -> Named | None:
+    if columns is None:
+        return None
     for name in names:
         if name not in columns:
             raise ValueError(

@@ -60,7 +60,7 @@ class Pair(NamedTuple):
     arguments: Arguments
     blocks: tuple[Block, Block]
     seen: tuple[dict[str, Seen], dict[str, Seen]]
-    programs: tuple[Program, Program]
+    program: Program  # of the first block
 
     def place(self, name: str, what: str) -> Place:
         """Where a site's value or log_prob belongs, by the axis that grows."""
@@ -88,10 +88,10 @@ class Pair(NamedTuple):
 
     def reads(self, name: str, what: str, columns: tuple[str, ...]) -> bool:
         """Whether a site's value or log_prob is computed from any of these row columns."""
-        rows, group = self.blocks[0].rows, self.blocks[0].group
-        key, own = False, {column: column in columns for column in rows}
-        flags = jax.tree.leaves((key, own, dict.fromkeys(group, False)))
-        return self.programs[0].reached(flags)[name][what]
+        block, key = self.blocks[0], False
+        own = {column: column in columns for column in block.rows}
+        flags = jax.tree.leaves((key, own, dict.fromkeys(block.group, False)))
+        return self.program.reached(flags)[name][what]
 
 
 def sort_sites(fn: Fn, arguments: Arguments, groups: Any, plate: str | None) -> SiteLayout:
@@ -107,30 +107,29 @@ def sort_sites(fn: Fn, arguments: Arguments, groups: Any, plate: str | None) -> 
     parameters = {n: _parameter(pair, n, axes.get(n), bounds[n]) for n in latent}
     terms = {n: _term(pair, n, latent) for n in drawn}
     rows = [n for n, place in terms.items() if place.level == "row" and not sites[n].factor]
-    told, left_out = _deterministics(pair)
+    told = {n: pair.place(n, "value") for n, s in sites.items() if s.kind == "deterministic"}
+    columns = lambda n: tuple(c for c in arguments.rows if pair.reads(n, "value", (c,)))
     return SiteLayout(
         theta={n: p for n, p in parameters.items() if n not in axes},
         z={n: p for n, p in parameters.items() if n in axes},
         axes=axes,
         terms=terms,
         deterministics=told,
-        outcomes={
-            n: tuple(c for c in arguments.rows if pair.reads(n, "value", (c,))) for n in rows
-        },
-        left_out=left_out,
-    )
+        outcomes={n: columns(n) for n in rows},
+        left_out=(),
+    ).without({n for n, place in told.items() if place.level == "row" or columns(n)})
 
 
 def _look_twice(fn: Fn, arguments: Arguments, groups: Any) -> Pair:
     first, second = (small_block(arguments, groups, G, R) for G, R in ((3, 7), (4, 9)))
-    (seen, program), (again, other) = (look(fn, arguments, block) for block in (first, second))
+    (seen, program), (again, _) = (look(fn, arguments, block) for block in (first, second))
     if list(seen) != list(again):
         odd = sorted(set(seen) ^ set(again)) or list(seen)
         raise Refused(
             f'site "{odd[0]}" is in the model for some numbers of groups or rows and not for others; '
             "its sites must be the same on every block of the data."
         )
-    return Pair(arguments, (first, second), (seen, again), (program, other))
+    return Pair(arguments, (first, second), (seen, again), program)
 
 
 def _check_latents(pair: Pair, latent: Mapping[str, Place], groups: Any) -> None:
@@ -196,18 +195,18 @@ def _check_plate(pair: Pair, plate: str | None, axes: Mapping[str, int]) -> None
     if plate is None:
         return
     sites = pair.seen[0]
-    known = sorted({p for seen in sites.values() for p in seen.plates})
-    if not any(plate in sites[name].plates for name in axes):
+    outside = [name for name in axes if plate not in sites[name].plates]
+    if len(outside) == len(axes):
+        known = sorted({p for seen in sites.values() for p in seen.plates})
         raise Refused(
             f'no latent site of the groups is in a plate "{plate}" of {pair.arguments.size_name}; '
             f"the model's plates are {', '.join(known) or 'none'}."
         )
-    for name in axes:
-        if plate not in sites[name].plates:
-            raise Refused(
-                f'site "{name}" has a value for each group and is not in plate "{plate}". Move it '
-                "there, or leave plate= out."
-            )
+    if outside:
+        raise Refused(
+            f'site "{outside[0]}" has a value for each group and is not in plate "{plate}". Move it '
+            "there, or leave plate= out."
+        )
 
 
 def _term(pair: Pair, name: str, latent: Mapping[str, Any]) -> Place:
@@ -221,16 +220,8 @@ def _term(pair: Pair, name: str, latent: Mapping[str, Any]) -> Place:
             "a distribution over all of them). Ramify needs one for each row: put the site in "
             'numpyro.plate("rows", ...) and drop the to_event.'
         )
-    one_row_each = place.level == "z" and pair.arguments.one_row_each
+    one_row_each = place.level == "z" and pair.arguments.index is None
     return place._replace(level="row") if one_row_each else place
-
-
-def _deterministics(pair: Pair) -> tuple[dict[str, Place], tuple[str, ...]]:
-    names = [n for n, seen in pair.seen[0].items() if seen.kind == "deterministic"]
-    found = {name: pair.place(name, "value") for name in names}
-    of_row = lambda n: found[n].level == "row" or pair.reads(n, "value", pair.arguments.rows)
-    left_out = tuple(name for name in names if of_row(name))
-    return {n: place for n, place in found.items() if n not in left_out}, left_out
 
 
 def _bounds(pair: Pair, latent: list[str]) -> dict[str, list[Any]]:
@@ -239,7 +230,7 @@ def _bounds(pair: Pair, latent: list[str]) -> dict[str, list[Any]]:
     traced = lambda b: isinstance(b, jax.core.Tracer)  # pyright: ignore[reportAttributeAccessIssue]
     if all(np.ndim(b) == 0 and not traced(b) for bounds in given.values() for b in bounds):
         return given
-    block, program = pair.blocks[0], jax.jit(pair.programs[0])
+    block, program = pair.blocks[0], jax.jit(pair.program)
     once, again = (program(jax.random.key(k), block.rows, block.group) for k in (0, 1))
     for name in latent:
         for a, b in zip(once[name]["bounds"], again[name]["bounds"], strict=True):

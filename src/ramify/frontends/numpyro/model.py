@@ -1,45 +1,38 @@
-"""A NumPyro function seen as the three densities of a block."""
+"""A NumPyro function seen as the three densities of a block, and its adapter."""
 
-from typing import final
+from typing import Any, final
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ramify.data.batch import Batch
-from ramify.frontends.numpyro.adapter import NumpyroAdapter
 from ramify.frontends.numpyro.arguments import Refused, repeated
 from ramify.frontends.numpyro.evaluator import Evaluator
 from ramify.frontends.numpyro.sites import draw
+from ramify.models.adapter import Adapter
 from ramify.models.model import Model
+from ramify.models.parameters import Named
 from ramify.models.structure import BlockStructure, Normal
 
 
 @final
 class NumpyroModel(Model):
-    """A NumPyro model seen as the three densities of a block; made by `from_numpyro`.
-
-    Attributes:
-        evaluator: what runs the function.
-        fn: the function.
-        layout: where each of its sites belongs.
-        outcome: the observed site that `simulate` draws.
-    """
+    """A model made by `from_numpyro`; `outcome` is the observed site that `simulate` draws."""
 
     def __init__(
         self, evaluator: Evaluator, outcome: str | None = None, *, normal_prior: bool = False
     ):
         """Raises if the outcome is not a site observed in the rows."""
-        layout = evaluator.layout
-        if outcome is not None and outcome not in layout.outcomes:
-            known = ", ".join(layout.outcomes) or "none"
+        known = list(evaluator.layout.outcomes)
+        if outcome is not None and outcome not in known:
+            those = ", ".join(known) or "none"
             raise Refused(
-                f'outcome="{outcome}" is not a site observed in the rows; those: {known}.'
+                f'outcome="{outcome}" is not a site observed in the rows; those: {those}.'
             )
         self.theta, self.z = evaluator.theta, evaluator.z
-        self.evaluator, self.fn, self.layout = evaluator, evaluator.fn, layout
-        only = next(iter(layout.outcomes)) if len(layout.outcomes) == 1 else None
-        self.outcome = outcome or only
+        self.evaluator, self.fn, self.layout = evaluator, evaluator.fn, evaluator.layout
+        self.outcome = outcome or (known[0] if len(known) == 1 else None)
         self.structure = BlockStructure(self._normal if normal_prior else None, trusted=True)
 
     def __repr__(self) -> str:
@@ -57,7 +50,7 @@ class NumpyroModel(Model):
         return self.outcome is not None
 
     @property
-    def adapter(self) -> NumpyroAdapter:
+    def adapter(self) -> "NumpyroAdapter":
         """Names results as the function names its sites."""
         return NumpyroAdapter(self)
 
@@ -81,8 +74,7 @@ class NumpyroModel(Model):
         self, theta: Float[Array, " D"], z_rows: Float[Array, "R M"], batch: Batch
     ) -> Float[Array, " R"]:
         """Log p(y_ij | theta, z_i, x_ij) of each row, given each row's own copy of its z."""
-        columns = batch.rows, batch.group_at_rows()
-        terms = self.evaluator.evaluate("term", "row", theta, z_rows, *columns)
+        terms = self.adapter.log_lik_by_outcome(theta, z_rows, batch)
         return sum(terms.values(), jnp.zeros(z_rows.shape[0], z_rows.dtype))
 
     def simulate(
@@ -98,42 +90,71 @@ class NumpyroModel(Model):
         it does not, data stand in, and the observed sites are drawn nevertheless.
         """
         if self.outcome is None:
-            raise ValueError(self._no_outcome())
+            raise ValueError(_no_outcome(list(self.layout.outcomes)))
         own, n = self.evaluator, z_rows.shape[0]
-        rows, absent = dict(batch.rows), repeated(own.row, n)
-        for column in {c for columns in self.layout.outcomes.values() for c in columns}:
-            if column in own.arguments.optional:
-                rows.pop(column, None)
-            elif column not in rows:
-                rows[column] = absent[column]
+        told = {c for columns in self.layout.outcomes.values() for c in columns}
+        rows = {c: v for c, v in repeated(own.row, n).items() if c in told} | batch.rows
+        rows = {c: v for c, v in rows.items() if c not in told & own.arguments.optional}
         keywords = own.keywords(n, rows, batch.group_at_rows())
         again = frozenset(self.layout.outcomes)
         values = draw(key, own.fn, keywords, own.latent_values(theta, z_rows), again)
         return self.layout.terms[self.outcome].per_item(values[self.outcome])
 
-    def _no_outcome(self) -> str:
-        if self.layout.outcomes:
-            return (
-                f"predict draws one outcome, and the model observes {', '.join(self.layout.outcomes)} "
-                'in its rows: name one, from_numpyro(fn, groups, outcome="...").'
-            )
-        return (
-            "predict draws an outcome for each row, and the model observes none in its rows: a "
-            "numpyro.factor has a density and nothing to draw from. Observe the outcome in a "
-            'numpyro.sample("...", distribution, obs=...), or simulate it from posterior.sample().'
-        )
-
     def check(self, batch: Batch) -> None:
         """Raises if the data lack a column of the model's, or have it in another shape."""
-        for kind, mine, theirs in (
-            ("row", self.evaluator.row, batch.rows),
-            ("group", self.evaluator.group, batch.group),
-        ):
+        own = self.evaluator
+        for kind, mine, theirs in (("row", own.row, batch.rows), ("group", own.group, batch.group)):
             for name, column in mine.items():
                 got = theirs[name].shape[1:] if name in theirs else None
                 if got != column.shape[1:]:
+                    has = "no such column" if got is None else f"elements of {list(got)}"
                     raise ValueError(
                         f'the model was made for a {kind} column "{name}" with elements of shape '
-                        f"{list(column.shape[1:])}; the data has "
-                        + ("no such column." if got is None else f"elements of {list(got)}.")
+                        f"{list(column.shape[1:])}; the data has {has}."
                     )
+
+
+def _no_outcome(observed: list[str]) -> str:
+    if observed:
+        return (
+            f"predict draws one outcome, and the model observes {', '.join(observed)} in its rows: "
+            'name one, from_numpyro(fn, groups, outcome="...").'
+        )
+    return (
+        "predict draws an outcome for each row, and the model observes none in its rows: a "
+        "numpyro.factor has a density and nothing to draw from. Observe the outcome in a "
+        'numpyro.sample("...", distribution, obs=...), or simulate it from posterior.sample().'
+    )
+
+
+@final
+class NumpyroAdapter(Adapter):
+    """Names the results of a `NumpyroModel`: latent sites, deterministic sites, observed sites."""
+
+    def __init__(self, model: Any):
+        super().__init__(model)
+        self.outcome = model.outcome
+        self._evaluate = model.evaluator.evaluate
+
+    def named_theta(self, theta: Float[Array, " D"]) -> Named:
+        """Named constrained values of theta, and the deterministic sites that follow from them."""
+        return self.model.theta.values(theta) | self._evaluate("value", "theta", theta)
+
+    def local_values(
+        self, theta: Float[Array, " D"], z: Float[Array, "B M"], batch: Batch
+    ) -> Named:
+        """Named constrained z of each place, [B, ...], and its deterministic sites."""
+        deterministic = self._evaluate("value", "z", theta, z, group=batch.group)
+        return jax.vmap(self.model.z.values)(z) | deterministic
+
+    def observed(self, batch: Batch) -> Named:
+        """The values of the sites observed in the rows, [R, ...]."""
+        theta, z = (jnp.zeros(s.size) for s in (self.model.theta, self.model.z))
+        z_rows = jnp.broadcast_to(z, (batch.segment.shape[0], len(z)))
+        return self._evaluate("observed", "row", theta, z_rows, batch.rows, batch.group_at_rows())
+
+    def log_lik_by_outcome(
+        self, theta: Float[Array, " D"], z_rows: Float[Array, "R M"], batch: Batch
+    ) -> Named:
+        """The log likelihood of each row, [R], for each site observed in the rows."""
+        return self._evaluate("term", "row", theta, z_rows, batch.rows, batch.group_at_rows())

@@ -13,9 +13,23 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
+from jax.interpreters.partial_eval import dce_jaxpr_consts
 
-Known = dict[Var, np.ndarray]
+Known = dict[Var, np.ndarray | None]  # integers whose values are known
+Same = dict[Var, Any]  # variables that others stand for
+
+# The primitives that indexing uses, as functions of their parameters and of known integers.
+_FOLDED: dict[str, Callable[..., Any]] = {
+    "lt": lambda params, a, b: a < b,
+    "add": lambda params, a, b: a + b,
+    "select_n": lambda params, which, *cases: np.choose(which, cases),
+    "concatenate": lambda params, *parts: np.concatenate(parts, params["dimension"]),
+    "broadcast_in_dim": lambda params, a: _broadcast(a, **params),
+    "reshape": lambda params, a: a.reshape(params["new_sizes"]),
+    "squeeze": lambda params, a: a.squeeze(params["dimensions"]),
+    "convert_element_type": lambda params, a: a.astype(params["new_dtype"]),
+}
 
 
 class Program:
@@ -36,10 +50,8 @@ class Program:
     def __init__(self, function: Callable[..., Any], *shapes: Any):
         """Traces the function; what it returns may be any tree of arrays."""
         traced, self.shapes = jax.make_jaxpr(function, return_shape=True)(*shapes)
-        known = dict(zip(traced.jaxpr.constvars, map(_integers, traced.consts), strict=True))
-        jaxpr, _ = _rewritten(traced.jaxpr, {v: x for v, x in known.items() if x is not None})
         self._tree = jax.tree.structure(self.shapes)
-        self._closed = _without_unused_constants(ClosedJaxpr(jaxpr, traced.consts))
+        self._closed = _alive(_rewritten(traced, {})[0])
         self._run = jaxpr_as_fun(self._closed)
 
     def __call__(self, *arguments: Any) -> Any:
@@ -54,77 +66,47 @@ class Program:
         """Which outputs may depend on the marked inputs: an upper bound."""
         jaxpr = self._closed.jaxpr
         found = {v for v, marked in zip(jaxpr.invars, inputs, strict=True) if marked}
+        depends = lambda v: not isinstance(v, Literal) and v in found
         for equation in jaxpr.eqns:
-            if any(v in found for v in _variables(equation.invars)):
+            if any(map(depends, equation.invars)):
                 found.update(equation.outvars)
-        flags = [not isinstance(v, Literal) and v in found for v in jaxpr.outvars]
-        return jax.tree.unflatten(self._tree, flags)
+        return jax.tree.unflatten(self._tree, map(depends, jaxpr.outvars))
 
 
-def _rewritten(jaxpr: Jaxpr, known: Known) -> tuple[Jaxpr, list[np.ndarray | None]]:
+def _rewritten(closed: ClosedJaxpr, given: Known) -> tuple[ClosedJaxpr, list[np.ndarray | None]]:
     """The program without identity gathers, and the known values of its outputs."""
-    same: dict[Var, Any] = {}
-    through = lambda v: v if isinstance(v, Literal) else same.get(v, v)
-    equations: list[JaxprEqn] = []
+    jaxpr, same, equations = closed.jaxpr, {}, []
+    known = given | dict(zip(jaxpr.constvars, map(_integers, closed.consts), strict=True))
     for equation in jaxpr.eqns:
-        equation = equation.replace(invars=[through(v) for v in equation.invars])
+        equation = _renamed(equation, same)
         values = [_known(v, known) for v in equation.invars]
-        if equation.primitive.name in ("jit", "pjit"):
+        name = equation.primitive.name
+        if name in ("jit", "pjit"):
             equation = _inside(equation, values, known)
-        elif equation.primitive.name == "gather" and values[1] is not None:
+        elif name in _FOLDED and all(v is not None for v in values):
+            known[equation.outvars[0]] = _integers(_FOLDED[name](equation.params, *values))
+        replaced = None
+        if name == "gather" and values[1] is not None:
             replaced = _as_slice(equation, values[1], same)
-            equations += [equation] if replaced is None else replaced
-            continue
-        elif values and all(v is not None for v in values):
-            _fold(equation, values, known)
-        equations.append(equation)
-    outputs = [through(v) for v in jaxpr.outvars]
-    alive = _alive(equations, outputs)
-    return jaxpr.replace(eqns=alive, outvars=outputs), [_known(v, known) for v in outputs]
+        equations += [equation] if replaced is None else replaced
+    outputs = [_through(v, same) for v in jaxpr.outvars]
+    found = closed.replace(jaxpr=jaxpr.replace(eqns=equations, outvars=outputs))
+    return found, [_known(v, known) for v in outputs]
 
 
 def _inside(equation: JaxprEqn, values: list[Any], known: Known) -> JaxprEqn:
     """A call of a jitted function, with that function rewritten."""
     closed = equation.params["jaxpr"]
-    inner = dict(zip(closed.jaxpr.invars, values, strict=True))
-    inner |= dict(zip(closed.jaxpr.constvars, map(_integers, closed.consts), strict=True))
-    jaxpr, outputs = _rewritten(closed.jaxpr, {v: x for v, x in inner.items() if x is not None})
-    found = zip(equation.outvars, outputs, strict=True)
-    known.update({v: x for v, x in found if x is not None})
-    return equation.replace(params=equation.params | {"jaxpr": closed.replace(jaxpr=jaxpr)})
+    closed, outputs = _rewritten(closed, dict(zip(closed.jaxpr.invars, values, strict=True)))
+    known.update(zip(equation.outvars, outputs, strict=True))
+    return equation.replace(params=equation.params | {"jaxpr": closed})
 
 
-def _as_slice(gather: JaxprEqn, indices: np.ndarray, same: dict[Var, Any]) -> list[JaxprEqn] | None:
+def _as_slice(gather: JaxprEqn, indices: np.ndarray, same: Same) -> list[JaxprEqn] | None:
     """The equations that replace an identity gather; None for other gathers."""
-    operand = gather.invars[0]
-    pick = _own_slice(operand.aval.shape, indices, gather.params)  # pyright: ignore[reportAttributeAccessIssue]
-    if pick is None:
-        return None
-    shape = jax.ShapeDtypeStruct(operand.aval.shape, operand.aval.dtype)  # pyright: ignore[reportAttributeAccessIssue]
-    traced = jax.make_jaxpr(pick)(shape).jaxpr
-    same[traced.invars[0]] = operand
-    if traced.outvars[0] is traced.invars[0]:  # nothing but the operand itself
-        same[gather.outvars[0]] = operand
-        return []
-    last = traced.outvars[0]
-    through = lambda v: v if isinstance(v, Literal) else same.get(v, v)
-    return [
-        e.replace(
-            invars=[through(v) for v in e.invars],
-            outvars=[gather.outvars[0] if v is last else v for v in e.outvars],
-        )
-        for e in traced.eqns
-    ]
-
-
-def _own_slice(
-    shape: tuple[int, ...], indices: np.ndarray, params: dict[str, Any]
-) -> Callable[[Any], Any] | None:
-    """Operand -> what the gather gives, if row r takes entry r of one axis and fixed ones of others."""
-    numbers = params["dimension_numbers"]
-    if numbers.operand_batching_dims or indices.ndim != 2 or len(indices) < 2:
-        return None
-    found = _own_axis(shape, indices, numbers, params["slice_sizes"])
+    operand, numbers = gather.invars[0], gather.params["dimension_numbers"]
+    aval: Any = operand.aval
+    found = _own_axis(aval.shape, indices, numbers, gather.params["slice_sizes"])
     if found is None:
         return None
     own, start, stop = found
@@ -132,25 +114,32 @@ def _own_slice(
     before = own - sum(axis < own for axis in gone)
     (place,) = set(range(len(numbers.offset_dims) + 1)) - set(numbers.offset_dims)
 
-    def pick(operand: Any) -> Any:
-        part = operand
-        if any(start) or tuple(stop) != shape:  # else an equation that does nothing
-            part = jax.lax.slice(operand, start, stop)
-        part = jax.lax.squeeze(part, gone) if gone else part
+    def pick(part: Any) -> Any:
+        if any(start) or tuple(stop) != aval.shape:  # else an equation that does nothing
+            part = jax.lax.slice(part, start, stop)
+        part = jax.lax.squeeze(part, gone)
         return part if before == place else jnp.moveaxis(part, before, place)
 
-    return pick
+    traced = jax.make_jaxpr(pick)(jax.ShapeDtypeStruct(aval.shape, aval.dtype)).jaxpr
+    same[traced.invars[0]] = operand
+    equations = [_renamed(equation, same) for equation in traced.eqns]
+    same[gather.outvars[0]] = _through(traced.outvars[0], same)
+    return equations
 
 
 def _own_axis(
     shape: tuple[int, ...], indices: np.ndarray, numbers: Any, sizes: Sequence[int]
 ) -> tuple[int, list[int], list[int]] | None:
-    """The axis at which row r takes entry r, and where the slice starts and stops at each axis."""
+    """The axis at which row r takes entry r, and where the slice starts and stops at each axis.
+
+    None unless there is one such axis, and all rows take the same entries of the others.
+    """
     start, stop, own = [0] * len(shape), list(sizes), None
+    if numbers.operand_batching_dims or indices.ndim != 2 or len(indices) < 2:
+        return None
     for axis, column in zip(numbers.start_index_map, indices.T, strict=True):
-        if len(column) == shape[axis] and np.array_equal(column, np.arange(len(column))):
-            if own is not None or axis not in numbers.collapsed_slice_dims:
-                return None
+        alone = own is None and axis in numbers.collapsed_slice_dims
+        if alone and np.array_equal(column, np.arange(shape[axis])):
             own, stop[axis] = axis, shape[axis]
         elif np.all(column == column[0]) and 0 <= column[0] <= shape[axis] - sizes[axis]:
             start[axis], stop[axis] = int(column[0]), int(column[0]) + sizes[axis]
@@ -159,51 +148,27 @@ def _own_axis(
     return None if own is None else (own, start, stop)
 
 
-def _fold(equation: JaxprEqn, values: list[Any], known: Known) -> None:
-    """Evaluates an equation of known integers, for the primitives that indexing uses."""
-    params, out = equation.params, equation.outvars[0]
-    name, first = equation.primitive.name, values[0]
-    if name == "lt":
-        known[out] = np.less(*values)
-    elif name == "add":
-        known[out] = np.add(*values)
-    elif name == "select_n" and len(values) == 3:
-        known[out] = np.where(first, values[2], values[1])
-    elif name == "concatenate":
-        known[out] = np.concatenate(values, params["dimension"])
-    elif name == "broadcast_in_dim":
-        dims = params["broadcast_dimensions"]
-        shape = [1] * len(params["shape"])
-        for axis, size in zip(dims, first.shape, strict=True):
-            shape[axis] = size
-        known[out] = np.broadcast_to(first.reshape(shape), params["shape"])
-    elif name in ("reshape", "squeeze"):
-        known[out] = first.reshape(out.aval.shape)  # pyright: ignore[reportAttributeAccessIssue]
-    elif name == "convert_element_type" and np.dtype(params["new_dtype"]).kind in "iub":
-        known[out] = first.astype(params["new_dtype"])
+def _renamed(equation: JaxprEqn, same: Same) -> JaxprEqn:
+    return equation.replace(invars=[_through(v, same) for v in equation.invars])
 
 
-def _alive(equations: list[JaxprEqn], outputs: list[Any]) -> list[JaxprEqn]:
-    """The equations that the outputs need, and those with effects."""
-    needed, alive = _variables(outputs), []
-    for equation in reversed(equations):
-        if equation.effects or any(v in needed for v in equation.outvars):
-            alive.append(equation)
-            needed |= _variables(equation.invars)
-    return alive[::-1]
+def _through(atom: Any, same: Same) -> Any:
+    return atom if isinstance(atom, Literal) else same.get(atom, atom)
 
 
-def _without_unused_constants(closed: ClosedJaxpr) -> ClosedJaxpr:
+def _broadcast(
+    values: np.ndarray, shape: Sequence[int], broadcast_dimensions: Sequence[int], **_: Any
+) -> np.ndarray:
+    new = [axis for axis in range(len(shape)) if axis not in broadcast_dimensions]
+    return np.broadcast_to(np.expand_dims(values, new), shape)
+
+
+def _alive(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """The program without the equations and constants that its outputs do not need."""
     jaxpr = closed.jaxpr
-    needed = _variables(jaxpr.outvars)
-    for equation in jaxpr.eqns:
-        needed |= _variables(equation.invars)
-    kept = [(v, x) for v, x in zip(jaxpr.constvars, closed.consts, strict=True) if v in needed]
-    return ClosedJaxpr(jaxpr.replace(constvars=[v for v, _ in kept]), [x for _, x in kept])
-
-
-def _variables(atoms: Sequence[Any]) -> set[Var]:
-    return {v for v in atoms if not isinstance(v, Literal)}
+    kept = [False] * len(jaxpr.constvars) + [True] * len(jaxpr.invars)
+    jaxpr, used, _ = dce_jaxpr_consts(jaxpr, [True] * len(jaxpr.outvars), kept)
+    return ClosedJaxpr(jaxpr, [x for x, needed in zip(closed.consts, used, strict=True) if needed])
 
 
 def _known(atom: Any, known: Known) -> np.ndarray | None:
@@ -212,8 +177,6 @@ def _known(atom: Any, known: Known) -> np.ndarray | None:
 
 def _integers(value: Any) -> np.ndarray | None:
     """A constant as a NumPy array, if it holds integers or booleans."""
-    if value is None:
-        return None
     dtype = getattr(value, "dtype", type(value))
     if jnp.issubdtype(dtype, jax.dtypes.extended):  # keys of random numbers: not NumPy's
         return None

@@ -1,21 +1,23 @@
-"""Runs a NumPyro model on a block and records its sites."""
+"""Runs a NumPyro model on a block and records its sites; normal sites in closed form."""
 
 import traceback
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
-from jaxtyping import Array, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 from numpyro import handlers
 from numpyro.distributions import biject_to
 
 from ramify.frontends.numpyro.arguments import Arguments, Block, Refused
-from ramify.frontends.numpyro.normals import NormalSite, normal_site
 from ramify.frontends.numpyro.program import Program
+from ramify.models.parameters import Named
+from ramify.models.structure import Normal, diagonal
+from ramify.numerics.small_linalg import inverse_lower
 
 Fn = Callable[..., Any]
 Supply = Callable[[dict[str, Any]], Any]
@@ -31,7 +33,8 @@ class Seen(NamedTuple):
     support: Any  # the constraint on its values
     plates: tuple[str, ...]  # names of the plates it is in
     factor: bool  # whether it is a numpyro.factor
-    normal: NormalSite | None = None  # mean and scale of a normal sample site
+    fn: Any = None  # its distribution
+    scaled: bool = False  # whether a scale or mask changes its log density
 
 
 def run(fn: Fn, named: dict[str, Any], supply: Supply) -> dict[str, Seen]:
@@ -47,14 +50,13 @@ def _seen(site: dict[str, Any]) -> Seen:
     if site["type"] == "deterministic":
         return Seen("deterministic", False, value, None, None, plates, False)
     log_prob = site["fn"].log_prob(site["value"])
-    if site["scale"] is not None:
-        log_prob = site["scale"] * log_prob
-    factor, support = bool(site["infer"].get("is_auxiliary")), site["fn"].support
-    own = plates, factor, normal_site(site)
-    return Seen("sample", site["is_observed"], value, log_prob, support, *own)
+    scaled, factor = site["scale"] is not None, bool(site["infer"].get("is_auxiliary"))
+    log_prob = site["scale"] * log_prob if scaled else log_prob
+    own = site["fn"].support, plates, factor, site["fn"], scaled
+    return Seen("sample", site["is_observed"], value, log_prob, *own)
 
 
-def from_values(values: dict[str, Array]) -> Supply:
+def from_values(values: Named) -> Supply:
     """Supplies latent sites with given values; the data stay as they are."""
     return lambda site: None if site.get("is_observed", True) else values.get(site["name"])
 
@@ -79,12 +81,8 @@ def _own_key(key: PRNGKeyArray, name: str) -> PRNGKeyArray:
 
 
 def draw(
-    key: PRNGKeyArray,
-    fn: Fn,
-    named: dict[str, Any],
-    values: dict[str, Array],
-    again: frozenset[str],
-) -> dict[str, Array]:
+    key: PRNGKeyArray, fn: Fn, named: dict[str, Any], values: Named, again: frozenset[str]
+) -> Named:
     """Runs the model forward with given latent sites; draws the observed sites in `again`."""
 
     def supply(site: dict[str, Any]) -> Any:
@@ -159,7 +157,9 @@ def look(fn: Fn, arguments: Arguments, block: Block) -> tuple[dict[str, Seen], P
         named = arguments.bind(block.index, block.n_group, rows, group)
         found = run(fn, named, from_noise(key))
         seen.update(found)
-        bounds = lambda s: [jnp.asarray(leaf) for leaf in jax.tree.leaves(s.support)]
+        bounds = lambda s: [
+            jnp.asarray(leaf) for leaf in jax.tree.leaves(getattr(s.fn, "support", None))
+        ]
         return {
             name: {"value": s.value, "log_prob": s.log_prob, "bounds": bounds(s)}
             for name, s in found.items()
@@ -215,3 +215,47 @@ def _failed(arguments: Arguments, block: Block, error: Exception) -> str:
 def _first_line(error: Exception) -> str:
     text = str(error).strip().split("\n")[0][:300]
     return f"{type(error).__name__}: {text}" + ("" if text.endswith(".") else ".")
+
+
+def normal_of(
+    site: Seen, axis: int
+) -> tuple[Float[Array, "n m"], Float[Array, "n_or_1 m m"]] | None:
+    """Mean and root of a normal site for each group (a root once, if shared); None for any other.
+
+    Masks and scales (`handlers.mask`, `handlers.scale`) make a density that is not normal.
+    """
+    base = site.fn
+    while type(base) in (dist.Independent, dist.ExpandedDistribution):
+        base = base.base_dist
+    if type(base) not in (dist.Normal, dist.MultivariateNormal) or site.scaled:
+        return None
+    correlated = type(base) is dist.MultivariateNormal  # the last axis of the value
+    scale = base.scale_tril if correlated else base.scale
+    loc, scale = (jnp.asarray(x, jnp.result_type(x, float)) for x in (base.loc, scale))
+    shape = site.value.shape
+    mean = jnp.moveaxis(jnp.broadcast_to(loc, shape), axis, 0).reshape(shape[axis], -1)
+    if not correlated:
+        sds = _groups_first(scale, shape, axis)
+        return mean, diagonal(1 / sds.reshape(len(sds), -1))
+    k = shape[-1]
+    blocks = _groups_first(inverse_lower(scale), (*shape, k), axis)
+    blocks = blocks.reshape(len(blocks), -1, k, k)
+    apart = jnp.eye(blocks.shape[1], dtype=blocks.dtype)[:, None, :, None]
+    m = blocks.shape[1] * k
+    return mean, (apart * blocks[:, :, :, None, :]).reshape(-1, m, m)
+
+
+def joined(parts: Sequence[tuple[Array, Array]]) -> Normal:
+    """The normal distribution of all sites of each group, of which `normal_of` gives the parts."""
+    count = max(len(root) for _, root in parts)
+    roots = [jnp.broadcast_to(root, (count, *root.shape[1:])) for _, root in parts]
+    root = jax.vmap(jax.scipy.linalg.block_diag)(*roots) if len(roots) > 1 else roots[0]
+    mean = jnp.concatenate([mean for mean, _ in parts], -1)
+    return Normal(mean, root[0] if count == 1 else root)
+
+
+def _groups_first(values: Array, shape: tuple[int, ...], axis: int) -> Array:
+    """Values broadcast to a shape and their axis of groups moved first, where it may stay 1."""
+    values = values.reshape((1,) * (len(shape) - values.ndim) + values.shape)
+    moved = jnp.moveaxis(values, axis, 0)
+    return jnp.broadcast_to(moved, (len(moved), *shape[:axis], *shape[axis + 1 :]))
