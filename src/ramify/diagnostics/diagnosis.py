@@ -18,13 +18,13 @@ from ramify.data.host import ranges
 from ramify.diagnostics.verdict import Locals, Theta, Verdict, judge
 from ramify.families.branched import Branched
 from ramify.families.conditional import Local
-from ramify.inference.local_integral import bound
 from ramify.models.densities import log_joint
 from ramify.models.model import Model
 from ramify.numerics import budgets
-from ramify.numerics.points import group_noise, group_points
+from ramify.numerics.points import group_noise, student_points
 from ramify.numerics.precision import computing
 from ramify.numerics.psis import effective_draws, k_hat
+from ramify.numerics.sums import log_mean_exp
 from ramify.numerics.triangular import FREEDOM
 from ramify.posterior.conditioned import Conditioned, condition
 from ramify.posterior.draws import Chunk, Draws, draw_theta
@@ -161,7 +161,7 @@ def _local_block(
     def one(key: PRNGKeyArray, theta: Float[Array, " D"]) -> tuple[Array, Array]:
         local = conditional(theta)
         if tight:
-            points = group_points(key, batch.index, K, M)
+            points = student_points(key, batch.index, K, M)[0]
         else:
             points = jnp.moveaxis(group_noise(key, batch.index, (K, M)), 1, 0)
         z, log_q = jax.vmap(local.propose if tight else local.draw)(points)
@@ -180,7 +180,7 @@ def _gap(
     gaussian = jax.vmap(local.log_prob)(z)
     share = jax.nn.softmax(gaussian - log_q, 0)
     plain = jnp.sum(share * (joint - gaussian), 0)
-    return bound(joint - log_q)[0] - plain
+    return log_mean_exp(joint - log_q) - plain
 
 
 def _proposal(

@@ -83,7 +83,9 @@ class Solver(eqx.Module):
 
     def for_block(self, index: Int[np.ndarray, " B"]) -> "Solver":
         """The solver with the modes of these groups alone: what it is compiled to has no N."""
-        modes = np.zeros((0, self.points.shape[1])) if self.modes is None else np.asarray(self.modes)
+        modes = (
+            np.zeros((0, self.points.shape[1])) if self.modes is None else np.asarray(self.modes)
+        )
         known = np.append(modes, np.full((1, modes.shape[1]), np.nan), 0)
         kind = jnp.result_type(float)
         return replace(self, modes=known[np.minimum(index, len(modes))].astype(kind))

@@ -35,7 +35,7 @@ from ramify.numerics.sums import log_mean_exp
 
 
 def quadrature(
-    model: Model, solver: Solver, batch: Batch, local: Local, rule: Rule
+    model: Model, uses_theta: bool, batch: Batch, local: Local, rule: Rule
 ) -> Callable[[Array], Float[Array, " B"]]:
     """Theta -> log p(y_i | theta) by a rule whose points are spread as the Gaussian `local` is.
 
@@ -45,7 +45,7 @@ def quadrature(
     step = jnp.einsum("bij,kj->bik", local.scale, rule.points)
     z = local.mean[..., None] + step
     likelihood = lambda theta: log_liks_at(model, theta, z, batch)
-    fixed = None if solver.uses_theta else likelihood(jnp.zeros(model.theta.size))
+    fixed = None if uses_theta else likelihood(jnp.zeros(model.theta.size))
     prior = _log_prior_at(model, batch, local.mean, step)
     log_volume = jnp.sum(jnp.log(jnp.diagonal(local.scale, axis1=-2, axis2=-1)), -1)
 

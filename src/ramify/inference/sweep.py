@@ -138,5 +138,5 @@ def _integral(
     if problem.rule is None:
         assert draws is not None
         return weigh_block(model, solver, batch, site, local, draws).bound
-    log_mass = quadrature(model, solver, batch, local, problem.rule)
+    log_mass = quadrature(model, solver.uses_theta, batch, local, problem.rule)
     return lambda theta: (log_mass(theta), jnp.zeros(len(batch.index)))

@@ -59,6 +59,21 @@ def group_noise(
     return jax.vmap(lambda i: jax.random.normal(jax.random.fold_in(key, i), shape))(index)
 
 
+def student_points(
+    key: PRNGKeyArray, index: Int[Array, " B"], K: int, M: int
+) -> tuple[Float[Array, "K B M"], Float[Array, "K B"]]:
+    """K independent points of a standard Student t for each group, and a uniform number with each."""
+    half = int(FREEDOM) // 2
+
+    def one(i: Int[Array, ""]) -> tuple[Array, Array]:
+        # One call for all the randomness: each takes long to compile.
+        chance = jax.random.uniform(jax.random.fold_in(key, i), (K, M + half + 1), minval=1e-30)
+        chi2 = -2 * jnp.sum(jnp.log(chance[:, M:-1]), -1)  # of FREEDOM degrees, an even number
+        return ndtri(chance[:, :M]) * jnp.sqrt(FREEDOM / chi2)[:, None], chance[:, -1]
+
+    return jax.vmap(one, out_axes=1)(index)
+
+
 def group_points(
     key: PRNGKeyArray, index: Int[Array, " B"], K: int, M: int
 ) -> Float[Array, "K B M"]:

@@ -12,7 +12,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import ndtri
 from jaxtyping import Array, Float, Int, Key, PRNGKeyArray
 
 from ramify.data.batch import Batch
@@ -23,10 +22,9 @@ from ramify.families.solver import Solver
 from ramify.models.adapter import Adapter
 from ramify.models.densities import log_joint
 from ramify.models.model import Model
-from ramify.numerics.chunks import in_chunks, put_together
+from ramify.numerics.chunks import put_together
 from ramify.numerics.memory import chunk_size
-from ramify.numerics.points import group_noise
-from ramify.numerics.triangular import FREEDOM
+from ramify.numerics.points import group_noise, student_points
 from ramify.posterior.conditioned import Conditioned
 
 
@@ -76,8 +74,7 @@ def posterior_theta(key: PRNGKeyArray, family: Family, model: Model, draws: int)
     found = draw_theta(key, family, model, draws)
     if isinstance(family, Joint) or family.weighted is None:
         return found
-    level = in_chunks(lambda numbers: _levels(key, numbers), found.numbers)
-    theta = family.weighted.at_levels(level).astype(found.theta.dtype)
+    theta = family.weighted.at_levels(_random(key, 1).random(draws)).astype(found.theta.dtype)
     return found._replace(theta=theta, log_q=np.full(draws, np.nan))
 
 
@@ -91,23 +88,18 @@ def draw_theta(key: PRNGKeyArray, family: Family, model: Model, draws: int) -> D
     mean = np.asarray(family.theta.mean, np.float64)
     scale = np.asarray(family.theta.scale, np.float64)
     scale = np.diag(scale) if scale.ndim == 1 else scale
-    noise = in_chunks(lambda numbers: _noise(key, numbers, len(mean)), numbers).astype(np.float64)
+    noise = _random(key, 0).normal(size=(draws, len(mean)))
     constant = 0.5 * len(mean) * np.log(2 * np.pi) + np.log(np.diag(scale)).sum()
     theta = (mean + noise @ scale.T).astype(family.theta.mean.dtype)
     return Draws(theta, -0.5 * np.sum(noise**2, 1) - constant, key, numbers)
 
 
-@eqx.filter_jit
-def _noise(key: PRNGKeyArray, numbers: Int[Array, " C"], dim: int) -> Float[Array, "C dim"]:
-    """Standard normals for each draw of theta."""
-    own = lambda number: jax.random.split(jax.random.fold_in(key, number))[0]
-    return jax.vmap(lambda number: jax.random.normal(own(number), (dim,)))(numbers)
+def _random(key: PRNGKeyArray, stream: int) -> np.random.Generator:
+    """NumPy's generator for a key: theta has few numbers, and nothing is compiled for them.
 
-
-@eqx.filter_jit
-def _levels(key: PRNGKeyArray, numbers: Int[Array, " C"]) -> Float[Array, " C"]:
-    """A uniform number for each draw."""
-    return jax.vmap(lambda number: jax.random.uniform(jax.random.fold_in(key, number)))(numbers)
+    Draw s takes the s-th row of what it returns, so that draws do not depend on how many follow.
+    """
+    return np.random.default_rng([stream, *np.asarray(jax.random.key_data(key)).ravel().tolist()])
 
 
 def _draw_joint(key: PRNGKeyArray, family: Joint, model: Model, numbers: np.ndarray) -> Draws:
@@ -176,21 +168,13 @@ def _resample(
     and costs more than all the rest.
     """
 
-    M, half = model.z.size, int(FREEDOM) // 2
-
-    def own(i: Array) -> tuple[Array, Array]:
-        # One call for all the randomness: each takes long to compile.
-        chance = jax.random.uniform(jax.random.fold_in(key, i), (K, M + half + 1), minval=1e-30)
-        chi2 = -2 * jnp.sum(jnp.log(chance[:, M:-1]), -1)  # of FREEDOM degrees, an even number
-        points = ndtri(chance[:, :M]) * jnp.sqrt(FREEDOM / chi2)[:, None]
-        return points, -jnp.log(-jnp.log(chance[:, -1]))
-
     def weighted(points: Float[Array, "B M"]) -> tuple[Array, Array]:
         z, log_q = local.propose(points)
         return z, log_joint(model, batch, theta, z) - log_q
 
-    points, gumbel = jax.vmap(own, out_axes=1)(batch.index)
+    points, chance = student_points(key, batch.index, K, model.z.size)
     z, log_weight = jax.lax.map(weighted, points, batch_size=8)
+    gumbel = -jnp.log(-jnp.log(chance))
     score = jnp.where(jnp.isnan(log_weight), -jnp.inf, log_weight) + gumbel
     return jnp.take_along_axis(z, jnp.argmax(score, 0)[None, :, None], 0)[0]
 

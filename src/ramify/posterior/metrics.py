@@ -41,9 +41,11 @@ from ramify.posterior.draws import (
     map_draws,
     posterior_theta,
 )
+from ramify.posterior.marginal_values import has_rule, marginal_log_liks
 from ramify.posterior.matching import Part
 from ramify.posterior.rounding import log_ratio_terms, rounding, row_terms
 
+LOCAL_DRAWS = 64  # of each group, where z is integrated by draws and no number was asked for
 EvidenceForm = Literal["joint", "per_group", "mean_likelihood"]
 PredictiveForm = Literal["joint", "per_group", "per_row"]
 
@@ -107,7 +109,7 @@ def log_evidence(
     groups: Groups,
     draws: int,
     form: EvidenceForm,
-    local_draws: int,
+    local_draws: int | None,
     key: PRNGKeyArray,
 ) -> Estimate:
     """Log of the mean over draws, in one of the forms that `Posterior.log_evidence` describes."""
@@ -118,10 +120,14 @@ def log_evidence(
     if form == "joint":
         total = theta_terms(model, theta) + sums(family, model, groups, theta, "joint")
         return _rounded(_log_mean_exp(total), 0.0, family, model, groups, theta)
+    if local_draws is None and has_rule(family, model):
+        local = marginal_log_liks(family, model, groups, theta.theta)
+        found = _log_mean_exp(theta_terms(model, theta) + local)
+        return _rounded(found, 0.0, family, model, groups, theta)
     # All draws of theta share the groups' noise: log p^(y | theta) is then one smooth function, and
     # the noise shifts it as a whole where independent noise would drown the weights of theta.
     shared = theta._replace(numbers=np.zeros_like(theta.numbers))
-    local, variance = _tight(family, model, groups, shared, local_draws)
+    local, variance = _tight(family, model, groups, shared, local_draws or LOCAL_DRAWS)
     found = _log_mean_exp(theta_terms(model, theta) + local)
     return _rounded(found, variance, family, model, groups, theta)
 

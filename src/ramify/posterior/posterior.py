@@ -271,7 +271,7 @@ class Posterior(Fitted):
         groups: Groups | None = None,
         draws: int = 10_000,
         form: EvidenceForm = "joint",
-        local_draws: int = 64,
+        local_draws: int | None = None,
         seed: int = 0,
     ) -> Estimate:
         """The paper's train likelihood, an importance-weighted estimate of log p(y), in nats.
@@ -280,9 +280,10 @@ class Posterior(Fitted):
           weight for all groups together, whose variance grows with N: for many groups it is a loose
           lower bound on average, as its `ess` shows.
         - "per_group": log mean_k [p(theta^k) / q(theta^k) prod_i mean_l w_il], where w_il are the
-          weights p(y_i, z_il | theta^k) / q(z_il | theta^k) of `local_draws` local draws. The
-          groups' weights are averaged before they are multiplied: also a lower bound on average,
-          and tight. All draws of theta share the groups' noise, which `se` includes.
+          weights p(y_i, z_il | theta^k) / q(z_il | theta^k) of `local_draws` local draws, by default
+          64. The groups' weights are averaged before they are multiplied: also a lower bound on average,
+          and tight. All draws of theta share the groups' noise, which `se` includes. Solved fits of one
+          or two local dimensions integrate z by quadrature instead, unless `local_draws` is given.
         - "mean_likelihood", what the paper's printed values suggest:
           log mean_k p(y | z^k, theta^k). Not an estimate of the evidence, since the draws have seen y.
         """

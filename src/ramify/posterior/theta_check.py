@@ -28,6 +28,7 @@ from ramify.numerics.points import group_points, quarter_sizes
 from ramify.numerics.sums import log_mean_exp, precise_sum
 from ramify.posterior.conditioned import Conditioned, condition
 from ramify.posterior.draws import Chunk, Draws, draws_at_once
+from ramify.posterior.marginal_values import has_rule, marginal_log_liks
 from ramify.posterior.metrics import double, sums, theta_terms
 
 
@@ -51,6 +52,9 @@ def theta_log_weights(
     noise = np.zeros_like(total)
     if not isinstance(family, Branched):
         return total + sums(family, model, groups, theta, "joint"), noise
+    if has_rule(family, model):
+        total += marginal_log_liks(family, model, groups, theta.theta)
+        return np.where(np.isfinite(total), total, -np.inf), noise
     lean = len(groups) >= budgets.WELL_KNOWN_GROUPS
     for block in ranges(groups):
         known = condition(family, model, block.batches[0], K)
