@@ -6,16 +6,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ramify.numerics.points import group_noise, group_points, orthogonal
+from ramify.numerics.hashing import normals
+from ramify.numerics.points import group_points, orthogonal
 from ramify.numerics.triangular import FREEDOM, log_density, log_density_t
 
 
 def test_noise_belongs_to_the_group(key):
-    one = group_noise(key, jnp.array([5, 2, 9]), (4,))
-    other = group_noise(key, jnp.array([9, 9, 1, 5]), (4,))
+    one = normals(key, jnp.array([5, 2, 9]), (4,))
+    other = normals(key, jnp.array([9, 9, 1, 5]), (4,))
     np.testing.assert_array_equal(one[jnp.array([0, 2])], other[jnp.array([3, 0])])
     np.testing.assert_array_equal(other[0], other[1])
-    assert abs(np.corrcoef(group_noise(key, jnp.arange(5000), (2,)).T)[0, 1]) < 0.06
+    assert abs(np.corrcoef(normals(key, jnp.arange(5000), (2,)).T)[0, 1]) < 0.06
 
 
 @pytest.mark.parametrize("K, M", [(4, 1), (32, 3), (10, 2), (7, 4)], ids=str)

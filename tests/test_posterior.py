@@ -16,7 +16,7 @@ from ramify.families.build import branch, joint
 from ramify.models.model import Model
 from ramify.models.parameters import positive, real
 from ramify.numerics import budgets
-from ramify.numerics.points import group_noise
+from ramify.numerics.hashing import normals
 from ramify.posterior.draws import draw_theta
 from ramify.posterior.posterior import Posterior
 
@@ -58,7 +58,7 @@ def test_samples_are_those_of_the_family(fits):
     sample, batch = fit.sample(20, seed=7), whole(fit.groups)
     key = jax.random.split(jax.random.fold_in(jax.random.key(7), 3))[1]
     local = fit.family.conditional(fit.model, batch)(sample["mu"][3])
-    z, _ = local.draw(group_noise(key, batch.index, (DIM,)))
+    z, _ = local.draw(normals(key, batch.index, (DIM,)))
     np.testing.assert_allclose(sample["beta"][3], z, atol=1e-6)
 
 

@@ -18,10 +18,11 @@ from ramify.data.host import ranges
 from ramify.diagnostics.verdict import Locals, Theta, Verdict, judge
 from ramify.families.branched import Branched
 from ramify.families.conditional import Local
-from ramify.models.densities import log_joint
+from ramify.models.densities import log_joints
 from ramify.models.model import Model
 from ramify.numerics import budgets
-from ramify.numerics.points import group_noise, student_points
+from ramify.numerics.hashing import normals
+from ramify.numerics.points import student_points
 from ramify.numerics.precision import computing
 from ramify.numerics.psis import effective_draws, k_hat
 from ramify.numerics.sums import log_mean_exp
@@ -163,9 +164,9 @@ def _local_block(
         if tight:
             points = student_points(key, batch.index, K, M)[0]
         else:
-            points = jnp.moveaxis(group_noise(key, batch.index, (K, M)), 1, 0)
+            points = jnp.moveaxis(normals(key, batch.index, (K, M)), 1, 0)
         z, log_q = jax.vmap(local.propose if tight else local.draw)(points)
-        joint = jax.lax.map(lambda z: log_joint(model, batch, theta, z), z, batch_size=8)
+        joint = log_joints(model, batch, theta, z)
         return joint - log_q, _gap(local, joint, z, log_q)
 
     weights, gaps = jax.lax.map(lambda x: one(*x), (chunk.keys(), jnp.asarray(chunk.theta)))

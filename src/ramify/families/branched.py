@@ -11,7 +11,7 @@ from ramify.families.conditional import Conditional
 from ramify.families.gaussian import Gaussian
 from ramify.families.weighted_theta import WeightedTheta
 from ramify.models.model import Model
-from ramify.numerics.points import group_noise
+from ramify.numerics.hashing import normals
 
 
 class Draw(NamedTuple):
@@ -52,7 +52,7 @@ class Branched(eqx.Module):
         noise = sign * jax.random.normal(key_theta, (self.theta.dim,))
         theta, log_q_theta = self.theta.draw(noise)
         local = self.conditional(model, batch)(theta)
-        noise_z = sign * group_noise(key_z, batch.index, (local.mean.shape[-1],))
+        noise_z = sign * normals(key_z, batch.index, (local.mean.shape[-1],))
         z, log_q_z = local.draw(noise_z)
         return Draw(theta, z, log_q_theta, log_q_z, (noise, noise_z))
 

@@ -17,7 +17,7 @@ from ramify.data.batch import Batch
 from ramify.families.branched import Branched
 from ramify.families.build import Family
 from ramify.families.conditional import Local
-from ramify.models.densities import group_log_lik, log_joint
+from ramify.models.densities import group_log_lik, log_joint, log_joints
 from ramify.models.model import Model
 from ramify.numerics.points import group_points
 from ramify.numerics.sums import log_mean_exp
@@ -120,13 +120,9 @@ def weigh(
     local_draws: int,
 ) -> Weighted:
     """K weighted draws of every group's z given theta, from its conditional `local`."""
-
-    def one(noise: Float[Array, "B M"]) -> tuple[Array, Array]:
-        z, log_q = local.propose(noise)
-        return z, log_joint(model, batch, theta, z) - log_q
-
     noise = group_points(key, batch.index, local_draws, local.mean.shape[-1])
-    return Weighted(*jax.lax.map(one, noise, batch_size=8))
+    z, log_q = jax.vmap(local.propose)(noise)
+    return Weighted(z, log_joints(model, batch, theta, z) - log_q)
 
 
 def tight(

@@ -26,7 +26,7 @@ from ramify.families.table import Table
 from ramify.models.densities import log_joint
 from ramify.models.model import Model
 from ramify.numerics import budgets
-from ramify.numerics.points import group_noise
+from ramify.numerics.hashing import normals
 
 
 class Gaps(NamedTuple):
@@ -46,7 +46,7 @@ def local_elbo(
     def one(key: PRNGKeyArray) -> Float[Array, " B"]:
         key_theta, key_z = jax.random.split(key)
         theta, _ = family.theta.draw(jax.random.normal(key_theta, (family.theta.dim,)))
-        noise = group_noise(key_z, batch.index, (model.z.size,))
+        noise = normals(key_z, batch.index, (model.z.size,))
         z, log_q = conditional(theta).draw(noise)
         log_q = fixed(theta).log_prob(z, noise) if stl else log_q
         return log_joint(model, batch, theta, z) - log_q

@@ -4,6 +4,8 @@ The map is NumPyro's, by stick breaking with tanh; its cumulative products take 
 Here they are sums of logarithms, by one product with a constant matrix.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,7 +21,7 @@ class CorrelationFactor(CorrCholeskyTransform):
         [[1.0, 0.0], [0.0, 1.0]]
     """
 
-    def __call__(self, x: Float[Array, "*batch pairs"]) -> Float[Array, "*batch n n"]:
+    def __call__(self, x: Any) -> Float[Array, "*batch n n"]:
         """Entry (i, j) is tanh(x_ij) times what the entries before it leave of the row's length."""
         n = self.forward_shape(x.shape)[-1]
         ends = jnp.broadcast_to(jnp.array([0.0, 1.0], x.dtype), (*x.shape[:-1], 2))
@@ -27,10 +29,7 @@ class CorrelationFactor(CorrCholeskyTransform):
         return entries[..., _places(n)] * jnp.exp(_log_left(x, n))
 
     def log_abs_det_jacobian(
-        self,
-        x: Float[Array, "*batch pairs"],
-        y: Float[Array, "*batch n n"],
-        intermediates: None = None,
+        self, x: Any, y: Any, intermediates: Any = None
     ) -> Float[Array, "*batch"]:
         """Of the entries below the diagonal."""
         del intermediates

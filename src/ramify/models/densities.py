@@ -49,3 +49,11 @@ def log_liks_at(
 def log_joint(model: Model, batch: Batch, theta: Theta, z: Z) -> Float[Array, " B"]:
     """Log p(y_i, z_i | theta) of each group."""
     return model.log_local(theta, z, batch) + group_log_lik(model, theta, z, batch)
+
+
+def log_joints(
+    model: Model, batch: Batch, theta: Theta, z: Float[Array, "K B M"]
+) -> Float[Array, "K B"]:
+    """`log_joint` of K draws of every z."""
+    local = jax.vmap(lambda z: model.log_local(theta, z, batch))(z)
+    return local + group_log_liks(model, theta, z, batch)

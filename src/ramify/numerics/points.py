@@ -1,4 +1,4 @@
-"""Point sets: quadrature rules, noise that belongs to a group, Student t and normal points."""
+"""Point sets: quadrature rules, Student t points of each group, fixed normal points."""
 
 from typing import NamedTuple
 
@@ -9,6 +9,7 @@ from jax.scipy.special import ndtri
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 from scipy.special import betaincinv
 
+from ramify.numerics.hashing import uniforms
 from ramify.numerics.triangular import FREEDOM
 
 
@@ -52,26 +53,14 @@ def spread_points(count: int, dim: int) -> np.ndarray:
     return np.concatenate([half, -half])
 
 
-def group_noise(
-    key: PRNGKeyArray, index: Int[Array, " B"], shape: tuple[int, ...]
-) -> Float[Array, "B *shape"]:
-    """Standard normal noise that belongs to the group: a function of (key, group number) alone."""
-    return jax.vmap(lambda i: jax.random.normal(jax.random.fold_in(key, i), shape))(index)
-
-
 def student_points(
     key: PRNGKeyArray, index: Int[Array, " B"], K: int, M: int
 ) -> tuple[Float[Array, "K B M"], Float[Array, "K B"]]:
     """K independent points of a standard Student t for each group, and a uniform number with each."""
     half = int(FREEDOM) // 2
-
-    def one(i: Int[Array, ""]) -> tuple[Array, Array]:
-        # One call for all the randomness: each takes long to compile.
-        chance = jax.random.uniform(jax.random.fold_in(key, i), (K, M + half + 1), minval=1e-30)
-        chi2 = -2 * jnp.sum(jnp.log(chance[:, M:-1]), -1)  # of FREEDOM degrees, an even number
-        return ndtri(chance[:, :M]) * jnp.sqrt(FREEDOM / chi2)[:, None], chance[:, -1]
-
-    return jax.vmap(one, out_axes=1)(index)
+    chance = jnp.moveaxis(uniforms(key, index, (K, M + half + 1)), 1, 0)
+    chi2 = -2 * jnp.sum(jnp.log(chance[..., M:-1]), -1)  # of FREEDOM degrees, an even number
+    return ndtri(chance[..., :M]) * jnp.sqrt(FREEDOM / chi2)[..., None], chance[..., -1]
 
 
 def group_points(
@@ -89,10 +78,9 @@ def group_points(
     frames = -(-own[0] // (2 * M))
     strata = frames * M
 
-    def one(i: Int[Array, ""]) -> Float[Array, "K M"]:
-        # One call for all the randomness: each would cost a third of a second to compile.
-        sizes = 4 * strata * M, 4 * strata, 4
-        chance = jax.random.uniform(jax.random.fold_in(key, i), (sum(sizes),), minval=1e-7)
+    sizes = 4 * strata * M, 4 * strata, 4
+
+    def one(chance: Float[Array, " n"]) -> Float[Array, "K M"]:
         noise, within, turn = jnp.split(chance, np.cumsum(sizes)[:-1])
         directions = orthogonal(ndtri(noise).reshape(4 * frames, M, M))
         # Turned at random, since where K is no multiple of 8 M the last directions are cut off.
@@ -106,7 +94,7 @@ def group_points(
             return both[:, : own[0]].reshape(K, M)
         return jnp.concatenate([both[i, :n] for i, n in enumerate(own)])
 
-    return jax.vmap(one, out_axes=1)(index)
+    return jax.vmap(one, out_axes=1)(uniforms(key, index, (sum(sizes),)))
 
 
 def quarter_sizes(K: int) -> list[int]:

@@ -12,7 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key, PRNGKeyArray
+from jaxtyping import Array, Float, Int, Key, PRNGKeyArray, UInt32
 
 from ramify.data.batch import Batch
 from ramify.families.build import Family
@@ -20,11 +20,12 @@ from ramify.families.conditional import Local
 from ramify.families.joint import Joint
 from ramify.families.solver import Solver
 from ramify.models.adapter import Adapter
-from ramify.models.densities import log_joint
+from ramify.models.densities import log_joints
 from ramify.models.model import Model
 from ramify.numerics.chunks import put_together
+from ramify.numerics.hashing import keys_of, normals
 from ramify.numerics.memory import chunk_size
-from ramify.numerics.points import group_noise, student_points
+from ramify.numerics.points import student_points
 from ramify.posterior.conditioned import Conditioned
 
 
@@ -39,31 +40,25 @@ class Draws(NamedTuple):
     log_q: Float[np.ndarray, " S"]
     key: PRNGKeyArray
     numbers: Int[np.ndarray, " S"]
-    joint: bool = False
 
     def chunks(self, size: int) -> Iterator["Chunk"]:
         """All draws, `size` at a time; the last chunk is filled up with copies."""
         for start in range(0, len(self.theta), size):
             own = slice(start, start + size)
             theta, numbers = self.theta[own], self.numbers[own]
-            filled = np.resize(theta, (size, theta.shape[1])), np.resize(numbers, size)
-            yield Chunk(self.key, filled[1], filled[0], self.joint)
+            words = keys_of(self.key, np.resize(numbers, size))
+            yield Chunk(words, np.resize(theta, (size, theta.shape[1])))
 
 
 class Chunk(NamedTuple):
-    """Some draws of theta, as many as a program takes; `keys` makes their locals' keys."""
+    """Some draws of theta, as many as a program takes; `words` make their locals' keys."""
 
-    key: PRNGKeyArray
-    numbers: Int[Array, " C"] | Int[np.ndarray, " C"]
+    words: UInt32[Array, "C 2"] | UInt32[np.ndarray, "C 2"]
     theta: Float[Array, "C D"] | Float[np.ndarray, "C D"]
-    joint: bool
 
     def keys(self) -> Key[Array, " C"]:
         """A key for each draw. A joint family draws theta again with it, others z alone."""
-        own = lambda number: jax.random.fold_in(self.key, number)
-        if self.joint:
-            return jax.vmap(own)(self.numbers)
-        return jax.vmap(lambda number: jax.random.split(own(number))[1])(self.numbers)
+        return jax.random.wrap_key_data(jnp.asarray(self.words), impl="threefry2x32")
 
 
 def posterior_theta(key: PRNGKeyArray, family: Family, model: Model, draws: int) -> Draws:
@@ -105,7 +100,7 @@ def _random(key: PRNGKeyArray, stream: int) -> np.random.Generator:
 def _draw_joint(key: PRNGKeyArray, family: Joint, model: Model, numbers: np.ndarray) -> Draws:
     size = chunk_size(len(numbers), 4 * (family.D + family.N * family.M))
     empty = np.zeros((len(numbers), family.D), family.theta.mean.dtype)
-    draws = Draws(empty, np.zeros(len(numbers)), key, numbers, joint=True)
+    draws = Draws(empty, np.zeros(len(numbers)), key, numbers)
     found = [_joint_chunk(chunk, family, model) for chunk in draws.chunks(size)]
     theta, log_q = put_together(found, len(numbers))
     return draws._replace(theta=theta, log_q=log_q.astype(np.float64))
@@ -152,7 +147,7 @@ def draw_locals(
     def one(key: PRNGKeyArray, theta: Array) -> tuple[Array, Array]:
         local = conditional(theta)
         if local_draws == 1:
-            return local.draw(group_noise(key, batch.index, (model.z.size,)))
+            return local.draw(normals(key, batch.index, (model.z.size,)))
         z = _resample(key, local, model, batch, theta, local_draws)
         return z, jnp.zeros(len(z))
 
@@ -167,13 +162,9 @@ def _resample(
     Independent draws, unlike the balanced ones of the bounds: balance helps averages, not choices,
     and costs more than all the rest.
     """
-
-    def weighted(points: Float[Array, "B M"]) -> tuple[Array, Array]:
-        z, log_q = local.propose(points)
-        return z, log_joint(model, batch, theta, z) - log_q
-
     points, chance = student_points(key, batch.index, K, model.z.size)
-    z, log_weight = jax.lax.map(weighted, points, batch_size=8)
+    z, log_q = jax.vmap(local.propose)(points)
+    log_weight = log_joints(model, batch, theta, z) - log_q
     gumbel = -jnp.log(-jnp.log(chance))
     score = jnp.where(jnp.isnan(log_weight), -jnp.inf, log_weight) + gumbel
     return jnp.take_along_axis(z, jnp.argmax(score, 0)[None, :, None], 0)[0]
@@ -198,8 +189,7 @@ def draws_at_once(
 def _per_draw(family: Family, model: Model, batch: Batch, local_draws: int) -> int:
     """About how many numbers one draw of a block needs while it is worked on."""
     R, B, M = batch.segment.shape[0], batch.index.shape[0], model.z.size
-    at_once = 1 if local_draws == 1 else 8  # as weights are worked out
-    size = at_once * R * (M + 4) + B * (M * M + 4 * M + local_draws * (2 * M + 4))
+    size = local_draws * R * (M + 4) + B * (M * M + 4 * M + local_draws * (2 * M + 4))
     if isinstance(family, Joint):
         return size + 2 * (family.D + family.N * M)
     again = isinstance(family.local, Solver) and family.local.uses_theta

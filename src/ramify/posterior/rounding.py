@@ -19,7 +19,7 @@ from ramify.data.host import pack, ranges
 from ramify.families.branched import Branched
 from ramify.families.build import Family
 from ramify.models.model import Model
-from ramify.numerics.points import group_noise
+from ramify.numerics.hashing import normals
 from ramify.numerics.sums import precise_sum
 from ramify.numerics.triangular import log_density
 from ramify.posterior.conditioned import Conditioned, condition
@@ -67,7 +67,7 @@ def _points(known: Conditioned, model: Model, chunk: Chunk) -> Points:
     conditional, batch = known.conditional(model), known.batch
 
     def one(key: PRNGKeyArray, theta: Array) -> Points:
-        local, noise = conditional(theta), group_noise(key, batch.index, (model.z.size,))
+        local, noise = conditional(theta), normals(key, batch.index, (model.z.size,))
         z, log_q = local.draw(noise)
         full = local.scale.ndim == 3
         diagonal = jnp.diagonal(local.scale, axis1=-2, axis2=-1) if full else local.scale

@@ -4,7 +4,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Float64
+from jaxtyping import Array, Bool, Float, Float64, PRNGKeyArray
 
 from ramify.data.groups import Groups
 from ramify.data.host import ranges
@@ -20,7 +20,7 @@ from ramify.inference.local_integral import (
     parabola,
     site_likelihood,
 )
-from ramify.models.densities import log_joint
+from ramify.models.densities import log_joints
 from ramify.models.model import Model
 from ramify.numerics import budgets
 from ramify.numerics.chunks import put_together
@@ -59,7 +59,9 @@ def theta_log_weights(
     for block in ranges(groups):
         known = condition(family, model, block.batches[0], K)
         size = draws_at_once(known, model, len(total), K)
-        found = [_marginal_block(known, model, chunk, K, lean) for chunk in theta.chunks(size)]
+        found = [
+            _marginal_block(known, model, theta.key, chunk, K, lean) for chunk in theta.chunks(size)
+        ]
         *parts, apart = put_together(found, len(total))
         total += double(parts)
         noise += np.asarray(apart, np.float64)
@@ -70,7 +72,7 @@ def theta_log_weights(
 
 @eqx.filter_jit
 def _marginal_block(
-    known: Conditioned, model: Model, chunk: Chunk, K: int, lean: bool
+    known: Conditioned, model: Model, key: PRNGKeyArray, chunk: Chunk, K: int, lean: bool
 ) -> tuple[Float[Array, " S"], Float[Array, " S"], Float[Array, " S"]]:
     """Sum over the block's groups of log p^(y_i | theta), freed of its 1/K bias, in two parts.
 
@@ -78,7 +80,7 @@ def _marginal_block(
     it comes third: half the difference between two independent halves. `lean`: see `again_at_theta`.
     """
     conditional, batch = again_at_theta(known, model, lean), known.batch
-    points = group_points(jax.random.fold_in(chunk.key, 0), batch.index, K, model.z.size)
+    points = group_points(key, batch.index, K, model.z.size)
     again = known.site is not None and not lean and known.local.follows_theta(model, batch)
 
     def one(theta: Float[Array, " D"]) -> tuple[Array, Array, Array]:
@@ -106,7 +108,7 @@ def _with_control(
     """
     site, batch, mean = known.site, known.batch, local.mean
     z, log_q = jax.vmap(local.propose)(points)
-    log_weight = jax.lax.map(lambda z: log_joint(model, batch, theta, z), z, batch_size=8) - log_q
+    log_weight = log_joints(model, batch, theta, z) - log_q
     if site is None:
         none = jnp.zeros(log_weight.shape[1])
         return Parts(log_weight, jnp.zeros_like(log_weight), none), none > 0
