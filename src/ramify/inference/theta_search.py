@@ -171,8 +171,9 @@ def _rough_precision(s: Search, F: Marginal, precision: np.ndarray, blocks: int)
 
 def _known_precision(there: Expansion, otherwise: np.ndarray) -> np.ndarray:
     """That of the Hessian, where an expansion has one."""
-    known = there.hessian is not None and np.isfinite(there.hessian).all()
-    return definite(-there.hessian) if known else otherwise
+    if there.hessian is None or not np.isfinite(there.hessian).all():
+        return otherwise
+    return definite(-there.hessian)
 
 
 def _climb(s: Search, F: Marginal) -> Search:
