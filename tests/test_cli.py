@@ -109,6 +109,7 @@ def test_tables_without_rows(folder, tmp_path):
         assert f"{name} has no rows" in line(ramify("diagnose", folder / "fit", tmp_path / name))
 
 
+@pytest.mark.slow
 def test_diagnose_gives_a_verdict(folder):
     done = ramify("diagnose", folder / "fit")
     assert done.exit_code == 0, done.output

@@ -10,6 +10,7 @@ import pytest
 from scipy.stats import multivariate_normal, norm
 
 import ramify as rf
+from quick import slow
 from ramify.data.host import HostBlocks, KeptBlocks
 from ramify.data.resident import whole
 from ramify.engine.local import LocalEngine
@@ -23,6 +24,7 @@ from ramify.numerics import budgets
 from ramify.posterior.summary import worries
 
 
+@pytest.mark.slow
 def test_the_jackknife_removes_the_bias_in_one_over_k():
     """Log-normal weights, whose log mean is known: the plain bound is low, the corrected is not."""
     K, B = 40, 200_000
@@ -58,7 +60,7 @@ def test_half_of_the_draws_without_weight():
     assert np.isfinite(jax.grad(lambda w: bound(w)[0].sum())(w)).all()
 
 
-@pytest.mark.parametrize("one_proposal", [False, True])
+@pytest.mark.parametrize("one_proposal", [False, slow(True)])
 def test_a_sweep_of_a_normal_model_is_exact(one_proposal):
     """F and its slope at several points, with z integrated out by hand; no bias is left."""
     rng = np.random.default_rng(0)
@@ -118,6 +120,7 @@ def logistic(K, one_proposal, seed=0):
     return Marginal(problem, source, LocalEngine(), jax.random.key(seed), 3, lambda row: None)
 
 
+@pytest.mark.slow
 def test_a_search_shares_draws_where_that_saves_more_than_it_compiles(monkeypatch):
     """Rough curvature of a large problem comes from one set of draws; the answer's never does."""
     F = logistic(32, one_proposal=False)
@@ -131,7 +134,7 @@ def test_a_search_shares_draws_where_that_saves_more_than_it_compiles(monkeypatc
     np.testing.assert_allclose(rough, own, rtol=0.1)
 
 
-@pytest.mark.parametrize("one_proposal", [False, True])
+@pytest.mark.parametrize("one_proposal", [slow(False), True])
 def test_a_sweep_of_a_logistic_model_against_a_grid(one_proposal):
     """Slopes away from the centre, all-zero groups among them, and what the bias is said to be.
 

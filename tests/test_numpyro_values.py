@@ -11,11 +11,24 @@ from numpyro.infer.util import log_density, potential_energy
 
 import numpyro_models
 import ramify as rf
+from quick import slow, slow_but
 from ramify.data.partition import partition
 from ramify.data.resident import cut, to_device, whole
 from ramify.models.densities import sum_rows
 
 pytestmark = pytest.mark.usefixtures("x64")
+
+# Group columns, a vector for each group, one plate, masks, observations of groups, inner plates.
+QUICK = [
+    "eight_schools_in_one_plate",
+    "radon",
+    "lkj_slopes",
+    "masks_and_scales",
+    "observed_group",
+    "vector_outcome",
+    "inner_plate",
+    "transform_reparam",
+]
 
 
 @cache
@@ -74,7 +87,7 @@ def by_site(case, model, theta, z):
     return sums
 
 
-@pytest.mark.parametrize("name", numpyro_models.CASES)
+@pytest.mark.parametrize("name", slow_but(QUICK, numpyro_models.CASES))
 def test_densities_and_gradients_are_numpyros(name):
     """The three apart against `log_density`; their sum, and its gradients, against NUTS's own."""
     case, groups, model = made(name)
@@ -108,11 +121,11 @@ def test_densities_and_gradients_are_numpyros(name):
     "name",
     [
         "radon",
-        "lkj_slopes",
-        "eight_schools_in_one_plate",
+        slow("lkj_slopes"),
+        slow("eight_schools_in_one_plate"),
         "observed_group",
         "inner_plate",
-        "bounded",
+        slow("bounded"),
     ],
 )
 def test_blocks_add_up_to_the_whole(name):

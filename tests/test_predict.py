@@ -157,6 +157,7 @@ def test_blocks_have_noise_of_their_own(fits, monkeypatch):
     assert np.abs(draws.std(0) - 1).max() < 0.1
 
 
+@pytest.mark.slow
 def test_few_compilations_for_many_sizes(table):
     """One trace of the likelihood for each power of two, whatever the sizes of the tables."""
     traces = []
