@@ -108,7 +108,8 @@ def test_programs_of_every_call(formula, budgets, tmp_path):
     assert not over, f"more programs than budgeted: {over}; all: {spent}"
 
 
-@pytest.mark.parametrize("how", [slow({}), dict(rows=200), slow(dict(minibatch=3))], ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [dict(), dict(rows=200), dict(minibatch=3)], ids=str)
 def test_a_second_fit_by_steps_compiles_nothing(how):
     """The optimizer is made once: another would be another program, though it does the same."""
     model, groups = built()

@@ -150,6 +150,7 @@ def test_reliability_stays_with_its_parameter():
     assert np.isfinite(found["ess"]).all() and found["ess"][1] == found["ess"].min()
 
 
+@pytest.mark.slow
 def test_a_solved_sites_gaussian_takes_the_noise_out(table):
     """The same for solved(), with few draws: a normal model has no noise left, but for rounding."""
     fit = spoiled(exact_fit("solved", table, N), table, shift=0.5, factor=1.2)

@@ -62,7 +62,10 @@ def flat(draw):
 
 @pytest.mark.parametrize(
     "method, covariance, scale_map",
-    slow_but([(*family, "log") for family in KEPT], [(*family, "log") for family in NINE])
+    slow_but(
+        [(*family, "log") for family in [*KEPT, ("amortized", "block")]],
+        [(*family, "log") for family in NINE],
+    )
     + [("branch", "dense", "paper")],
 )
 def test_log_q_is_the_assembled_normals(method, covariance, scale_map, groups, key, x64):
@@ -119,7 +122,8 @@ def test_as_many_groups_as_dimensions(method, covariance, key, x64):
     np.testing.assert_allclose(log_q_theta + log_q_z.sum(), expected, rtol=1e-9)
 
 
-@pytest.mark.parametrize("method, covariance", slow_but([("branch", "dense")], NINE), ids=IDS)
+@pytest.mark.slow
+@pytest.mark.parametrize("method, covariance", NINE, ids=IDS)
 def test_moments_of_draws(method, covariance, groups, key):
     model, batch, draws = regression(DIM), whole(groups), 20_000
     family = make(method, covariance, model, groups)
@@ -233,6 +237,7 @@ def test_pooling_does_not_see_the_order_of_rows(table, groups, x64):
     assert np.abs(a[0] - a[2]).max() > 1e-3  # it sees the rows
 
 
+@pytest.mark.slow
 def test_a_network_starts_almost_standard_normal(groups):
     model = regression(DIM)
     for covariance in oracle.COVARIANCES:

@@ -50,16 +50,10 @@ def small(log_lik=normal) -> tuple[rf.Model, rf.Groups]:
 
 NATS = {"joint": 0.05, "branch": 0.05, "amortized": 0.3}
 SDS = {"joint": 0.02, "branch": 0.02, "amortized": 0.05}
-QUICK = [("joint", "diagonal")]  # the others take minutes together
-NINE = [
-    pytest.param(
-        method, covariance, marks=() if (method, covariance) in QUICK else pytest.mark.slow
-    )
-    for method in oracle.METHODS
-    for covariance in oracle.COVARIANCES
-]
+NINE = [(method, covariance) for method in oracle.METHODS for covariance in oracle.COVARIANCES]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method, covariance", NINE)
 def test_defaults_reach_the_optimum(method, covariance):
     model, groups = regression(10), read(TABLE)
@@ -238,7 +232,8 @@ def nan_when_far(theta, z, row):
     return jnp.where(far, jnp.nan, normal(theta, z, row))
 
 
-@pytest.mark.parametrize("method", ["branch", slow("solved")])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["branch", "solved"])
 def test_not_finite_names_step_term_and_group(method):
     """A likelihood that is infinite for one group from the start: what, and where."""
     groups, model = named(bad_group=5), regression(2, infinite)
@@ -266,6 +261,7 @@ def test_the_last_good_state_survives(how):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_term_without_groups_is_named():
     model, groups = small()
     broken = rf.Model(
@@ -316,6 +312,7 @@ def test_a_density_is_checked_before_anything_is_computed():
         rf.fit(model, groups)
 
 
+@pytest.mark.slow
 def test_a_subset_is_fitted_as_itself():
     """Groups keep their parent's numbers in a subset; a fit of it numbers them anew."""
     model, groups = small()

@@ -43,6 +43,7 @@ def fits(request, table):
     return posterior(table), posterior(moved(table))
 
 
+@pytest.mark.slow
 def test_the_fit_is_the_same(fits):
     near, far = (posterior.summary() for posterior in fits)
     off = np.array([FAR, 0, 0, 0])
@@ -68,6 +69,7 @@ def test_predictions_are_the_same(kind, fits, table):
     np.testing.assert_allclose(draws.mean(0), far["mean"], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_totals_of_groups_are_the_same(fits):
     near, far = (posterior.group_effects(totals=True, draws=S) for posterior in fits)
     np.testing.assert_allclose(far.Intercept_mean - FAR, near.Intercept_mean, atol=1e-2)

@@ -180,6 +180,7 @@ def test_the_control_takes_most_of_the_noise_of_binary_groups(x64):
     assert error(value) < 0.5 * error(plain)
 
 
+@pytest.mark.slow
 def test_jackknife_removes_the_bias_of_log_mean_exp():
     """On log-normal weights with known mean, and the estimate of what is left covers it."""
     rng = np.random.default_rng(0)

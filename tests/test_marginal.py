@@ -134,7 +134,8 @@ def test_a_search_shares_draws_where_that_saves_more_than_it_compiles(monkeypatc
     np.testing.assert_allclose(rough, own, rtol=0.1)
 
 
-@pytest.mark.parametrize("one_proposal", [slow(False), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("one_proposal", [False, True])
 def test_a_sweep_of_a_logistic_model_against_a_grid(one_proposal):
     """Slopes away from the centre, all-zero groups among them, and what the bias is said to be.
 

@@ -203,6 +203,7 @@ def test_predict_where_the_outcome_must_be_given():
         posterior.predict({"group": [1, 0]})
 
 
+@pytest.mark.slow
 def test_a_model_with_a_seed_of_its_own_draws_anew_each_time():
     case = numpyro_models.eight_schools()
     groups = case.groups()

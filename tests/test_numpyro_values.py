@@ -18,16 +18,13 @@ from ramify.models.densities import sum_rows
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-# Group columns, a vector for each group, one plate, masks, observations of groups, inner plates.
+# Group columns, one plate, masks, observations of groups, inner plates.
 QUICK = [
     "eight_schools_in_one_plate",
     "radon",
-    "lkj_slopes",
     "masks_and_scales",
     "observed_group",
-    "vector_outcome",
     "inner_plate",
-    "transform_reparam",
 ]
 
 
@@ -149,6 +146,7 @@ def test_blocks_add_up_to_the_whole(name):
         np.testing.assert_allclose(got[real], expected[block[real]], rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_function_runs_once_for_each_density_and_shape():
     """Nothing is traced per row, per group, per draw or per step."""
     case = numpyro_models.movielens()

@@ -246,7 +246,8 @@ def nasty_model(student: bool) -> rf.Model:
     )
 
 
-@pytest.mark.parametrize("student", [slow(False), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("student", [False, True])
 def test_nasty_data_never_breaks_the_solver(student):
     """100 data sets: finite, positive definite, f never lowered from one step to the next."""
     model = nasty_model(student)

@@ -215,6 +215,7 @@ def two_predictors_data(table):
     return rf.Groups.from_table(own, by="g", rows=["x", "y"], group=["u"])
 
 
+@pytest.mark.slow
 def test_several_predictors_and_a_factor_for_each_group(table, x64):
     groups = two_predictors_data(table)
     model = two_predictors()

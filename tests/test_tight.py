@@ -126,7 +126,8 @@ def local_gradients(name, K, few, key, draws=10_000):
     return (np.asarray(g) for g in jax.jit(lambda k: jax.lax.map(both, k, batch_size=1000))(keys))
 
 
-@pytest.mark.parametrize("name", ["branch-dense", slow("amortized-block")])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["branch-dense", "amortized-block"])
 def test_the_tight_gradient_of_local_parameters_is_the_bounds(name, few, key, x64):
     """Four draws are independent of one another: then it is unbiased, and less noisy."""
     doubly, plain = local_gradients(name, 4, few, key)
