@@ -56,6 +56,7 @@ def test_summary_shows_the_fit_again(folder):
     assert {"mean", "sd", "q5", "q50", "q95"} <= set(table)
 
 
+@pytest.mark.slow
 def test_summary_writes_effects_of_groups(folder):
     done = ramify("summary", folder / "fit", "--groups", folder / "groups.parquet")
     assert done.exit_code == 0, done.output
@@ -79,6 +80,7 @@ def test_predict_keeps_the_rows_and_adds_columns(folder):
     assert np.corrcoef(predicted["mean"], rows["y"])[0, 1] > 0.9
 
 
+@pytest.mark.slow
 def test_predict_conditions_new_groups_on_given_rows(folder):
     first = shops(seed=1, N=2).set_column(0, "shop", pa.array(["new"] * 6 + ["other"] * 6))
     high = first.set_column(2, "y", pa.array(np.asarray(first["x"]) * 0.7 + 9))
@@ -109,6 +111,7 @@ def test_tables_without_rows(folder, tmp_path):
         assert f"{name} has no rows" in line(ramify("diagnose", folder / "fit", tmp_path / name))
 
 
+@pytest.mark.slow
 def test_diagnose_gives_a_verdict(folder):
     done = ramify("diagnose", folder / "fit")
     assert done.exit_code == 0, done.output
@@ -252,6 +255,7 @@ def process(*words, **options):
     )
 
 
+@pytest.mark.slow
 def test_interrupt_exits_with_130(folder):
     """A fit that would go on for long is stopped by Ctrl-C, without a traceback."""
     words = ["fit", folder / "shops.csv", FORMULA, "--out", folder / "stopped", "--device", "cpu"]

@@ -50,6 +50,7 @@ def test_a_new_process_finds_what_the_last_one_compiled(tmp_path):
     assert any(folder.iterdir())
 
 
+@pytest.mark.slow
 def test_it_can_be_turned_off_or_put_elsewhere(tmp_path):
     run(XDG_CACHE_HOME=str(tmp_path / "home"), RAMIFY_CACHE="off")
     assert not (tmp_path / "home").exists()

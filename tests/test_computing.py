@@ -88,6 +88,7 @@ def test_every_density_is_exact(watched):
     assert len(seen) > so_far > 1 and set(seen) == {"highest"}
 
 
+@pytest.mark.slow
 def test_large_blocks_are_computed_as_small_ones_are():
     """A prediction is the same in a call for 6,144 rows as in a call for 60.
 

@@ -150,6 +150,7 @@ def test_reliability_stays_with_its_parameter():
     assert np.isfinite(found["ess"]).all() and found["ess"][1] == found["ess"].min()
 
 
+@pytest.mark.slow
 def test_a_solved_sites_gaussian_takes_the_noise_out(table):
     """The same for solved(), with few draws: a normal model has no noise left, but for rounding."""
     fit = spoiled(exact_fit("solved", table, N), table, shift=0.5, factor=1.2)
@@ -172,6 +173,7 @@ def test_a_group_that_is_wrong_is_found(exact):
     assert 0.3 < found.gap[3] < 0.5 * DIM * (1 / 16 - 1 + np.log(16)) + 0.2
 
 
+@pytest.mark.slow
 def test_tight_fits_are_judged_by_their_proposals(table):
     fit = exact_fit("solved", table, N)
     fit = Posterior(fit.model, fit.family, fit.groups, local_draws=32)
@@ -214,6 +216,7 @@ def test_bad_input(exact):
     assert diagnose(loaded, read(oracle.simulate(3, N, SIZES, DIM)[0], N), draws=100).k_hat < 0.3
 
 
+@pytest.mark.slow
 def test_groups_match_by_label(exact):
     """A part of the groups in another order: the same weights for each of them."""
     whole = diagnose(exact, draws=100)
@@ -237,6 +240,7 @@ def test_weighted_draws_of_theta_are_judged_in_place_of_q(exact, table):
     assert diagnose(with_weighted(bad, moved), draws=400).verdict == "do not trust"
 
 
+@pytest.mark.slow
 def test_a_draw_where_a_density_overflows_counts_for_nothing(exact):
     """One of a thousand weights that is no number must not be the diagnosis of all."""
     q, model = exact.family.theta, copy(exact.model)

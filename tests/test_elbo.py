@@ -14,6 +14,7 @@ import oracle
 import ramify as rf
 from conjugate import exact_elbo
 from exact_fits import exact_family, read, regression
+from quick import slow, slow_but
 from ramify.data.groups import Groups
 from ramify.data.partition import partition
 from ramify.data.resident import cut, to_device, whole
@@ -99,6 +100,7 @@ def mean_over(blocks, *arguments):
 
 CASES = [(name, 1) for name in FAMILIES] + [(name, 6) for name in ONE_OF_EACH[1:]]
 CASE_IDS = [f"{name}-{K}" for name, K in CASES]
+CASES = slow_but([("branch-dense", 1), ("branch-dense", 6)], CASES)
 
 
 @pytest.mark.parametrize("name, K", CASES, ids=CASE_IDS)
@@ -155,8 +157,8 @@ def test_terms_add_up_to_the_log_joint(groups, key, x64):
     """log p(theta, z, y) - log q at the draw, each density evaluated by hand."""
     model, batch = skewed(), whole(groups)
     family = family_of("branch-dense", model, groups)
-    parts = terms(key, family, model, batch)
-    draw = family.draw(key, model, batch)
+    both = lambda k: (terms(k, family, model, batch), family.draw(k, model, batch))
+    parts, draw = jax.jit(both)(key)
     t, z = model.theta.values(draw.theta), np.asarray(draw.z)
     prior = (
         dist.Normal(0, 1).log_prob(t["mu"]).sum()
@@ -194,6 +196,7 @@ def conjugate():
     return data, read(data, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["joint-block", "branch-dense", "branch-diagonal"])
 def test_the_mean_is_the_elbo(name, conjugate, key):
     """Within 4 standard errors of log evidence less KL, which has no Monte Carlo in it."""
@@ -207,7 +210,7 @@ def test_the_mean_is_the_elbo(name, conjugate, key):
 
 
 @pytest.mark.parametrize("estimator", ["total", "stl"])
-@pytest.mark.parametrize("method", ["joint", "branch", "solved"])
+@pytest.mark.parametrize("method", [slow("joint"), "branch", slow("solved")])
 def test_at_the_optimum_every_draw_is_the_log_evidence(method, estimator, conjugate, key, x64):
     data, groups = conjugate
     model = regression(DIM)
@@ -217,7 +220,7 @@ def test_at_the_optimum_every_draw_is_the_log_evidence(method, estimator, conjug
         np.testing.assert_allclose(value, evidence, rtol=1e-9)
 
 
-@pytest.mark.parametrize("method", ["joint", "branch", "solved"])
+@pytest.mark.parametrize("method", [slow("joint"), "branch", slow("solved")])
 def test_stl_has_no_variance_at_the_optimum(method, conjugate, key, x64):
     data, groups = conjugate
     model = regression(DIM)
@@ -233,6 +236,7 @@ def test_stl_has_no_variance_at_the_optimum(method, conjugate, key, x64):
     assert gradients["total"].std(0).max() > 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*ONE_OF_EACH, "joint-block", "branch-diagonal"])
 def test_stl_and_total_gradients_agree_in_mean(name, conjugate, key):
     """Paired draw by draw; every coordinate's mean difference within 4.5 of its standard error."""
@@ -263,7 +267,7 @@ def test_stl_and_total_gradients_agree_in_mean(name, conjugate, key):
     assert np.all(np.abs(each.mean(0)) <= 4.5 * error + 1e-6)
 
 
-@pytest.mark.parametrize("name", ["joint-dense", "branch-dense"])
+@pytest.mark.parametrize("name", [slow("joint-dense"), "branch-dense"])
 def test_draws_of_stl_come_in_mirror_images(name, groups, key, x64):
     """A pair's mean theta is that of q, and its noise cancels; of three draws one is alone."""
     model, batch = skewed(), whole(groups)
@@ -278,6 +282,7 @@ def test_draws_of_stl_come_in_mirror_images(name, groups, key, x64):
     assert len(np.unique(jax.random.key_data(independent), axis=0)) == 4 and np.all(ones == 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("local_draws", [1, 4])
 def test_which_groups_are_in_a_step_is_no_noise_to_a_scale(local_draws, key):
     """Groups far apart: their mean moves the slope in theta, and not that of q(theta)'s scale."""

@@ -197,6 +197,7 @@ def test_noise_is_not_taken_for_progress():
     np.testing.assert_allclose(timing.rising(trace, 1.0)["elbo"][50:], rise[50:], atol=0.4)
 
 
+@pytest.mark.slow
 def test_fits_beside_others_are_read_by_the_time_of_a_step_alone(results, tmp_path):
     """Steps times the milliseconds that step-time found, on the same device only."""
     (row,) = runs.read_runs(results, "synthetic")
@@ -219,6 +220,7 @@ def results(tmp_path_factory) -> Path:
     return where
 
 
+@pytest.mark.slow
 def test_a_run_writes_what_it_did(results):
     (row,) = runs.read_runs(results, "synthetic")
     assert row["method"] == "branch" and row["steps"] == 20 and row["groups"] == 4
@@ -227,6 +229,7 @@ def test_a_run_writes_what_it_did(results):
     assert timing.read(results, row)["step"].tolist() == list(range(1, 21))
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_not_run_again(results, capsys):
     (file,) = (results / "runs").glob("*.csv")
     before = file.stat().st_mtime_ns
@@ -235,6 +238,7 @@ def test_a_finished_run_is_not_run_again(results, capsys):
     assert "done before" in capsys.readouterr().out and file.stat().st_mtime_ns == before
 
 
+@pytest.mark.slow
 def test_tables_show_theirs_ours_and_what_is_missing(results, tmp_path):
     (row,) = runs.read_runs(results, "synthetic")
     out = tmp_path / "page.md"
@@ -287,6 +291,7 @@ def test_tables_compare_methods_and_seeds(tmp_path):
     assert ["never" in x for x in never] == [True, True]
 
 
+@pytest.mark.slow
 def test_figures_are_drawn(results, tmp_path):
     assert main(["figures", "--results", str(results), "--out", str(tmp_path)]) == 0
     names = {file.stem for file in tmp_path.glob("*.png")}

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import saved_models
+from quick import slow_but
 
 SAVED = Path(__file__).parent / "saved"
 EXPECTED = json.loads((SAVED / "expected.json").read_text())
@@ -21,10 +22,11 @@ TOLERANCE = 1e-3  # of an answer's sd
 # on the last bit, and quantiles then move to a neighbouring draw.
 DRAWN_TOLERANCE = 1e-2
 BETWEEN_DRAWS = 5e-2
+QUICK = ["formula_new_group", "solved"]
 FLOAT32 = 1e-5  # of a number: sums in float32, and constants whose sd is zero
 
 
-@pytest.fixture(scope="module", params=saved_models.NAMES)
+@pytest.fixture(scope="module", params=slow_but(QUICK, saved_models.NAMES))
 def name(request):
     return request.param
 

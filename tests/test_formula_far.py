@@ -8,6 +8,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import ramify as rf
+from quick import slow
 from ramify.data.resident import whole
 from ramify.report.facts import outcome_of
 
@@ -29,12 +30,20 @@ def moved(table, by=FAR):
     return table.assign(y=table.y + by)
 
 
-@pytest.fixture(scope="module")
-def fits(table):
-    fitted = lambda data: rf.fit(*rf.from_formula("y ~ x + (1 | user)", data), local_draws=16)
-    return fitted(table), fitted(moved(table))
+@pytest.fixture(scope="module", params=["as it starts", slow("fitted")])
+def fits(request, table):
+    """Two posteriors; the default run takes the families as they start, and fits neither."""
+
+    def posterior(data):
+        model, groups = rf.from_formula("y ~ x + (1 | user)", data)
+        if request.param == "fitted":
+            return rf.fit(model, groups, local_draws=16)
+        return rf.Posterior(model, rf.solved(model, groups), groups, local_draws=16)
+
+    return posterior(table), posterior(moved(table))
 
 
+@pytest.mark.slow
 def test_the_fit_is_the_same(fits):
     near, far = (posterior.summary() for posterior in fits)
     off = np.array([FAR, 0, 0, 0])
@@ -46,7 +55,7 @@ def test_the_fit_is_the_same(fits):
     np.testing.assert_allclose(drawn[1] - FAR, drawn[0], atol=1e-2)
 
 
-@pytest.mark.parametrize("kind", ["response", "mean"])
+@pytest.mark.parametrize("kind", ["response", slow("mean")])
 def test_predictions_are_the_same(kind, fits, table):
     at, data = table.drop(columns="y")[:2].assign(user=99), table[:4].assign(user=99)
     near, far = (
@@ -60,6 +69,7 @@ def test_predictions_are_the_same(kind, fits, table):
     np.testing.assert_allclose(draws.mean(0), far["mean"], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_totals_of_groups_are_the_same(fits):
     near, far = (posterior.group_effects(totals=True, draws=S) for posterior in fits)
     np.testing.assert_allclose(far.Intercept_mean - FAR, near.Intercept_mean, atol=1e-2)

@@ -7,6 +7,7 @@ import numpyro.distributions as dist
 import pytest
 
 import ramify as rf
+from quick import slow
 from ramify.data.batch import example
 from ramify.data.resident import whole
 from ramify.families.newton import Quadratic
@@ -35,16 +36,28 @@ def table(binary: bool) -> rf.Groups:
     return rf.Groups.from_table({"g": g, "y": y.astype(np.float32)}, by="g", rows=["y"])
 
 
-def weigher(log_lik, groups, K):
-    """The draws at THETA, and each group's bound with its gradient in theta."""
-    m, batch = model(log_lik), whole(groups)
-    own = solver(m, example(groups), rounds=0, points=2)
-    site = own.prepare(m, batch, THETA)
-    local = recombine(m, batch, site, THETA, own.uses_theta)
-    points = group_points(jax.random.key(0), batch.index, K, 1)
-    weigh = weigh_block(m, own, batch, site, local, points)
-    value = lambda t: weigh.bound(t)[0]
-    plain = lambda t: bound(weigh.parts(t).log_weight)[0]
+def drawer(m, groups, K):
+    """A function of the thetas that sites are solved at and draws are made at, to their weights."""
+    batch, own = whole(groups), solver(m, example(groups), rounds=0, points=2)
+
+    @jax.jit
+    def solve(centre, theta):
+        site = own.prepare(m, batch, centre)
+        local = recombine(m, batch, site, theta, own.uses_theta)
+        return site, local, group_points(jax.random.key(0), batch.index, K, 1)
+
+    def weigh(centre, theta):
+        solved = solve(centre, theta)
+        return lambda: weigh_block(m, own, batch, *solved)
+
+    return weigh
+
+
+def weigher(m, groups, K):
+    """Each group's bound by draws at THETA, with control and without, as functions of theta."""
+    weigh, batch = drawer(m, groups, K)(THETA, THETA), whole(groups)
+    value = lambda t: weigh().bound(t)[0]
+    plain = lambda t: bound(weigh().parts(t).log_weight)[0]
     return value, plain, batch
 
 
@@ -69,16 +82,17 @@ def exact(groups, t):
     return -0.5 * jnp.sum(spread + square - tau2 * total**2 / (1 + n * tau2))
 
 
-@pytest.mark.parametrize("K", [8, 64])
+@pytest.mark.parametrize("K", [8, slow(64)])
 def test_a_gaussian_group_is_integrated_exactly(K, x64):
     """Value and gradient to rounding, whatever K, at theta itself; without control neither."""
     groups = table(binary=False)
-    value, plain, batch = weigher(normal, groups, K)
+    value, plain, batch = weigher(model(normal), groups, K)
     total = lambda f: lambda t: jnp.sum(jnp.where(batch.group_mask, f(t), 0))
-    for of in (lambda f: f(THETA), lambda f: jax.grad(f)(THETA)):
-        truth = np.asarray(of(lambda t: exact(groups, t)))
-        np.testing.assert_allclose(of(total(value)), truth, rtol=1e-5, atol=1e-4)
-        assert np.abs(np.asarray(of(total(plain))) - truth).max() > 1e-3
+    functions = (lambda t: exact(groups, t)), total(value), total(plain)
+    each = jax.jit(lambda t: [jax.value_and_grad(f)(t) for f in functions])
+    for truth, found, without in zip(*each(THETA), strict=True):
+        np.testing.assert_allclose(found, truth, rtol=1e-5, atol=1e-4)
+        assert np.abs(np.asarray(without) - truth).max() > 1e-3
 
 
 def test_where_the_likelihood_involves_theta(x64):
@@ -91,14 +105,12 @@ def test_where_the_likelihood_involves_theta(x64):
         log_local=lambda t, z, group: dist.Normal(0.0, 1.0).log_prob(z["b"]),
         log_lik=normal_with_theta,
     )
-    batch, own = whole(groups), solver(m, example(groups), rounds=0, points=2)
-    site = own.prepare(m, batch, THETA)
-    local = recombine(m, batch, site, THETA, own.uses_theta)
-    points = group_points(jax.random.key(0), batch.index, 8, 1)
-    weigh = weigh_block(m, own, batch, site, local, points)
-    total = lambda t: jnp.sum(jnp.where(batch.group_mask, weigh.bound(t)[0], 0))
-    for of in (lambda f: f(THETA), lambda f: jax.grad(f)(THETA)):
-        np.testing.assert_allclose(of(total), of(lambda t: exact(groups, t)), rtol=1e-5, atol=1e-4)
+    value, _, batch = weigher(m, groups, 8)
+    total = lambda t: jnp.sum(jnp.where(batch.group_mask, value(t), 0))
+    functions = total, lambda t: exact(groups, t)
+    each = jax.jit(lambda t: [jax.value_and_grad(f)(t) for f in functions])
+    for found, truth in zip(*each(THETA), strict=True):
+        np.testing.assert_allclose(found, truth, rtol=1e-5, atol=1e-4)
 
 
 def test_a_normal_priors_expansion_is_all_of_it(x64):
@@ -107,15 +119,20 @@ def test_a_normal_priors_expansion_is_all_of_it(x64):
     lik = lambda theta, z, row: dist.Bernoulli(logits=z["b"]).log_prob(row["y"])
     m, batch = model(lik), whole(groups)
     own = solver(m, example(groups), rounds=0, points=2)
-    site = own.prepare(m, batch, THETA)
-    points = group_points(jax.random.key(0), batch.index, 8, 1)
-    local = recombine(m, batch, site, THETA, False)
-    weigh = weigh_block(m, own, batch, site, local, points)
-    assert weigh.density is None
-    z = jax.vmap(local.propose)(points)[0]
-    each = lambda theta: jax.vmap(lambda z: m.log_local(theta, z, batch))(z)
+
+    @jax.jit
+    def both(theta):
+        site = own.prepare(m, batch, THETA)
+        points = group_points(jax.random.key(0), batch.index, 8, 1)
+        local = recombine(m, batch, site, THETA, False)
+        weigh = weigh_block(m, own, batch, site, local, points)
+        assert weigh.density is None
+        z = jax.vmap(local.propose)(points)[0]
+        each = lambda theta: jax.vmap(lambda z: m.log_local(theta, z, batch))(z)
+        return weigh.parts(theta), weigh._replace(density=each).parts(theta)
+
     for theta in (THETA, THETA + 0.7):
-        parts, plain = weigh.parts(theta), weigh._replace(density=each).parts(theta)
+        parts, plain = both(theta)
         real = np.asarray(batch.group_mask)
         np.testing.assert_allclose(
             parts.log_weight[:, real], plain.log_weight[:, real], rtol=1e-9, atol=1e-9
@@ -135,19 +152,17 @@ def test_a_parabola_moved_is_the_same_parabola(x64):
     np.testing.assert_allclose(parabola(q.moved(move), jnp.asarray(step)), there, rtol=1e-9)
 
 
-@pytest.mark.parametrize("tau", [1.0, 0.05, 0.003])
+@pytest.mark.parametrize("tau", [slow(1.0), slow(0.05), 0.003])
 def test_a_narrow_prior_keeps_its_digits(tau):
     """In float32, with draws made where the sd between groups is a thousand times smaller."""
     groups, far = table(binary=False), jnp.array([0.3, np.log(3.0)])
     m, batch, theta = model(normal), whole(groups), jnp.array([0.3, np.log(tau)])
-    own = solver(m, example(groups), rounds=0, points=2)
-    site = own.prepare(m, batch, far)
-    points = group_points(jax.random.key(0), batch.index, 64, 1)
-    weigh = weigh_block(m, own, batch, site, recombine(m, batch, site, theta, False), points)
-    total = lambda t: jnp.sum(jnp.where(batch.group_mask, weigh.bound(t)[0], 0))
-    value, slope = jax.value_and_grad(total)(theta)
+    weigh = drawer(m, groups, 64)(far, theta)
+    total = lambda t: jnp.sum(jnp.where(batch.group_mask, weigh().bound(t)[0], 0))
+    value, slope = jax.jit(jax.value_and_grad(total))(theta)
     with jax.enable_x64():
-        truth = jax.value_and_grad(lambda t: exact(groups, t))(np.asarray(theta, np.float64))
+        at = np.asarray(theta, np.float64)
+        truth = jax.jit(jax.value_and_grad(lambda t: exact(groups, t)))(at)
     np.testing.assert_allclose(value, truth[0], rtol=2e-6)
     np.testing.assert_allclose(slope, truth[1], rtol=1e-3, atol=5e-3)
 
@@ -158,13 +173,14 @@ def test_the_control_takes_most_of_the_noise_of_binary_groups(x64):
     groups = table(binary=True)
     lik = lambda theta, z, row: dist.Bernoulli(logits=z["b"]).log_prob(row["y"])
     total = lambda f, batch: lambda t: jnp.sum(jnp.where(batch.group_mask, f(t), 0))
-    many, _, batch = weigher(lik, groups, 1024)
+    many, _, batch = weigher(model(lik), groups, 1024)
     truth = jax.grad(total(many, batch))(THETA)
-    value, plain, batch = weigher(lik, groups, 32)
+    value, plain, batch = weigher(model(lik), groups, 32)
     error = lambda f: np.abs(np.asarray(jax.grad(total(f, batch))(THETA) - truth)).max()
     assert error(value) < 0.5 * error(plain)
 
 
+@pytest.mark.slow
 def test_jackknife_removes_the_bias_of_log_mean_exp():
     """On log-normal weights with known mean, and the estimate of what is left covers it."""
     rng = np.random.default_rng(0)

@@ -23,6 +23,7 @@ from ramify.inference.theta_weights import _moments
 from ramify.posterior.summary import worries
 
 
+@pytest.mark.slow
 def test_the_jackknife_removes_the_bias_in_one_over_k():
     """Log-normal weights, whose log mean is known: the plain bound is low, the corrected is not."""
     K, B = 40, 200_000

@@ -142,6 +142,7 @@ def test_solved_conditions_on_the_rows_given(held_out, table):
     assert cheating > honest + 4 * (honest.se + cheating.se)
 
 
+@pytest.mark.slow
 def test_tight_bound_rises_to_the_evidence(fits, table):
     """Locals twice too wide: K = 1 loses their KL, K = 64 nearly nothing."""
     exact, family = oracle.exact(table, N), fits["branch"].family
@@ -178,6 +179,7 @@ def test_estimates_do_not_depend_on_order_or_blocks(fits, table, monkeypatch):
     assert float(fit.elbo(draws=20)) == pytest.approx(float(found), abs=1e-4)
 
 
+@pytest.mark.slow
 def test_precision_near_ten_million_nats():
     """Right to 0.01 nats in float32, where a float32 sum steps by one."""
     groups, n = 2000, 500

@@ -123,6 +123,7 @@ def test_who_needs_everyone_refuses_to_subsample(groups, how):
         make(groups, whole=True, **how)
 
 
+@pytest.mark.slow
 def test_blocks_are_laid_out_before_a_scan_or_in_it(monkeypatch):
     """One huge group makes rows of filler for every step: they are then not all made ahead."""
     group = np.repeat(np.arange(6), [1, 2, 3, 4, 5, 60])

@@ -9,6 +9,7 @@ import pytest
 from numpyro.distributions import constraints
 
 import ramify as rf
+from quick import slow_but
 from ramify.data.batch import example
 from ramify.data.groups import Groups
 from ramify.data.resident import cut, to_device, whole
@@ -32,9 +33,10 @@ SUPPORTS = {
     "correlation": (rf.correlation(4), 6, below(4)),
     "constrained": (rf.constrained(constraints.interval(-1.0, 4.0), 2), 2, ...),
 }
+QUICK = ["real", "positive", "ordered", "simplex", "cholesky", "correlation"]
 
 
-@pytest.fixture(params=SUPPORTS, ids=str)
+@pytest.fixture(params=slow_but(QUICK, SUPPORTS), ids=str)
 def support(request):
     return SUPPORTS[request.param]
 

@@ -29,7 +29,7 @@ def assert_same(first, second):
     np.testing.assert_allclose(first.history["elbo"], second.history["elbo"], rtol=1e-9)
 
 
-PLAIN = [pytest.param(m, 1, marks=pytest.mark.slow if m == "amortized" else ()) for m in METHODS]
+PLAIN = [pytest.param(m, 1, marks=() if m == "branch" else pytest.mark.slow) for m in METHODS]
 TIGHT = [pytest.param(m, 4, marks=pytest.mark.slow) for m in METHODS if m != "joint"]
 
 
@@ -56,12 +56,13 @@ def test_same_steps_as_densities(method, local_draws, x64):
     assert_same(*fits)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, N",
     [
         ("random_intercept", 8),
-        pytest.param("varying_noise", 5, marks=pytest.mark.slow),
-        pytest.param("radon", 6, marks=pytest.mark.slow),
+        ("varying_noise", 5),
+        ("radon", 6),
     ],
 )
 def test_same_solved_fit_as_densities(name, N, x64):

@@ -15,6 +15,7 @@ from numpyro.infer.reparam import LocScaleReparam
 
 import numpyro_models
 import ramify as rf
+from quick import slow_but
 from ramify.data.resident import whole
 from ramify.posterior.posterior import Posterior
 from spaces import unconstrained
@@ -40,6 +41,7 @@ def test_deterministic_sites_are_in_the_sample():
     assert repr(posterior.model).endswith("deterministic: beta, corr; left out: mean)")
 
 
+@pytest.mark.slow
 def test_reparametrised_site_is_told_as_itself():
     draws = unfitted(numpyro_models.eight_schools_non_centred()).sample(20)
     expected = draws["mu"][:, None] + draws["tau"][:, None] * draws["effect_decentered"]
@@ -69,7 +71,7 @@ NON_CENTRED = {
 }
 
 
-@pytest.mark.parametrize("name", NON_CENTRED)
+@pytest.mark.parametrize("name", slow_but(["around", "by a function"], NON_CENTRED))
 def test_centring_takes_the_samplers_handler_off(name):
     """However it is written, and off the groups' sites alone; as three lines of algebra have it."""
     groups, written = numpyro_models.eight_schools().groups(), NON_CENTRED[name]
@@ -140,7 +142,7 @@ DRAWN = [
 ]
 
 
-@pytest.mark.parametrize("name", DRAWN)
+@pytest.mark.parametrize("name", slow_but(["radon"], DRAWN))
 def test_simulate_draws_what_predictive_draws(name):
     """Given theta and z each row's outcome has the mean and spread of NumPyro's own draws."""
     case = numpyro_models.CASES[name]()
@@ -201,6 +203,7 @@ def test_predict_where_the_outcome_must_be_given():
         posterior.predict({"group": [1, 0]})
 
 
+@pytest.mark.slow
 def test_a_model_with_a_seed_of_its_own_draws_anew_each_time():
     case = numpyro_models.eight_schools()
     groups = case.groups()
@@ -290,6 +293,7 @@ def test_arviz_works_on_it():
     assert np.isfinite(loo(tree).elpd)
 
 
+@pytest.mark.slow
 def test_to_arviz_of_several_outcomes_and_of_plain_densities():
     pytest.importorskip("arviz_base")
     tree = unfitted(numpyro_models.two_outcomes()).to_arviz(draws=5)

@@ -11,11 +11,21 @@ from numpyro.infer.util import log_density, potential_energy
 
 import numpyro_models
 import ramify as rf
+from quick import slow, slow_but
 from ramify.data.partition import partition
 from ramify.data.resident import cut, to_device, whole
 from ramify.models.densities import sum_rows
 
 pytestmark = pytest.mark.usefixtures("x64")
+
+# Group columns, one plate, masks, observations of groups, inner plates.
+QUICK = [
+    "eight_schools_in_one_plate",
+    "radon",
+    "masks_and_scales",
+    "observed_group",
+    "inner_plate",
+]
 
 
 @cache
@@ -74,7 +84,7 @@ def by_site(case, model, theta, z):
     return sums
 
 
-@pytest.mark.parametrize("name", numpyro_models.CASES)
+@pytest.mark.parametrize("name", slow_but(QUICK, numpyro_models.CASES))
 def test_densities_and_gradients_are_numpyros(name):
     """The three apart against `log_density`; their sum, and its gradients, against NUTS's own."""
     case, groups, model = made(name)
@@ -108,11 +118,11 @@ def test_densities_and_gradients_are_numpyros(name):
     "name",
     [
         "radon",
-        "lkj_slopes",
-        "eight_schools_in_one_plate",
+        slow("lkj_slopes"),
+        slow("eight_schools_in_one_plate"),
         "observed_group",
         "inner_plate",
-        "bounded",
+        slow("bounded"),
     ],
 )
 def test_blocks_add_up_to_the_whole(name):
@@ -136,6 +146,7 @@ def test_blocks_add_up_to_the_whole(name):
         np.testing.assert_allclose(got[real], expected[block[real]], rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_function_runs_once_for_each_density_and_shape():
     """Nothing is traced per row, per group, per draw or per step."""
     case = numpyro_models.movielens()

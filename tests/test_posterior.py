@@ -10,6 +10,7 @@ from scipy import stats
 
 import oracle
 from exact_fits import exact_fit, gaussian, read
+from quick import slow_but
 from ramify.data.groups import Groups
 from ramify.data.resident import whole
 from ramify.families.build import branch, joint
@@ -35,7 +36,7 @@ def fits(table):
     return {method: exact_fit(method, table, N) for method in METHODS}
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", slow_but(["branch"], METHODS))
 def test_moments_of_samples(fits, table, method):
     """Every mean and every covariance of (theta, z_1 .. z_N) within 4.5 standard errors."""
     draws = 4000
@@ -77,7 +78,7 @@ def test_draws_of_theta_are_those_of_q(fits):
     np.testing.assert_allclose(drawn.log_q, exact, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", slow_but(["joint", "branch"], METHODS))
 def test_blocks_hold_the_same_numbers(fits, method, monkeypatch):
     fit = fits[method]
     monkeypatch.setattr(budgets, "SAMPLED_NUMBERS", 20 * DIM * 2)  # two groups a block
@@ -159,6 +160,7 @@ def test_solved_takes_new_groups(fits, table):
     assert np.abs(off).max() < 4.5 / 4000**0.5
 
 
+@pytest.mark.slow
 def test_resampling_by_weight():
     """Skewed locals, Gamma posteriors, under a poor Gaussian: K = 256 repairs what K = 1 can't."""
     shape, rate = 1.5, 2.0

@@ -8,6 +8,7 @@ import pytest
 
 import oracle
 from exact_fits import exact_fit, gaussian, read, regression
+from quick import slow
 from ramify.data.groups import Groups
 from ramify.families.build import amortized, branch, solved
 from ramify.models.model import Model
@@ -48,7 +49,7 @@ def check(found, mean, var):
     assert np.all(np.abs(found["q95"] - (mean + 1.645 * sd)) < 4.5 * error)
 
 
-@pytest.mark.parametrize("method", ["joint", "branch", "solved"])
+@pytest.mark.parametrize("method", [slow("joint"), "branch", "solved"])
 def test_known_groups(fits, table, at, method):
     found = fits[method].predict(at, draws=DRAWS)
     assert list(found) == ["group", "x", "mean", "sd", "q5", "q50", "q95"]
@@ -157,6 +158,7 @@ def test_blocks_have_noise_of_their_own(fits, monkeypatch):
     assert np.abs(draws.std(0) - 1).max() < 0.1
 
 
+@pytest.mark.slow
 def test_few_compilations_for_many_sizes(table):
     """One trace of the likelihood for each power of two, whatever the sizes of the tables."""
     traces = []

@@ -10,12 +10,14 @@ from numpyro.infer.util import log_density
 
 import problems
 from benchmarks import quadrature, references
+from quick import slow_but
 
 NAMES = [name for name in problems.PROBLEMS if name != "logistic_1000"]  # logistic_100, larger
+QUICK = ["logistic_100", "radon", "random_intercept"]
 STORED = [name for name in problems.PROBLEMS if (problems.REFERENCES / f"{name}.npz").exists()]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", slow_but(QUICK, NAMES))
 def test_densities_equal_numpyro(name, x64):
     problem = problems.make(name, N=7)
     model = partial(problem.model, n_group=problem.n_group)
@@ -31,7 +33,7 @@ def test_densities_equal_numpyro(name, x64):
         np.testing.assert_allclose(ours, numpyros, rtol=1e-9)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", slow_but(QUICK, NAMES))
 def test_problem_is_well_formed(name, x64):
     problem = problems.make(name, N=7)
     group = problem.table["group"]
@@ -62,7 +64,7 @@ def test_fingerprint_sees_the_data_and_not_its_dtype():
     assert problem.fingerprint() != before
 
 
-@pytest.mark.parametrize("name", STORED)
+@pytest.mark.parametrize("name", slow_but(QUICK, STORED))
 def test_stored_reference_belongs_to_the_problem(name, x64):
     """The data are those it was computed from, and so is the density: at one random point."""
     problem = problems.make(name)
@@ -119,6 +121,7 @@ def test_a_failing_problem_does_not_stop_the_rest(tmp_path, monkeypatch, capsys)
     assert [path.name for path in tmp_path.iterdir()] == ["eight_schools.npz"]
 
 
+@pytest.mark.slow
 def test_random_intercept_quadrature_against_brute_force():
     """Locals by a fine trapezium over a, theta by another grid, at a size where both are cheap."""
     problem = problems.random_intercept(N=30)

@@ -37,6 +37,7 @@ def test_effects_are_the_posterior_of_each_group(fit, table):
     assert 0.7 < wide.min() and wide.max() < 1.35 and abs(wide.mean() - 1) < 0.05
 
 
+@pytest.mark.slow
 def test_of_many_groups_only_those_shown_are_drawn(fit, table, monkeypatch):
     monkeypatch.setattr(_facts, "FEW", 10)
     found = _facts.effects_of(fit, fit.groups, 100, 0)

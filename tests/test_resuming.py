@@ -12,6 +12,7 @@ import optax
 import pytest
 
 import ramify as rf
+from quick import slow
 from ramify.data.resident import to_device
 from ramify.fitting import by_steps, solved
 from ramify.inference import theta_search
@@ -62,7 +63,7 @@ def make_task(points, K):
     return solved.Task(MODEL, GROUPS, rf.solved(MODEL, GROUPS), wish)
 
 
-@pytest.mark.parametrize(("points", "K"), [(4, None), (1, 64)], ids=["average", "laplace"])
+@pytest.mark.parametrize(("points", "K"), [slow(4, None), (1, 64)], ids=["average", "laplace"])
 def test_a_search_may_stop_after_every_step(points, K, monkeypatch):
     """Each step has a new F, which knows of those before only what the state says.
 
@@ -103,7 +104,7 @@ def test_what_f_remembers_matters():
 # Fits by steps.
 
 
-@pytest.mark.parametrize("how", ["blocks", "minibatches"])
+@pytest.mark.parametrize("how", ["blocks", slow("minibatches")])
 def test_a_fit_by_steps_may_stop_after_every_chunk(how):
     """Learner, minibatches and step sizes all go on; a user's optimizer has only its own state."""
     minibatch, rows = (7, None) if how == "minibatches" else (None, 40)

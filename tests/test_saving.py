@@ -11,6 +11,7 @@ from numpyro.distributions import constraints
 
 import oracle
 from exact_fits import exact_fit, read, regression
+from quick import slow_but
 from ramify.data.groups import Groups
 from ramify.families.build import amortized, branch, joint, solved
 from ramify.families.network import Layers
@@ -56,6 +57,7 @@ FAMILIES = {
     "solved": lambda g: solved(MODEL, g),
     "solved from a network": lambda g: solved(MODEL, g, start=amortized(MODEL, g)),
 }
+QUICK = ["joint dense", "branch diagonal", "branch paper", "amortized encoder", "solved"]
 
 
 def moved(family):
@@ -67,7 +69,7 @@ def moved(family):
     return eqx.combine(jax.tree.unflatten(tree, leaves), rest)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", slow_but(QUICK, FAMILIES))
 def test_round_trip(groups, name, tmp_path):
     history = {"step": np.arange(3), "elbo": np.array([-3.0, -2.0, -1.5])}
     notes = {"method": name.split()[0], "converged": True, "seconds": np.float64(1.5)}

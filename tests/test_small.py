@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
+from quick import slow, slow_but
 from ramify.numerics.small_linalg import inverse_factor, solve_lower
 
 
@@ -15,7 +16,7 @@ def matrices(M, B=50):
     return a @ a.swapaxes(-1, -2) + 0.1 * np.eye(M)
 
 
-@pytest.mark.parametrize("M", [1, 2, 5, 8, 9, 30])
+@pytest.mark.parametrize("M", slow_but([5, 9], [1, 2, 5, 8, 9, 30]))
 def test_inverse_factor(M):
     precision = matrices(M)
     with jax.enable_x64():
@@ -31,7 +32,7 @@ def test_inverse_factor(M):
     )
 
 
-@pytest.mark.parametrize("M", [2, 9])
+@pytest.mark.parametrize("M", [2, slow(9)])
 def test_gradients(M):
     with jax.enable_x64():
         symmetric = lambda a: inverse_factor(a @ a.swapaxes(-1, -2) + jnp.eye(M))
@@ -48,7 +49,7 @@ def test_what_is_not_positive_definite_is_not_finite(bad):
     assert finite.tolist() == [True, False]
 
 
-@pytest.mark.parametrize("M", [1, 3, 12])
+@pytest.mark.parametrize("M", [slow(1), 3, slow(12)])
 def test_solve_lower(M):
     factor = np.linalg.cholesky(matrices(M))
     x = np.random.default_rng(1).normal(size=(50, M))

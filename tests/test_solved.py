@@ -1,5 +1,7 @@
 """Solved conditionals: exact where exactness is known, and long NUTS or quadrature elsewhere."""
 
+from functools import cache
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -10,15 +12,19 @@ import pytest
 import oracle
 import problems
 import ramify as rf
+from quick import slow
 from ramify.data.batch import example
 from ramify.data.resident import cut, to_device, whole
 from ramify.families.newton import newton, safe_scale
 from ramify.families.solver import recombine
+from ramify.inference import theta_search
 from ramify.inference.elbo import elbo
 from ramify.inference.marginal import definite
 from ramify.models.traced import uses_theta
+from ramify.numerics import budgets
 
 
+@cache  # one model, so that its programs are compiled once
 def conjugate(dim: int) -> rf.Model:
     """The paper's hierarchical regression."""
     return rf.Model(
@@ -29,6 +35,12 @@ def conjugate(dim: int) -> rf.Model:
         log_lik=lambda t, z, row: dist.Normal(row["x"] @ z["beta"], 1).log_prob(row["y"]),
         simulate=lambda key, t, z, row: row["x"] @ z["beta"] + jax.random.normal(key),
     )
+
+
+def small() -> tuple[rf.Model, rf.Groups]:
+    """Eight groups in two dimensions: the fits of several tests, compiled once."""
+    table, _ = oracle.simulate(0, 8, 5, 2)
+    return conjugate(2), rf.Groups.from_table(table, by="group", rows=["x", "y"])
 
 
 def intercepts(log_lik, **extra) -> rf.Model:
@@ -45,14 +57,15 @@ def intercepts(log_lik, **extra) -> rf.Model:
     )
 
 
-def test_conjugate_is_exact():
+@pytest.mark.parametrize("N, rows, dim", [(8, 5, 2), slow(10, 100, 10)])
+def test_conjugate_is_exact(N, rows, dim):
     """ELBO = log evidence to 0.01 nats, means to 0.05 sd, sds to 1%, of theta and z."""
-    table, _ = oracle.simulate(0, 10, 100, 10)
+    table, _ = oracle.simulate(0, N, rows, dim)
     groups, exact = (
         rf.Groups.from_table(table, by="group", rows=["x", "y"]),
-        oracle.exact(table, 10),
+        oracle.exact(table, N),
     )
-    posterior = rf.fit(conjugate(10), groups)
+    posterior = rf.fit(conjugate(dim), groups)
     assert abs(posterior.elbo(groups, draws=200) - exact.log_evidence) < 0.01
     sd = np.sqrt(np.diag(exact.theta_cov))
     q = posterior.family.theta
@@ -66,6 +79,51 @@ def test_conjugate_is_exact():
     slope = exact.z_slope
     cov = given + slope @ np.asarray(q.covariance) @ slope.swapaxes(1, 2)
     np.testing.assert_allclose(np.sqrt(np.diagonal(cov, axis1=1, axis2=2)), z_sd, rtol=0.01)
+
+
+def test_the_default_says_why():
+    """A small smooth z is solved for, and the result says so."""
+    model, groups = small()
+    posterior = rf.fit(model, groups)
+    assert posterior.notes["method"] == "solved"
+    assert "smooth" in repr(posterior)
+    assert jax.tree.all(jax.tree.map(lambda x: bool(np.isfinite(x).all()), posterior.history))
+
+
+def test_budgets_of_solved_are_hard():
+    """All sweeps count: those for the curvature and for weighted draws of theta too."""
+    model, groups = small()
+    for allowed in range(1, 13):
+        short = rf.fit(model, groups, max_steps=allowed)
+        assert short.notes["sweeps"] == allowed
+        assert short.family.weighted is None
+        assert allowed > 3 or not short.notes["converged"]
+        # A q(theta) that was not found is the one that the fit began with.
+        if allowed == 1:
+            start = rf.solved(model, groups).theta.covariance
+            np.testing.assert_allclose(short.family.theta.covariance, start, rtol=1e-4)
+    whole = rf.fit(model, groups)
+    assert whole.notes["converged"] and whole.family.weighted is not None
+    cut = rf.fit(model, groups, max_steps=whole.notes["sweeps"] - 1)
+    assert cut.notes["sweeps"] == whole.notes["sweeps"] - 1 and cut.family.weighted is None
+    assert cut.notes["converged"] and "before theta's draws were weighed" in str(cut)
+
+
+@pytest.mark.slow
+def test_a_budget_that_ends_as_draws_double_keeps_what_was_found(monkeypatch):
+    """The first sweep with more draws is the last allowed: q(theta) is that of the search before."""
+    monkeypatch.setattr(theta_search, "MOST_BIAS", 0.0)
+    monkeypatch.setattr(budgets, "MOST_LOCAL_DRAWS", 600)
+    model, groups = small()
+    whole = rf.fit(model, groups)
+    draws, step = whole.history["local_draws"], whole.history["step"]
+    assert draws[-1] > draws[0]
+    last = int(step[draws > draws[0]][0])
+    cut = rf.fit(model, groups, max_steps=last)
+    before = rf.fit(model, groups, local_draws=int(draws[0]))
+    sd = lambda fit: np.sqrt(np.diag(fit.family.theta.covariance))
+    np.testing.assert_allclose(sd(cut), sd(before), rtol=0.02)
+    assert np.all(np.abs(cut.family.theta.mean - before.family.theta.mean) < 0.1 * sd(before))
 
 
 @pytest.mark.slow
@@ -188,11 +246,14 @@ def nasty_model(student: bool) -> rf.Model:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("student", [False, True])
 def test_nasty_data_never_breaks_the_solver(student):
     """100 data sets: finite, positive definite, f never lowered from one step to the next."""
     model = nasty_model(student)
-    largest = max(len(nasty_table(seed)["group"]) for seed in range(100))
+    tables = [nasty_table(seed) for seed in range(100)]
+    data = [rf.Groups.from_table(t, by="group", rows=["x", "y", "v"]) for t in tables]
+    largest, family = max(groups.n_rows for groups in data), rf.solved(model, data[0])
 
     @eqx.filter_jit
     def solve(batch, theta, solver):
@@ -202,11 +263,8 @@ def test_nasty_data_never_breaks_the_solver(student):
         heights = jnp.stack([c.prior.value + c.likelihood.value for c in values])
         return site, recombine(model, batch, site, theta + 0.3, solver.uses_theta), heights
 
-    for seed in range(100):
-        table = nasty_table(seed)
-        groups = rf.Groups.from_table(table, by="group", rows=["x", "y", "v"])
+    for seed, groups in enumerate(data):
         batch = cut(to_device(groups), jnp.arange(12), 1.0, largest)
-        family = rf.solved(model, groups)
         theta = jax.random.normal(jax.random.key(seed), (4,))
         site, local, heights = solve(batch, theta, family.local)
         for leaf in jax.tree.leaves((site, local)):
@@ -233,7 +291,7 @@ def test_groups_that_did_not_converge_are_named():
     groups = rf.Groups.from_table(table, by="g", rows=["y"])
     model = intercepts(runaway)
     solver = rf.solved(model, groups).local
-    site = solver.prepare(model, whole(groups), jnp.zeros(2))
+    site = jax.jit(lambda theta: solver.prepare(model, whole(groups), theta))(jnp.zeros(2))
     assert np.asarray(site.converged).tolist() == [True, False, True]
     assert np.isfinite(np.asarray(site.scale)).all()
 
@@ -242,7 +300,7 @@ def test_groups_that_did_not_converge_are_named():
     ("log_lik", "word"),
     [
         (lambda t, z, row: dist.Laplace(z["b"], 1).log_prob(row["y"]), "kinks"),
-        (lambda t, z, row: jnp.where((z["b"] > 0) == (row["y"] > 0), -0.1, -2.3), "steps"),
+        slow(lambda t, z, row: jnp.where((z["b"] > 0) == (row["y"] > 0), -0.1, -2.3), "steps"),
     ],
 )
 def test_likelihood_without_useful_curvature(log_lik, word):
@@ -282,6 +340,7 @@ def test_whether_the_likelihood_uses_theta_is_read_from_its_program():
     assert uses_theta(within, example(groups))
 
 
+@pytest.mark.slow
 def test_linear_mixed_model_is_exact_given_theta():
     """Noise scale and a non-centred intercept in theta: q(z | theta) is the exact conditional."""
 
@@ -300,9 +359,9 @@ def test_linear_mixed_model_is_exact_given_theta():
     groups = rf.Groups.from_table(
         {"g": group, "y": rng.normal(size=len(group))}, by="g", rows=["y"]
     )
-    batch, family = whole(groups), rf.solved(model, groups)
+    conditional = jax.jit(rf.solved(model, groups).conditional(model, whole(groups)))
     for mu, tau in ((0.3, 0.5), (-1.0, 2.0)):
-        local = family.conditional(model, batch)(jnp.array([mu, np.log(tau)]))
+        local = conditional(jnp.array([mu, np.log(tau)]))
         n = groups.sizes
         total = np.bincount(group, weights=groups.rows["y"] - mu)
         precision = 1 + n * tau**2 / 0.49
@@ -333,12 +392,13 @@ def test_new_groups_as_if_they_had_been_fitted():
 def test_safe_scale_and_definite():
     """Indefinite matrices get a usable scale and are reported as such."""
     precision = jnp.stack([jnp.eye(2), jnp.diag(jnp.array([1.0, -1.0])), jnp.zeros((2, 2))])
-    scale, good = safe_scale(precision)
+    scale, good = jax.jit(safe_scale)(precision)
     assert np.asarray(good).tolist() == [True, False, False]
     assert np.isfinite(np.asarray(scale)).all()
     assert (np.linalg.eigvalsh(definite(np.diag([3.0, -2.0]))) > 0).all()
 
 
+@pytest.mark.slow
 def test_tight_bound_rises_with_draws():
     """On a skewed model the bound rises from K = 1 toward the evidence."""
     rng = np.random.default_rng(0)

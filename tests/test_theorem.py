@@ -8,6 +8,7 @@ import oracle
 import ramify as rf
 from conjugate import assemble
 from exact_fits import exact_family, read, regression
+from quick import slow
 
 SIZES, DIM = np.array([4, 0, 7, 1]), 3
 N = len(SIZES)
@@ -34,7 +35,7 @@ def corresponding_branch(mean, cov, D, M):
     return oracle.branch_to_joint(oracle.Branch(*(np.asarray(x) for x in (*theta, *local))))
 
 
-@pytest.mark.parametrize("D, M", [(2, 2), (3, 1), (1, 2)])
+@pytest.mark.parametrize("D, M", [(2, 2), slow(3, 1), slow(1, 2)])
 def test_corollary_against_the_oracle(D, M, x64):
     rng = np.random.default_rng(D)
     mean, cov = random_gaussian(rng, D + N * M)
@@ -64,7 +65,7 @@ def test_at_the_optimum_branch_and_joint_are_equal(table, x64):
     assert abs(oracle.gaussian_kl(*branch, brute.mean, brute.cov)) < 1e-9
 
 
-@pytest.mark.parametrize("method", ["joint", "branch", "solved"])
+@pytest.mark.parametrize("method", ["joint", slow("branch"), slow("solved")])
 def test_the_posterior_is_a_member_of_each_dense_family(method, table, groups, x64):
     model = regression(DIM)
     brute = oracle.brute_force(table, N)

@@ -10,6 +10,7 @@ import numpyro.distributions as dist
 import pytest
 
 import ramify as rf
+from quick import slow
 from ramify.data.groups import Groups
 from ramify.data.resident import whole
 from ramify.inference import elbo as _elbo
@@ -48,7 +49,7 @@ def log_evidences(theta, batch):
     return jax.nn.logsumexp(jax.vmap(at)(grid), 0) + jnp.log(grid[1] - grid[0])
 
 
-@pytest.mark.parametrize("name", ["branch-dense", "solved"])
+@pytest.mark.parametrize("name", ["branch-dense", slow("solved")])
 def test_the_tight_bound_closes_on_the_evidence(name, few, key, x64):
     model, batch, theta = tiny(), whole(few), jnp.array([0.4])
     family = family_of(name, model, few)
@@ -82,7 +83,8 @@ def test_the_tight_estimate_is_the_sum_of_bounds(few, key, x64):
 
 
 @pytest.mark.parametrize(
-    "name, estimator", [("branch-dense", "total"), ("branch-dense", "stl"), ("solved", "total")]
+    "name, estimator",
+    [slow("branch-dense", "total"), ("branch-dense", "stl"), slow("solved", "total")],
 )
 def test_the_tight_gradient_of_theta_is_fishers_identity(name, estimator, few, key, x64):
     """With many draws: the derivative of log p(y_i | theta) at the draw, from quadrature."""
@@ -124,6 +126,7 @@ def local_gradients(name, K, few, key, draws=10_000):
     return (np.asarray(g) for g in jax.jit(lambda k: jax.lax.map(both, k, batch_size=1000))(keys))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["branch-dense", "amortized-block"])
 def test_the_tight_gradient_of_local_parameters_is_the_bounds(name, few, key, x64):
     """Four draws are independent of one another: then it is unbiased, and less noisy."""
