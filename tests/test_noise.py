@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from quick import slow
+from ramify.numerics import points as _points
 from ramify.numerics.hashing import normals
-from ramify.numerics.points import group_points, orthogonal
+from ramify.numerics.points import orthogonal
 from ramify.numerics.triangular import FREEDOM, log_density, log_density_t
 
 group_points = jax.jit(_points.group_points, static_argnums=(2, 3))
