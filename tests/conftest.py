@@ -19,12 +19,11 @@ if not {"cuda", "gpu", "rocm", "tpu"} & set(os.environ.get("JAX_PLATFORMS", "").
 # parts directly need the same, or small triangular solves wait for each other's threads.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-# Programs that were compiled by one worker, by an earlier run or for an earlier file, are not compiled
-# again, however small: single operations are programs too, hundreds of them in every file.
+# Programs that were compiled by one worker, or by an earlier run, are not compiled again.
 ROOT = Path(__file__).resolve().parents[1]
 os.environ["RAMIFY_CACHE"] = "off"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".pytest_cache" / "compiled"))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 
 import hypothesis
 import jax

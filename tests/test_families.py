@@ -11,7 +11,7 @@ import oracle
 import ramify as rf
 from conjugate import assemble
 from exact_fits import read, regression
-from quick import slow_but
+from quick import slow, slow_but
 from ramify.data.groups import Groups
 from ramify.data.resident import cut, to_device, whole
 from ramify.families.network import Pooled, Single
@@ -66,7 +66,7 @@ def flat(draw):
         [(*family, "log") for family in [*KEPT, ("amortized", "block")]],
         [(*family, "log") for family in NINE],
     )
-    + [("branch", "dense", "paper")],
+    + [slow("branch", "dense", "paper")],
 )
 def test_log_q_is_the_assembled_normals(method, covariance, scale_map, groups, key, x64):
     model, batch = regression(DIM), whole(groups)
@@ -138,7 +138,7 @@ def test_moments_of_draws(method, covariance, groups, key):
     assert np.abs((np.cov(x.T) - cov) / error).max() < 4.5
 
 
-@pytest.mark.parametrize("method, covariance", slow_but(NINE[:6], NINE), ids=IDS)
+@pytest.mark.parametrize("method, covariance", slow_but(KEPT, NINE), ids=IDS)
 def test_structure_of_the_papers_table(method, covariance, groups):
     """Which of theta and the z_i are correlated, and under what condition."""
     model = regression(DIM)

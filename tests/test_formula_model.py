@@ -104,7 +104,7 @@ DENSITIES = {
         lambda t, v, e: cumulative(e, v["cutpoints"], t["rating"] - 1),
     ),
 }
-COMMON = [case for case in DENSITIES if case[1] != "probit"]
+COMMON = [case for case in DENSITIES if case[1] not in ("probit", "cloglog")]
 DRAWN = [("poisson", "log"), ("ordered", "logit")]
 
 

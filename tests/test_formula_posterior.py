@@ -53,12 +53,22 @@ def table():
     return data()
 
 
+@pytest.fixture(scope="module")
+def made(table):
+    return rf.from_formula(FORMULA, table, likelihood="poisson", priors=PRIORS)
+
+
+@pytest.fixture(scope="module")
+def fitted(made):
+    return rf.fit(*made, local_draws=16, seed=0)  # few: it is not about accuracy
+
+
 @pytest.fixture(scope="module", params=["as it starts", slow("fitted")])
-def posterior(request, table):
+def posterior(request, made):
     """The default run takes the family as it starts, and fits nothing."""
-    model, groups = rf.from_formula(FORMULA, table, likelihood="poisson", priors=PRIORS)
     if request.param == "fitted":
-        return rf.fit(model, groups, local_draws=16, seed=0)  # few: it is not about accuracy
+        return request.getfixturevalue("fitted")
+    model, groups = made
     return rf.Posterior(model, rf.solved(model, groups), groups, local_draws=16)
 
 
@@ -73,11 +83,14 @@ def test_summary_has_a_statisticians_names(posterior):
     summary = posterior.summary(draws=2000)
     assert summary.names == NAMES
     assert {"mean", "sd", "q5", "q50", "q95"} <= set(summary.columns)
-    if posterior.notes:  # a fit, and not only a start
-        assert 0.1 < summary["age"]["mean"] < 0.7
     assert np.all(summary["q5"] < summary["q95"])
     draws = posterior.sample_theta(2000)
     np.testing.assert_allclose(draws["age"].mean(), summary["age"]["mean"], atol=0.02)
+
+
+@pytest.mark.slow
+def test_a_fit_finds_the_effect_of_a_covariate(fitted):
+    assert 0.1 < fitted.summary(draws=2000)["age"]["mean"] < 0.7
 
 
 @pytest.mark.slow
@@ -221,16 +234,16 @@ def test_predictions_refuse_bad_rows(posterior, table, at):
 
 
 @pytest.mark.slow
-def test_given_rows_may_vary_where_those_of_the_fit_did_not(posterior, table, at):
+def test_given_rows_may_vary_where_those_of_the_fit_did_not(fitted, table, at):
     """Each row counts with its own age, so that their order says nothing."""
     given = table.iloc[:6].assign(shop="new", age=np.linspace(-1, 1, 6))
-    found = posterior.predict(at, given, draws=400, kind="link")
-    again = posterior.predict(at, given[::-1], draws=400, kind="link")
+    found = fitted.predict(at, given, draws=400, kind="link")
+    again = fitted.predict(at, given[::-1], draws=400, kind="link")
     noise = found["sd"] / np.sqrt(400)
     assert np.all(np.abs(again["mean"] - found["mean"]) < 4 * noise)
-    alike = posterior.predict(at, given.assign(age=-1.0), draws=400, kind="link")
+    alike = fitted.predict(at, given.assign(age=-1.0), draws=400, kind="link")
     assert alike["mean"][2] - found["mean"][2] > 0.15  # then their shop has to explain what age did
-    judged = rf.diagnose(posterior, posterior.model.groups(given), draws=50)
+    judged = rf.diagnose(fitted, fitted.model.groups(given), draws=50)
     assert judged.labels.tolist() == ["new"] and judged.group_k_hat[0] < 0.7
 
 

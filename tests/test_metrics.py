@@ -9,6 +9,7 @@ import pytest
 
 import oracle
 from exact_fits import exact_fit, gaussian, read, regression
+from quick import slow
 from ramify.data.groups import Groups
 from ramify.families.build import branch
 from ramify.posterior import metrics as _metrics
@@ -59,7 +60,7 @@ def test_elbo_away_from_the_optimum(wide):
     assert abs(elbo - exact) < 4 * elbo.se
 
 
-@pytest.mark.parametrize("form", ["joint", "per_group"])
+@pytest.mark.parametrize("form", ["joint", slow("per_group")])
 def test_evidence_away_from_the_optimum(wide, table, form):
     fit, elbo = wide
     exact = oracle.exact(table, N).log_evidence

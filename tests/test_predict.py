@@ -49,7 +49,7 @@ def check(found, mean, var):
     assert np.all(np.abs(found["q95"] - (mean + 1.645 * sd)) < 4.5 * error)
 
 
-@pytest.mark.parametrize("method", [slow("joint"), "branch", "solved"])
+@pytest.mark.parametrize("method", [slow("joint"), slow("branch"), "solved"])
 def test_known_groups(fits, table, at, method):
     found = fits[method].predict(at, draws=DRAWS)
     assert list(found) == ["group", "x", "mean", "sd", "q5", "q50", "q95"]
