@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ramify.numerics.hashing import keys_of, normals, uniforms
+from ramify.numerics.hashing import _between_zero_and_one, keys_of, normals, uniforms
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -46,3 +46,9 @@ def test_keys_of_draws_differ():
     words = keys_of(jax.random.key(5), np.arange(100_000))
     assert len(np.unique(words, axis=0)) == len(words)
     assert (words != keys_of(jax.random.key(6), np.arange(100_000))).any(1).all()
+
+
+def test_no_number_is_zero_or_one():
+    """Not even those of the first and last words, in float32: a quantile there is infinite."""
+    ends = np.asarray(_between_zero_and_one(jnp.array([0, 2**32 - 1], jnp.uint32)))
+    assert 0 < ends[0] < 1e-7 and 1 - 1e-7 < ends[1] < 1

@@ -10,10 +10,13 @@ import ramify as rf
 from quick import slow
 from ramify.data.batch import example
 from ramify.data.resident import whole
+from ramify.families.conditional import Local
 from ramify.families.newton import Quadratic
 from ramify.families.solver import recombine, solver
 from ramify.inference.local_integral import bound, parabola, weigh_block
+from ramify.inference.louis import louis_hessian
 from ramify.numerics.points import group_points
+from ramify.numerics.sums import log_mean_exp
 
 THETA = jnp.array([0.3, -1.5])  # tau is small: groups say little of it
 
@@ -192,3 +195,27 @@ def test_jackknife_removes_the_bias_of_log_mean_exp():
     assert plain < -0.02
     assert abs(float(jnp.mean(corrected))) < 0.25 * abs(plain)
     assert abs(float(jnp.mean(corrected)) + float(jnp.mean(left))) < 5 * error + 0.002
+
+
+def test_louis_hessian_is_that_of_the_controlled_estimate(x64):
+    """Against automatic differentiation of the same draws' estimate, two correlated effects."""
+    rng = np.random.default_rng(3)
+    g = np.repeat(np.arange(30), rng.integers(1, 9, 30))
+    columns = {"g": g, "x": rng.normal(size=g.size), "y": (rng.random(g.size) < 0.4) * 1.0}
+    formula = "y ~ 1 + x + (1 + x | g)"
+    m, groups = rf.from_formula(formula, columns, likelihood="bernoulli")
+    batch = whole(groups)
+    theta = jnp.asarray(rng.normal(size=m.theta.size) * 0.3)
+    own = solver(m, example(groups), rounds=0, points=2)
+    site = own.prepare(m, batch, theta)
+    points = group_points(jax.random.key(0), batch.index, 16, 2)
+    weigh = weigh_block(m, own, batch, site, Local(site.anchor, site.scale), points)
+
+    def estimate(t):
+        parts = weigh.parts(t)
+        control = parts.log_integral - log_mean_exp(parts.log_weight_gaussian)
+        each = log_mean_exp(parts.log_weight) + jnp.where(weigh.definite, control, 0)
+        return jnp.sum(jnp.where(batch.group_mask, each, 0))
+
+    found = louis_hessian(weigh, theta, batch.group_mask.astype(theta.dtype))
+    np.testing.assert_allclose(found, jax.hessian(estimate)(theta), rtol=1e-7, atol=1e-7)

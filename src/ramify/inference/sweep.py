@@ -15,8 +15,10 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from ramify.data.batch import Batch
 from ramify.families.conditional import Local
 from ramify.families.solver import Site, Solver
-from ramify.inference.local_integral import quadrature, weigh_block
+from ramify.inference.local_integral import Weigh, quadrature, weigh_block
+from ramify.inference.louis import louis_hessian
 from ramify.models.model import Model
+from ramify.models.traced import normal_prior
 from ramify.numerics.points import Rule, gauss_hermite, group_points
 
 
@@ -116,27 +118,37 @@ def _expand_theta(
     integral = _integral(problem, batch, site, draws)
 
     def sums(theta: Array) -> tuple[Array, Array]:
-        both = jnp.stack(integral(theta))
+        bound = integral.bound if isinstance(integral, Weigh) else integral
+        both = jnp.stack(bound(theta))
         value, bias = jnp.sum(jnp.where(batch.group_mask, both, 0), 1)
         return at.of[0] * value + at.of[1] * bias, value
 
-    gradient = jax.grad(sums, has_aux=True)
-    D = len(theta)
-    if not problem.hessian:
+    gradient, none = jax.grad(sums, has_aux=True), jnp.zeros((len(theta), len(theta)))
+    if problem.hessian and isinstance(integral, Weigh) and _by_louis(problem, batch):
         slope, value = gradient(theta)
-        return value, slope, jnp.zeros((D, D))
-    slope, along, value = jax.linearize(gradient, theta, has_aux=True)
-    column = lambda j, found: found.at[j].set(along(jnp.zeros(D).at[j].set(1.0)))
-    return value, slope, jax.lax.fori_loop(0, at.columns, column, jnp.zeros((D, D)))
+        real = batch.group_mask.astype(theta.dtype)
+        exact = lambda: louis_hessian(integral, theta, real)
+        return value, slope, jax.lax.cond(at.columns > 0, exact, lambda: none)
+    if problem.hessian:
+        slope, along, value = jax.linearize(gradient, theta, has_aux=True)
+        column = lambda j, found: found.at[j].set(along(jnp.zeros(len(theta)).at[j].set(1.0)))
+        return value, slope, jax.lax.fori_loop(0, at.columns, column, none)
+    slope, value = gradient(theta)
+    return value, slope, none
+
+
+def _by_louis(problem: Problem, batch: Batch) -> bool:
+    """Whether theta is in a normal p(z | theta) alone."""
+    return not problem.solver.uses_theta and normal_prior(problem.model, batch)
 
 
 def _integral(
     problem: Problem, batch: Batch, site: Site, draws: Array | None
-) -> Callable[[Array], tuple[Array, Array]]:
+) -> Weigh | Callable[[Array], tuple[Array, Array]]:
     """Theta -> log p^(y_i | theta) of each group, and the bias that is known to be left in it."""
     model, solver, local = problem.model, problem.solver, Local(site.anchor, site.scale)
     if problem.rule is None:
         assert draws is not None
-        return weigh_block(model, solver, batch, site, local, draws).bound
+        return weigh_block(model, solver, batch, site, local, draws)
     log_mass = quadrature(model, solver.uses_theta, batch, local, problem.rule)
     return lambda theta: (log_mass(theta), jnp.zeros(len(batch.index)))

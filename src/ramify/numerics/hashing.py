@@ -58,5 +58,5 @@ def pcg4d(*state: UInt32[Array, "*n"] | UInt32[np.ndarray, "*n"]) -> list[Any]:
 
 def _between_zero_and_one(bits: UInt32[Array, "*n"]) -> Float[Array, "*n"]:
     kind = jnp.result_type(float)
-    drop = 8 if kind == jnp.float32 else 0
+    drop = 9 if kind == jnp.float32 else 0  # float32 has 24 bits, and the last is the half
     return ((bits >> drop).astype(kind) + 0.5) * 2.0 ** (drop - 32)
