@@ -17,7 +17,7 @@ from ramify.families.build import branch, joint
 from ramify.models.model import Model
 from ramify.models.parameters import positive, real
 from ramify.numerics import budgets
-from ramify.numerics.hashing import normals
+from ramify.numerics.hashing import keys_of, normals
 from ramify.posterior.draws import draw_theta
 from ramify.posterior.posterior import Posterior
 
@@ -57,7 +57,7 @@ def test_samples_are_those_of_the_family(fits):
     """For K = 1 a draw of z is the family's own given theta, made with the draw's key."""
     fit = fits["branch"]
     sample, batch = fit.sample(20, seed=7), whole(fit.groups)
-    key = jax.random.split(jax.random.fold_in(jax.random.key(7), 3))[1]
+    key = jax.random.wrap_key_data(jnp.asarray(keys_of(jax.random.key(7), np.arange(20))[3]))
     local = fit.family.conditional(fit.model, batch)(sample["mu"][3])
     z, _ = local.draw(normals(key, batch.index, (DIM,)))
     np.testing.assert_allclose(sample["beta"][3], z, atol=1e-6)

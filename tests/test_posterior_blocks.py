@@ -9,7 +9,8 @@ import pytest
 
 from ramify.data import sources
 from ramify.data.groups import Groups
-from ramify.data.host import pack, ranges, rounded
+from ramify.data.host import pack, ranges
+from ramify.data.partition import rounded, shared_shape
 from ramify.data.resident import cut, to_device
 from ramify.numerics.chunks import in_chunks
 from ramify.numerics.memory import chunk_size
@@ -66,13 +67,17 @@ def test_blocks_hold_every_group_once(groups):
 
 
 def test_few_shapes_for_many_sizes(groups):
+    """New rows have the shape of a fit of some thousand rows; larger groups need a larger one."""
     shapes = set()
-    for n in range(1, 40):
+    for n in (1, 3, 40, 500, 600, 1000, 1025):
         table = {"g": np.zeros(n, int), "y": np.ones(n)}
         small = Groups.from_table(table, by="g", rows="y")
         (block,) = ranges(small)
-        shapes.add(block.batches[0].segment.shape)
-    assert shapes == {(8,), (16,), (32,), (64,)}
+        shapes.add((*block.batches[0].segment.shape, *block.batches[0].index.shape))
+    assert shapes == {(512, 32), (1024, 32), (2048, 32)}
+    assert shared_shape(np.full(200, 22)) == (512, 32)
+    assert shared_shape(np.full(2000, 1)) == (512, 512)
+    assert shared_shape(np.full(10_000, 36)) == shared_shape(np.full(19_000, 36)) == (16_384, 512)
     assert max(rounded(n, 8) / n for n in range(64, 5000)) < 2
 
 
@@ -85,7 +90,7 @@ def test_groups_without_any_rows(groups):
     )
     (block,) = ranges(bare)
     batch = block.batches[0]
-    assert not batch.row_mask.any() and batch.group_mask.all()
+    assert not batch.row_mask.any() and batch.group_mask.sum() == 8
     assert np.isfinite(batch.rows["x"]).all() and (batch.rows["k"] == 0).all()
 
 

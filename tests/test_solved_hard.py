@@ -97,7 +97,7 @@ def test_theta_of_sds_far_apart_is_weighed():
         def __init__(self):
             pass
 
-        def values(self, centre, thetas):
+        def values(self, thetas):
             return -0.5 * np.sum((thetas / [1.0, 1e-7]) ** 2, 1)
 
     learned = Learned(np.zeros(2), np.diag([1.0, 1e14]), 0.0, np.zeros(2), np.zeros(1, bool))

@@ -186,8 +186,12 @@ class Marginal:
         if problem.rule is None:
             return self._sweep(mean[None], every, of=(0.0, 1.0))[1].slopes[0]
         coarser = problem.with_rule(problem.order - max(2, problem.order // 4))
-        fine, coarse = (self._sweep(mean[None], every, problem=p)[1] for p in (problem, coarser))
-        return coarse.slopes[0] - fine.slopes[0]
+        slopes = []
+        for rule in (problem, coarser):
+            if self.budget is not None and self.budget.spent():
+                raise OutOfBudget
+            slopes.append(self._sweep(mean[None], every, problem=rule)[1].slopes[0])
+        return slopes[1] - slopes[0]
 
     def _expand(self, thetas: np.ndarray, blocks: int, curved: bool = False) -> Sums:
         """F and its gradient at each theta, in float64; the groups' sum is scaled to all groups."""

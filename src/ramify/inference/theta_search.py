@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ramify.inference.marginal import ONE_SIDED, Expansion, Marginal, definite
+from ramify.inference.marginal import ONE_SIDED, Expansion, Marginal, OutOfBudget, definite
 from ramify.inference.newton_updates import (
     at_most,
     bfgs,
@@ -338,7 +338,10 @@ def _bound(e: Expansion, precision: np.ndarray) -> float:
 
 def _bias(s: Search, F: Marginal) -> Search:
     """Estimates how far K draws move the mean of q(theta)."""
-    shift = np.linalg.solve(s.precision, F.bias(s.mean))
+    try:
+        shift = np.linalg.solve(s.precision, F.bias(s.mean))
+    except OutOfBudget:
+        return s
     bias = shift / np.sqrt(np.diag(np.linalg.inv(s.precision)))
     enough = np.abs(bias).max() < MOST_BIAS or s.local_draws >= s.most_draws
     return s._replace(bias=bias, phase="done" if enough else "double")
