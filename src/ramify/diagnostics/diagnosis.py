@@ -7,7 +7,6 @@ that of Yao et al., "Yes, but did it work?" (2018).
 from dataclasses import dataclass
 from typing import final
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,6 +23,7 @@ from ramify.numerics import budgets
 from ramify.numerics.hashing import normals
 from ramify.numerics.points import student_points
 from ramify.numerics.precision import computing
+from ramify.numerics.programs import program
 from ramify.numerics.psis import effective_draws, k_hat
 from ramify.numerics.sums import log_mean_exp
 from ramify.numerics.triangular import FREEDOM
@@ -147,7 +147,7 @@ def _judge_groups(posterior: Posterior, groups: Groups, key: PRNGKeyArray) -> tu
     return judged, Locals(*(np.concatenate(column) for column in zip(*found, strict=True)))
 
 
-@eqx.filter_jit
+@program
 def _local_block(
     known: Conditioned, model: Model, chunk: Chunk, K: int, tight: bool
 ) -> tuple[Float[Array, "S K B"], Float[Array, " B"], Bool[Array, " B"]]:

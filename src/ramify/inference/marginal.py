@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,6 +24,7 @@ from ramify.engine.local import Engine
 from ramify.inference.progress import Budget
 from ramify.inference.sweep import At, Modes, Problem, Sums, sweep_block
 from ramify.models.model import Model
+from ramify.numerics.programs import program
 
 # Posterior sds: a step short beside theta's skewness, and long beside the rounding of F's slope.
 ONE_SIDED = 0.3
@@ -237,7 +237,7 @@ class Marginal:
         self.report(row | {"newton_steps": self.newton_steps})
 
 
-@eqx.filter_jit
+@program
 def _expand_prior(
     model: Model, thetas: Float[Array, "S D"], curved: bool
 ) -> tuple[Float[Array, " S"], Float[Array, "S D"], Float[Array, "S D D"]]:

@@ -7,7 +7,6 @@ The modes of all groups at theta, the integral over z around them, and its deriv
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
@@ -20,6 +19,7 @@ from ramify.inference.louis import louis_hessian
 from ramify.models.model import Model
 from ramify.models.traced import normal_prior
 from ramify.numerics.points import Rule, gauss_hermite, group_points
+from ramify.numerics.programs import program
 
 
 class Problem(NamedTuple):
@@ -86,7 +86,7 @@ class Modes(NamedTuple):
     converged: Bool[Array, " B"]
 
 
-@eqx.filter_jit
+@program
 def sweep_block(problem: Problem, batch: Batch, at: At, modes: Modes) -> tuple[Sums, Modes]:
     """F of a block's groups at the first `at.count` points, and the modes found at the last."""
     model, solver = problem.model, problem.solver

@@ -50,18 +50,16 @@ def _moments(points: np.ndarray, log_weight: np.ndarray) -> tuple[np.ndarray, np
 def _student_points(
     F: Marginal, mean: np.ndarray, covariance: np.ndarray, count: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    from scipy.stats import multivariate_t  # half a second to import
-
-    # In units of its sds: SciPy calls a covariance singular where sds are far apart.
-    sd = np.sqrt(np.diag(covariance))
-    # The covariance of a t is its shape times FREEDOM / (FREEDOM - 2).
+    # In units of its sds, which may be far apart. The covariance of a t is its shape times
+    # FREEDOM / (FREEDOM - 2).
+    sd, rng = np.sqrt(np.diag(covariance)), np.random.default_rng(seed)
     shape = covariance / np.outer(sd, sd) * (FREEDOM - 2) / FREEDOM
-    student = multivariate_t(None, shape, df=FREEDOM)  # pyright: ignore[reportArgumentType]
-    apart = student.rvs(count, random_state=seed).reshape(count, len(mean))
-    points = mean + sd * apart
+    stretch = np.sqrt(FREEDOM / rng.chisquare(FREEDOM, (count, 1)))
+    noise = rng.normal(size=(count, len(mean))) * stretch
+    points = mean + sd * (noise @ np.linalg.cholesky(shape).T)
     value = F.values(points)
-    log_weight = np.where(np.isfinite(value), value, -np.inf) - student.logpdf(apart)
-    return points, log_weight
+    log_t = -0.5 * (FREEDOM + len(mean)) * np.log1p(np.sum(noise**2, 1) / FREEDOM)
+    return points, np.where(np.isfinite(value), value, -np.inf) - log_t
 
 
 def value_noise(F: Marginal, learned: Learned) -> float:

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Array, Float
@@ -14,6 +13,7 @@ from ramify.data.batch import Batch, Theta, Z, ZRows
 from ramify.data.groups import Groups
 from ramify.models.parameters import Named, entry_names
 from ramify.numerics.chunks import in_chunks
+from ramify.numerics.programs import program
 
 
 class Description(NamedTuple):
@@ -163,6 +163,6 @@ class Adapter:
         """Writes to the folder of a saved fit what `load` needs to rebuild the model."""
 
 
-@eqx.filter_jit
+@program
 def _global_values(adapter: Adapter, theta: Float[Array, "S D"]) -> dict[str, Array]:
     return jax.vmap(adapter.named_theta)(theta)

@@ -7,7 +7,6 @@ unconstrained vectors, theta [D] and z [B, M]. `Model` alone adds the Jacobians.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,6 +18,7 @@ from ramify.models.adapter import Adapter
 from ramify.models.parameters import Named, Parameter, Space
 from ramify.models.structure import BlockStructure, Structure
 from ramify.numerics.chunks import in_chunks
+from ramify.numerics.programs import program
 
 
 class Model:
@@ -157,7 +157,7 @@ def log_priors(model: Model, thetas: Float[np.ndarray, "S D"]) -> Float[np.ndarr
     return in_chunks(lambda chunk: _log_priors(model, chunk), thetas)
 
 
-@eqx.filter_jit
+@program
 def _log_priors(model: Model, thetas: Float[Array, "S D"]) -> Float[Array, " S"]:
     return jax.vmap(model.log_prior)(thetas)
 

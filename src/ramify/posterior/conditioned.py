@@ -20,6 +20,7 @@ from ramify.families.conditional import Conditional
 from ramify.families.solver import Site, Solver
 from ramify.models.model import Model
 from ramify.numerics.budgets import RESULT_ROWS
+from ramify.numerics.programs import program
 from ramify.posterior.matching import Part
 
 
@@ -60,7 +61,7 @@ def condition(family: Family, model: Model, batch: Batch, local_draws: int = 1) 
     return Conditioned(family, batch, prepared)
 
 
-@eqx.filter_jit
+@program
 def _prepare(family: Branched, model: Model, batch: Batch) -> Any:
     return family.prepare(model, batch)
 

@@ -8,7 +8,6 @@ fixed size, and one program draws z for everything that is asked of a posterior.
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,6 +25,7 @@ from ramify.numerics.chunks import put_together
 from ramify.numerics.hashing import keys_of, normals
 from ramify.numerics.memory import chunk_size
 from ramify.numerics.points import student_points
+from ramify.numerics.programs import program
 from ramify.posterior.conditioned import Conditioned
 
 
@@ -106,7 +106,7 @@ def _draw_joint(key: PRNGKeyArray, family: Joint, model: Model, numbers: np.ndar
     return draws._replace(theta=theta, log_q=log_q.astype(np.float64))
 
 
-@eqx.filter_jit
+@program
 def _joint_chunk(chunk: Chunk, family: Joint, model: Model) -> tuple[Array, Array]:
     drawn = jax.vmap(lambda key: family.draw(key, model, everyone(family)))(chunk.keys())
     return drawn.theta, drawn.log_q_theta
@@ -133,7 +133,7 @@ def map_draws(
     return put_together(found, len(draws.theta))
 
 
-@eqx.filter_jit
+@program
 def draw_locals(
     known: Conditioned, model: Model, chunk: Chunk, local_draws: int
 ) -> tuple[Float[Array, "C B M"], Float[Array, "C B"]]:
@@ -204,7 +204,7 @@ def sample_block(
     return map_draws(use, known, adapter.model, draws, local_draws)
 
 
-@eqx.filter_jit
+@program
 def _local_values(
     adapter: Adapter, theta: Array, z: Float[Array, "C B M"], batch: Batch
 ) -> dict[str, Array]:

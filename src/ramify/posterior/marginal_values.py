@@ -4,7 +4,6 @@ The points of z are those of a rule around the modes at the centre of q(theta), 
 a likelihood without theta is then evaluated once. The rule is finer than that of the fit.
 """
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,6 +20,7 @@ from ramify.models.model import Model
 from ramify.numerics import budgets
 from ramify.numerics.chunks import in_chunks
 from ramify.numerics.points import Rule, gauss_hermite
+from ramify.numerics.programs import program
 from ramify.numerics.sums import precise_sum
 from ramify.posterior.conditioned import Conditioned, condition
 
@@ -47,7 +47,7 @@ def marginal_log_liks(
     return total
 
 
-@eqx.filter_jit
+@program
 def _block_sums(
     known: Conditioned, model: Model, thetas: Float[Array, "C D"], rule: Rule
 ) -> tuple[Float[Array, " C"], Float[Array, " C"]]:

@@ -15,7 +15,6 @@ two float32 parts, which the host adds up in float64.
 from collections.abc import Iterable
 from typing import Any, Literal, get_args
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -31,6 +30,7 @@ from ramify.models.densities import sum_rows
 from ramify.models.model import Model, log_priors
 from ramify.numerics import budgets
 from ramify.numerics.chunks import put_together
+from ramify.numerics.programs import program
 from ramify.numerics.sums import log_mean_exp, precise_sum
 from ramify.posterior.conditioned import Conditioned, blocks_of, condition
 from ramify.posterior.draws import (
@@ -187,7 +187,7 @@ def sums(
     return total
 
 
-@eqx.filter_jit
+@program
 def _block_sums(
     model: Model, chunk: Chunk, z: Array, log_q: Array, batch: Batch, what: str
 ) -> tuple[Float[Array, " C"], Float[Array, " C"]]:
@@ -221,7 +221,7 @@ def _tight(
     return total, variance
 
 
-@eqx.filter_jit
+@program
 def _block_tight(
     known: Conditioned, model: Model, chunk: Chunk, local_draws: int
 ) -> tuple[Float[Array, " C"], Float[Array, " C"], Float[Array, " C"]]:
@@ -241,7 +241,7 @@ def _block_tight(
     return jax.vmap(one)(chunk.keys(), jnp.asarray(chunk.theta))
 
 
-@eqx.filter_jit
+@program
 def _test_values(
     model: Model, chunk: Chunk, z: Array, at: Batch, by_row: bool
 ) -> Float[Array, "C R_or_B"]:

@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,6 +20,7 @@ from ramify.models.adapter import Adapter
 from ramify.models.parameters import Named
 from ramify.numerics import budgets
 from ramify.numerics.memory import check_memory
+from ramify.numerics.programs import program
 from ramify.posterior.conditioned import blocks_of
 from ramify.posterior.draws import Chunk, Draws, map_draws, posterior_theta
 from ramify.posterior.matching import DataSchema, Part, check_columns
@@ -159,7 +159,7 @@ def outcomes(task: Task) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         yield places_of_rows, out[:, : len(places_of_rows)]
 
 
-@eqx.filter_jit
+@program
 def _simulate(adapter: Adapter, chunk: Chunk, z: Array, at: Batch, kind: Kind) -> Array:
     """An outcome for each row of `at` and each draw, [C, R, ...]."""
     # Groups fold their numbers, below 2^31, into the draw's key; a block's rows come after those.
@@ -253,7 +253,7 @@ def row_log_lik(adapter: Adapter, parts: list[Part], n_rows: int, theta: Draws, 
     return out
 
 
-@eqx.filter_jit
+@program
 def _block_log_lik(adapter: Adapter, theta: Array, z: Float[Array, "C B M"], at: Batch) -> Named:
     one = lambda theta, z: adapter.log_lik_by_outcome(theta, at.at_rows(z), at)
     return jax.vmap(one)(theta, z)

@@ -7,7 +7,6 @@ few draws measure it: the same z and theta in both precisions.
 
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,6 +19,7 @@ from ramify.families.branched import Branched
 from ramify.families.build import Family
 from ramify.models.model import Model
 from ramify.numerics.hashing import normals
+from ramify.numerics.programs import program
 from ramify.numerics.sums import precise_sum
 from ramify.numerics.triangular import log_density
 from ramify.posterior.conditioned import Conditioned, condition
@@ -62,7 +62,7 @@ def rounding(family: Family, model: Model, groups: Groups, draws: Draws, value: 
     return total
 
 
-@eqx.filter_jit
+@program
 def _points(known: Conditioned, model: Model, chunk: Chunk) -> Points:
     conditional, batch = known.conditional(model), known.batch
 
@@ -77,7 +77,7 @@ def _points(known: Conditioned, model: Model, chunk: Chunk) -> Points:
     return jax.vmap(one)(chunk.keys(), jnp.asarray(chunk.theta))
 
 
-@eqx.filter_jit
+@program
 def _exact(
     model: Model, batch: Batch, theta: Float[Array, "S D"], points: Points
 ) -> Float[Array, " S"]:

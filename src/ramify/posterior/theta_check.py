@@ -1,6 +1,5 @@
 """Importance weights of theta, with every group's z integrated out: how good q(theta) is."""
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,6 +24,7 @@ from ramify.models.model import Model
 from ramify.numerics import budgets
 from ramify.numerics.chunks import put_together
 from ramify.numerics.points import group_points, quarter_sizes
+from ramify.numerics.programs import program
 from ramify.numerics.sums import log_mean_exp, precise_sum
 from ramify.posterior.conditioned import Conditioned, condition
 from ramify.posterior.draws import Chunk, Draws, draws_at_once
@@ -70,7 +70,7 @@ def theta_log_weights(
     return np.where(fine, total, -np.inf), np.where(fine & np.isfinite(noise), noise, 0.0)
 
 
-@eqx.filter_jit
+@program
 def _marginal_block(
     known: Conditioned, model: Model, key: PRNGKeyArray, chunk: Chunk, K: int, lean: bool
 ) -> tuple[Float[Array, " S"], Float[Array, " S"], Float[Array, " S"]]:

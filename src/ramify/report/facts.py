@@ -5,7 +5,6 @@ The work is bounded: with many rows a random sample of the groups stands for all
 
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Array, Float64, Int64, Shaped
@@ -16,6 +15,7 @@ from ramify.data.host import ranges
 from ramify.families.branched import Branched
 from ramify.families.build import is_fixed
 from ramify.models.adapter import Adapter
+from ramify.numerics.programs import program
 from ramify.posterior.conditioned import Conditioned, condition
 from ramify.posterior.matching import matched
 from ramify.posterior.posterior import Posterior
@@ -102,7 +102,7 @@ def _centres(posterior: Posterior, groups: Groups) -> Float64[np.ndarray, "N E"]
     return np.concatenate(found).astype(np.float64)
 
 
-@eqx.filter_jit
+@program
 def _centre_block(known: Conditioned, adapter: Adapter) -> dict[str, Array]:
     theta = known.family.theta.mean
     centre = known.conditional(adapter.model)(theta).mean
