@@ -2,6 +2,7 @@
 
 import json
 
+import equinox as eqx
 import numpy as np
 import numpyro.distributions as dist
 import pandas as pd
