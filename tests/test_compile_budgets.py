@@ -1,8 +1,8 @@
 """How many programs each public call may compile: a program is a cost that every user pays.
 
 The numbers are what calls take today. A change that needs more must say why and raise them; a change
-that needs fewer lowers them. A second call, a second fit and an equal model that was built anew
-compile nothing.
+that needs fewer lowers them. A second call, a second fit, an equal model that was built anew and the
+same formula on other data compile nothing.
 """
 
 import contextlib
@@ -49,11 +49,11 @@ def counted():
         jax.monitoring.unregister_event_duration_listener(heard)
 
 
-def table():
-    rng = np.random.default_rng(0)
-    shop = np.repeat(np.arange(60), rng.integers(5, 21, 60))
+def table(seed=0, shops=60):
+    rng = np.random.default_rng(seed)
+    shop = np.repeat(np.arange(shops), rng.integers(5, 21, shops))
     discount = rng.uniform(0, 1, shop.size)
-    own = rng.normal([1.0, 0.8], [0.6, 0.3], (60, 2))[shop]
+    own = rng.normal([1.0, 0.8], [0.6, 0.3], (shops, 2))[shop]
     sold = rng.poisson(np.exp(own[:, 0] + own[:, 1] * discount))
     return {"shop": shop, "discount": discount, "sold": sold}
 
@@ -106,6 +106,37 @@ def test_programs_of_every_call(formula, budgets, tmp_path):
     assert spent.keys() == budgets.keys()
     over = {name: (count, budgets[name]) for name, count in spent.items() if count > budgets[name]}
     assert not over, f"more programs than budgeted: {over}; all: {spent}"
+
+
+@pytest.mark.parametrize(
+    "likelihood, formula, names",
+    [
+        ("gaussian", SMALLER_FORMULA, SMALLER),
+        slow("negative_binomial", SMALLER_FORMULA, SMALLER),
+        slow("poisson", FORMULA, BUDGETS),
+        slow("gaussian", FORMULA, BUDGETS),
+    ],
+    ids=["gaussian", "negative_binomial", "all", "all gaussian"],
+)
+def test_other_data_compile_nothing(likelihood, formula, names, tmp_path):
+    """Other centres, units and default priors, and other numbers of rows and groups."""
+
+    def every(data):
+        model, groups = rf.from_formula(formula, data, likelihood=likelihood)
+        posterior = rf.fit(model, groups)
+        for name, call in calls(tmp_path).items():
+            if name in names:
+                call(posterior)
+        return model.formula.units, repr(model.priors)
+
+    other = table(seed=1, shops=75)
+    other["discount"] = 3 + 5 * other["discount"]
+    other["sold"] = 2 * other["sold"] + (1e6 if likelihood == "gaussian" else 0)
+    with counted() as programs:
+        units, priors = every(table())
+        first = len(programs)
+        others = every(other)
+    assert first == len(programs) and units != others[0] and priors != others[1]
 
 
 @pytest.mark.slow

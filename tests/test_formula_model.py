@@ -15,7 +15,7 @@ from ramify.data.batch import example
 from ramify.data.resident import whole
 from ramify.families.solver import solver
 from ramify.frontends.formula.build import from_formula
-from ramify.frontends.formula.formula import SD
+from ramify.frontends.formula.core import SD
 from ramify.frontends.formula.priors import from_plain, in_words, to_plain
 from ramify.models.traced import uses_theta
 
@@ -199,8 +199,8 @@ def test_group_densities_are_multivariate_normal(bar, table):
     correlation = values.get("cor", np.eye(2))
     assert ("cor" in values) == (bar == "|")
     covariance = correlation * np.outer(values["sd"], values["sd"])
-    layout = model.formula.layout
-    constant = np.sum(np.log(layout.scale / np.asarray(layout.group_unit)))
+    own = model.formula.units
+    constant = np.sum(np.log(own.scale / np.asarray(own.group_unit)))
     expected = stats.multivariate_normal(np.zeros(2), covariance).logpdf(effects) + constant
     np.testing.assert_allclose(model.log_local(theta, z, batch), expected, rtol=1e-9)
 
@@ -236,9 +236,9 @@ def test_priors_are_those_of_the_users_scale(table):
 
     first, second = (random_values(model, seed)[0] for seed in (0, 1))
     constants = [float(model.log_prior(t) - expected(t)) for t in (first, second)]
-    layout = model.formula.layout
-    units = np.concatenate([layout.unit, np.divide(layout.group_unit, SD), [1.0, 1.0]])
-    np.testing.assert_allclose(constants, np.sum(np.log(layout.scale / units)), rtol=1e-9)
+    own = model.formula.units
+    units = np.concatenate([own.unit, np.divide(own.group_unit, SD), [1.0, 1.0]])
+    np.testing.assert_allclose(constants, np.sum(np.log(own.scale / units)), rtol=1e-9)
 
 
 @pytest.mark.parametrize(

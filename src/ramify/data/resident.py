@@ -9,7 +9,7 @@ from jaxtyping import Array, Int, Num
 
 from ramify.data.batch import Batch
 from ramify.data.groups import Groups
-from ramify.data.host import check_range, narrow, with_a_row
+from ramify.data.host import check_range, narrow, pack, with_a_row
 
 Places = Int[Array, " B"]  # the position of the group at each place, -1 for filler
 Scale = Num[Array, ""] | float | int  # see `Batch.scale`
@@ -123,5 +123,4 @@ def everything(groups: Groups) -> Int[np.ndarray, "1 N"]:
 
 def whole(groups: Groups) -> Batch:
     """Returns the whole data set as one batch, with scale 1 and no filler."""
-    members = jnp.asarray(everything(groups)[0])
-    return cut_out(to_device(groups), members, 1.0, max(groups.n_rows, 1))
+    return pack(groups, everything(groups)[0], max(groups.n_rows, 1))

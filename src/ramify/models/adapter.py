@@ -37,28 +37,25 @@ class Section(NamedTuple):
     zero: Literal["line", "from", "unit"]  # a line through 0, an axis from 0, or from -1 to 1
 
 
-class Adapter:
+class Adapter(eqx.Module):
     """Reads tables for a model, names its results and saves it.
 
     `Model.adapter` returns it and `Posterior` owns it. This one is for models written as three
-    densities; a front end derives its own. Adapters are static arguments of compiled functions. Two
-    are equal if their models are equal, so that a model that was built again compiles nothing.
-
+    densities; a front end derives its own. Compiled functions take it as an argument: its model is
+    static or, as a formula's, a tree of arrays.
     """
 
-    outcome: str | None = (
-        "y"  # name of a row's outcome in results; None if rows have none, or several
-    )
-    origin: float = 0.0  # added to outcomes on the host if they are too far from zero for float32
+    model: Any
 
-    def __init__(self, model: Any):
-        self.model = model
+    @property
+    def outcome(self) -> str | None:
+        """Name of a row's outcome in results; None if rows have none, or several."""
+        return "y"
 
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self.model == other.model  # pyright: ignore
-
-    def __hash__(self) -> int:
-        return hash((type(self), self.model))
+    @property
+    def origin(self) -> float:
+        """Added to outcomes on the host if they are too far from zero for float32."""
+        return 0.0
 
     # Reading tables.
 

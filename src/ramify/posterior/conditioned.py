@@ -27,7 +27,7 @@ from ramify.posterior.matching import Part
 class Conditioned(eqx.Module):
     """A family, a block, and what the family's supplier worked out for it."""
 
-    family: Family  # the family, without modes
+    family: Family  # the family, without modes and weighted draws of theta
     batch: Batch  # the block
     prepared: Any  # a solver's sites, or the parameters of each group; None for a joint family
 
@@ -52,13 +52,14 @@ def condition(family: Family, model: Model, batch: Batch, local_draws: int = 1) 
     """Works out what the family knows of a block, for draws of z or for K weighted ones."""
     if not isinstance(family, Branched):
         return Conditioned(family, batch, None)
-    if isinstance(family.local, Solver):
-        own = family.local.lean() if local_draws > 1 else family.local
-        family = replace(family, local=own.for_block(np.asarray(batch.index)))
-    prepared = _prepare(family, model, batch)
-    if isinstance(family.local, Solver):
-        family = replace(family, local=replace(family.local, modes=None))
-    return Conditioned(family, batch, prepared)
+    # Neither N nor weighted draws of theta, which other data have in other numbers.
+    family = Branched(family.theta, family.local, 0)
+    if not isinstance(family.local, Solver):
+        return Conditioned(family, batch, _prepare(family, model, batch))
+    own = family.local.lean() if local_draws > 1 else family.local
+    known = replace(family, local=own.for_block(np.asarray(batch.index)))
+    family = replace(family, local=replace(own, modes=None))
+    return Conditioned(family, batch, _prepare(known, model, batch))
 
 
 @program

@@ -12,7 +12,7 @@ from ramify.data.groups import Groups
 from ramify.data.tables import columns_of, kind_of_table, n_rows, zone_of
 from ramify.frontends.formula import reading
 from ramify.frontends.formula.design import Coding, code, components
-from ramify.frontends.formula.formula import EffectLayout, Formula, lay_out
+from ramify.frontends.formula.formula import EffectLayout, Formula, Units, lay_out
 from ramify.frontends.formula.frame import read_frame
 from ramify.frontends.formula.likelihoods import LIKELIHOODS, Likelihood, start
 from ramify.frontends.formula.model import FormulaModel
@@ -92,7 +92,7 @@ def _evaluated(
     likelihood: str,
     begin: tuple[float, float],
     y: Float64[np.ndarray, " n"],
-) -> tuple[Coding, Coding, EffectLayout]:
+) -> tuple[Coding, Coding, EffectLayout, Units]:
     """Codes both sides of the grouping term on the rows of the table, and lays their columns out."""
     family = LIKELIHOODS[likelihood]
     frame = read_frame(table, reading.predictors(parts), "table", len(y))
@@ -105,7 +105,7 @@ def _evaluated(
     offset, rows = common.offset(frame), reading.labelled_groups({"X": X}, table, parts.by)
     middle = 0.0 if offset is None else float(offset.mean())
     names = (common.names, group.names)
-    return common, group, lay_out(names, X, W, rows, begin, middle, family.support == "levels")
+    return common, group, *lay_out(names, X, W, rows, begin, middle, family.support == "levels")
 
 
 def _check_installed() -> None:

@@ -1,4 +1,4 @@
-"""Formula: a formula evaluated on the rows of a fit; EffectLayout: its effects and units in the model.
+"""Formula: a formula evaluated on the rows of a fit, with the layout of its effects and their units.
 
 The linear predictor of a row is `offset + X b + W u_i`. Inside, columns are centred and in units of
 their sds, and effects that vary by group have their population mean inside z:
@@ -14,35 +14,45 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
-from ramify.data.batch import Batch
 from ramify.data.groups import Groups
 from ramify.frontends.formula.design import Coding
 from ramify.frontends.formula.likelihoods import LIKELIHOODS, Likelihood
 from ramify.frontends.formula.text import FormulaText
-from ramify.models.parameters import Named
 
 FAR = 100.0  # in units of the response: of what is further from zero float32 keeps too few digits
-SD = 0.3  # the unit of group sds inside: a fit begins at one, and they are smaller than the response's
 
 
 @dataclass(frozen=True)
 class EffectLayout:
-    """Names, places and units."""
+    """Names and places."""
 
     common: tuple[str, ...]  # the P columns of X without the intercept
     group: tuple[str, ...]  # the M columns of W
     intercept: bool  # whether there is a common intercept
-    centre: tuple[float, ...]  # subtracted from each common column, [P]
-    unit: tuple[float, ...]  # the divisor of each common column, [P]
-    group_unit: tuple[float, ...]  # the divisor of each group-level column, [M]
     shared: tuple[tuple[int, int], ...]  # (place in X, place in W) of the columns that are in both
     grouped: tuple[int, ...]  # places in X of the columns that are constant within groups
     rest: tuple[int, ...]  # places in X of the others
+
+    @property
+    def group_intercept(self) -> int | None:
+        """The place in W of the intercept, if it varies by group."""
+        return self.group.index("Intercept") if "Intercept" in self.group else None
+
+    def offset_uses_theta(self, columns: Collection[str]) -> bool:
+        """Whether `Core.offset` involves theta, for rows with these columns."""
+        level = self.group_intercept is None and (self.intercept or bool(self.shared))
+        return bool(self.rest) or level or not {"X_all", "U_apart"}.isdisjoint(columns)
+
+
+@dataclass(frozen=True)
+class Units:
+    """Centres and units of the data."""
+
+    centre: tuple[float, ...]  # subtracted from each common column, [P]
+    unit: tuple[float, ...]  # the divisor of each common column, [P]
+    group_unit: tuple[float, ...]  # the divisor of each group-level column, [M]
     shift: float  # constant of the linear predictor, in response units, without the offset
     scale: float  # the unit of the linear predictor
     offset_centre: float  # subtracted from the offset
@@ -56,72 +66,6 @@ class EffectLayout:
         """The value if it is too far from zero for float32, else zero; it is added on the host."""
         return value if abs(value) > FAR * self.scale else 0.0
 
-    @property
-    def group_intercept(self) -> int | None:
-        """The place in W of the intercept, if it varies by group."""
-        return self.group.index("Intercept") if "Intercept" in self.group else None
-
-    def coefficients(self, b: Float[Array, " P"]) -> Float[Array, " P"]:
-        """The common effects on the user's scale."""
-        return self.scale * b / jnp.asarray(self.unit, b.dtype)
-
-    def intercept_shift(self, b: Float[Array, " P"]) -> Float[Array, ""]:
-        """The shift of the intercept, inside, by centring: sum_k centre_k b_k / unit_k."""
-        return b @ jnp.asarray(np.divide(self.centre, self.unit), b.dtype)
-
-    def deviations(self, u: Float[Array, "*batch M"]) -> Float[Array, "*batch M"]:
-        """Group effects, or their sds, on the user's scale."""
-        return self.scale * u / jnp.asarray(self.group_unit, u.dtype)
-
-    def level(self, theta: Named) -> Float[Array, ""]:
-        """The intercept for shared columns, which are not centred in W."""
-        level = theta.get("intercept", jnp.zeros(()))
-        if not self.shared:
-            return level
-        k = np.array([k for k, _ in self.shared])
-        slopes = np.divide(self.centre, self.unit)[k]
-        return level - theta["b"][k] @ jnp.asarray(slopes, level.dtype)
-
-    def mean(self, theta: Named, group: Named) -> Float[Array, " M"]:
-        """The mean of one group's z."""
-        mean = jnp.zeros(len(self.group))
-        if self.shared:
-            k, w = np.array(self.shared).T
-            mean = mean.at[w].set(theta["b"][k])
-        if self.group_intercept is not None:
-            level = self.level(theta)
-            if self.grouped:
-                level += jnp.sum(group["U"] * theta["b"][np.array(self.grouped)])
-            mean = mean.at[self.group_intercept].set(level)
-        return mean
-
-    def means(self, theta: Named, batch: Batch) -> Float[Array, "B M"]:
-        """The mean of the z of each group of a block."""
-        mean = lambda group: self.mean(theta, group)
-        return jax.vmap(mean, axis_size=batch.index.shape[0])(batch.group)
-
-    def offset(self, theta: Named, row: Named) -> Float[Array, ""]:
-        """The linear predictor of one row, inside, less W z.
-
-        A row with `X_all` is one to predict: its group's deviation is added to the row's own X b.
-        Other rows are data, and their group's z includes U b; `U_apart` is by how much a row's own
-        columns differ from the U of its group.
-        """
-        eta = row.get("offset", jnp.zeros(()))
-        if "X_all" in row:
-            eta += theta.get("intercept", jnp.zeros(())) - jnp.sum(row["W"] * self.mean(theta, row))
-            return eta + (jnp.sum(row["X_all"] * theta["b"]) if self.common else 0.0)
-        if self.rest:
-            eta += jnp.sum(row["X"] * theta["b"][np.array(self.rest)])
-        if "U_apart" in row:
-            eta += jnp.sum(row["U_apart"] * theta["b"][np.array(self.grouped)])
-        return eta + (self.level(theta) if self.group_intercept is None else 0.0)
-
-    def offset_uses_theta(self, columns: Collection[str]) -> bool:
-        """Whether `offset` involves theta, for rows with these columns."""
-        level = self.group_intercept is None and (self.intercept or bool(self.shared))
-        return bool(self.rest) or level or not {"X_all", "U_apart"}.isdisjoint(columns)
-
 
 def lay_out(
     names: tuple[list[str], list[str]],
@@ -131,8 +75,8 @@ def lay_out(
     start: tuple[float, float],
     offset_centre: float,
     cutpoints: bool,
-) -> EffectLayout:
-    """The layout for these columns; `groups` has X, its rows sorted by group."""
+) -> tuple[EffectLayout, Units]:
+    """The layout and units of these columns; `groups` has X, its rows sorted by group."""
     intercept = "Intercept" in names[0]
     free = intercept and not cutpoints  # else no parameter takes up what is taken off
     common = [i for i, name in enumerate(names[0]) if name != "Intercept"]
@@ -150,20 +94,23 @@ def lay_out(
     left = [k for k in range(len(common)) if k not in {k for k, _ in pairs}]
     held = "Intercept" in names[1]  # z has an intercept, whose mean they can be part of
     grouped = [k for k in left if held and _constant_within(groups, common[k])]
-    return EffectLayout(
+    layout = EffectLayout(
         common=tuple(labels),
         group=tuple(names[1]),
         intercept=free,
-        centre=tuple(map(float, centre)),
-        unit=tuple(map(float, unit)),
-        group_unit=tuple(map(float, group_unit)),
         shared=tuple(pairs),
         grouped=tuple(grouped),
         rest=tuple(k for k in left if k not in grouped),
+    )
+    units = Units(
+        centre=tuple(map(float, centre)),
+        unit=tuple(map(float, unit)),
+        group_unit=tuple(map(float, group_unit)),
         shift=start[0] - offset_centre if free else 0.0,
         scale=start[1],
         offset_centre=offset_centre if free else 0.0,
     )
+    return layout, units
 
 
 def _constant_within(groups: Groups, column: int) -> bool:
@@ -181,7 +128,8 @@ class Formula:
     link: str  # its name
     common: Coding  # coding of the common effects
     group: Coding  # coding of the effects that vary by group
-    layout: EffectLayout  # where each effect goes, and units
+    layout: EffectLayout  # where each effect goes
+    units: Units  # of the data of the fit
     levels: list[Any] | None  # of the response, where it has any
     table: str  # the kind of table that came in, and that results come back as
     zone: str | None = None  # the time zone of the grouping column, if it has times with one
@@ -211,22 +159,9 @@ class Formula:
     def origin(self) -> float:
         """Subtracted from outcomes that are too far from zero for float32; else zero."""
         # Only where the link is the identity does the outcome move with the predictor.
-        return self.layout.far(self.layout.base) if self.link == "identity" else 0.0
+        return self.units.far(self.units.base) if self.link == "identity" else 0.0
 
     @property
     def far_intercept(self) -> float:
         """Subtracted from an intercept that is too far from zero for float32; else zero."""
-        return self.layout.far(self.layout.shift) if self.layout.intercept else 0.0
-
-    def unit(self, name: str) -> float:
-        """The unit, inside, of a parameter of the likelihood."""
-        return self.layout.scale if name in self.family.scaled else 1.0
-
-    def predictor(self, theta: Named, z: Named, row: Named) -> Float[Array, ""]:
-        """The linear predictor of one row, inside: for an identity link, of the standardised y."""
-        return jnp.sum(row["W"] * z["effects"]) + self.offset(theta, row)
-
-    def offset(self, theta: Named, row: Named) -> Float[Array, ""]:
-        """The part of the linear predictor that does not depend on z."""
-        offset = self.layout.offset(theta, row)
-        return offset if self.link == "identity" else offset + self.layout.base
+        return self.units.far(self.units.shift) if self.layout.intercept else 0.0

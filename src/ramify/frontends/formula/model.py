@@ -8,15 +8,17 @@ from typing import Any, final
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import register_pytree_node
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ramify.data.batch import Batch
 from ramify.data.groups import Groups
 from ramify.data.tables import as_table, in_zone
 from ramify.frontends.formula import saving
-from ramify.frontends.formula.formula import SD, Formula
+from ramify.frontends.formula.core import SD, Core, core_of
+from ramify.frontends.formula.formula import Formula
 from ramify.frontends.formula.likelihoods import INVERSE
-from ramify.frontends.formula.priors import Priors, in_words, log_density, moved, same, sd_name
+from ramify.frontends.formula.priors import Priors, in_words, log_density, sd_name
 from ramify.frontends.formula.reading import read_rows, response_columns
 from ramify.frontends.formula.text import formula_columns
 from ramify.models.adapter import Adapter, Description, Section
@@ -31,36 +33,39 @@ from ramify.posterior.prediction import labelled, quantile_names
 class FormulaModel(Model):
     """A model made by `from_formula`; `priors` are by the names of the parameters in results."""
 
+    formula: Formula
+    priors: Priors
+
     def __init__(self, formula: Formula, priors: Priors):
-        layout, M = formula.layout, len(formula.layout.group)
-        count = len(formula.levels or ())
+        self.formula, self.priors = formula, priors
+        self._build(core_of(formula, priors))
+
+    def _build(self, core: Core) -> None:
+        """Sets all that programs use; in a program the arrays of `core` are its arguments."""
+        layout, M = core.layout, len(core.layout.group)
         theta: dict[str, Parameter] = {"intercept": real()} if layout.intercept else {}
         theta |= {"b": real(len(layout.common))} if layout.common else {}
         theta |= {"sd": positive(M)}
-        theta |= {"cor": correlation_cholesky(M)} if "cor" in priors else {}
-        theta |= {name: make(count) for name, make in formula.family.parameters.items()}
+        theta |= {"cor": correlation_cholesky(M)} if "cor" in core.priors else {}
+        theta |= {name: make(core.levels) for name, make in core.family.parameters.items()}
+        self.core = core
         super().__init__(
             theta,
             {"effects": real(M)},
             self._prior,
             self._group_density,
-            lambda theta, z, row: self._density(theta, formula.predictor(theta, z, row), row),
+            lambda theta, z, row: self._density(theta, core.predictor(theta, z, row), row),
             self._outcome,
         )
-        self.formula, self.priors = formula, priors
         linear = self._predictors().on_blocks(self.theta)
         self.structure = BlockStructure(self._normal, linear, trusted=True)
-        saved = [(name, same(prior)) for name, prior in priors.items()]
-        own = formula.parts.text, formula.likelihood, formula.link, layout, str(formula.levels)
-        self._contents = *own, *saved
 
-    def __eq__(self, other: object) -> bool:
-        """Whether the densities are the same: what was compiled for one then serves the other."""
-        return isinstance(other, FormulaModel) and self._contents == other._contents
-
-    def __hash__(self) -> int:
-        """Of what `__eq__` compares."""
-        return hash(self._contents)
+    @classmethod
+    def _rebuild(cls, _: None, children: tuple[Core]) -> "FormulaModel":
+        """The model as a program sees it, without `formula` and `priors`: their numbers are not its."""
+        model = object.__new__(cls)
+        model._build(*children)
+        return model
 
     @property
     def adapter(self) -> "FormulaAdapter":
@@ -69,7 +74,9 @@ class FormulaModel(Model):
 
     def __repr__(self) -> str:
         """The formula, its likelihood and the numbers of effects."""
-        spec = self.formula
+        spec = getattr(self, "formula", None)
+        if spec is None:
+            return super().__repr__()
         count = len(spec.layout.common) + spec.layout.intercept
         return (
             f"FormulaModel({spec.parts.text}, {spec.likelihood} with {spec.link} link; {count} common "
@@ -77,36 +84,20 @@ class FormulaModel(Model):
         )
 
     def _prior(self, theta: Named) -> Float[Array, ""]:
-        """Log density of theta; the constants are Jacobians, since priors are on the user's scale."""
-        layout, priors = self.formula.layout, self.priors
-        density = jnp.zeros(())
-        if layout.intercept:
-            prior, by = moved(priors["Intercept"], self.formula.far_intercept)
-            density += prior.log_prob(layout.shift - by + layout.scale * theta["intercept"])
-            density += np.log(layout.scale)
-        if layout.common:
-            own = [priors[name] for name in layout.common]
-            density += log_density(own, layout.coefficients(theta["b"]))
-            density += float(np.sum(np.log(layout.scale / np.asarray(layout.unit))))
-        own = [priors[sd_name(name, self.formula.by)] for name in layout.group]
-        density += log_density(own, layout.deviations(SD * theta["sd"]))
-        density += float(np.sum(np.log(SD * layout.scale / np.asarray(layout.group_unit))))
-        if "cor" in theta:
-            density += priors["cor"].log_prob(theta["cor"])
-        for name in self.formula.family.parameters:
-            unit = self.formula.unit(name)
-            density += jnp.sum(priors[name].log_prob(unit * theta[name]) + np.log(unit))
-        return density
+        """Log density of theta, with Jacobians, since priors are on the user's scale."""
+        core, values = self.core, self.core.scaled(theta)
+        terms = [log_density(core.priors[name], value) for name, value in values.items()]
+        return sum((jnp.sum(jnp.log(core.unit(name))) for name in theta), sum(terms, jnp.zeros(())))
 
     def _group_density(self, theta: Named, z: Named, group: Named) -> Float[Array, ""]:
         """Log N(z; mean, diag(sd) C diag(sd)) of one group."""
-        mean = self.formula.layout.mean(theta, group)
+        mean = self.core.mean(theta, group)
         return Normal(mean, self._root(theta)).log_density(z["effects"])
 
     def _normal(self, theta: Float[Array, " D"], batch: Batch) -> Normal:
         """The same distribution for every group of a block."""
         inside = self.theta.values(theta)
-        return Normal(self.formula.layout.means(inside, batch), self._root(inside))
+        return Normal(self.core.means(inside, batch), self._root(inside))
 
     def _root(self, theta: Named) -> Float[Array, "M M"]:
         """The inverse of the lower triangular factor of the covariance."""
@@ -115,46 +106,55 @@ class FormulaModel(Model):
 
     def _density(self, theta: Named, eta: Float[Array, ""], row: Named) -> Float[Array, ""]:
         """Log density of one row's response, on the user's scale, times its weight."""
-        spec, layout = self.formula, self.formula.layout
-        if spec.link == "identity":
-            row = {**row, "y": (row["y"] - (layout.base - spec.origin)) / layout.scale}
-        density = spec.family.log_density(spec.link, eta, theta, row)
-        density -= np.log(layout.scale)
+        core = self.core
+        if core.link == "identity":
+            row = {**row, "y": (row["y"] - core.base) / core.scale}
+        density = core.family.log_density(core.link, eta, theta, row)
+        density -= jnp.log(core.scale)
         return density * row["weights"] if "weights" in row else density
 
     def _predictors(self) -> LinearPredictors:
         """The likelihood as a function of one linear predictor; all of ours are smooth in it."""
-        spec, parameters = self.formula, self.formula.family.parameters
+        core, parameters = self.core, self.core.family.parameters
         return LinearPredictors(
             weights=lambda row: row["W"][None],
-            offset=lambda theta, row: spec.offset(theta, row)[None],
+            offset=lambda theta, row: core.offset(theta, row)[None],
             density=lambda theta, eta, row: self._density(theta, eta[0], row),
-            uses_theta=lambda columns: bool(parameters) or spec.layout.offset_uses_theta(columns),
+            uses_theta=lambda columns: bool(parameters) or core.layout.offset_uses_theta(columns),
             smooth=True,
         )
 
     def _outcome(self, key: PRNGKeyArray, theta: Named, z: Named, row: Named) -> Array:
         """A new outcome of one row, less the origin."""
-        spec, layout, eta = self.formula, self.formula.layout, self.formula.predictor(theta, z, row)
-        y = spec.family.distribution(spec.link, eta, theta, row).sample(key)
-        if spec.link == "identity":
-            return layout.base - spec.origin + layout.scale * y
-        return jnp.asarray(spec.numbers)[y] if spec.has_cutpoints and spec.numbers else y
+        core, eta = self.core, self.core.predictor(theta, z, row)
+        y = core.family.distribution(core.link, eta, theta, row).sample(key)
+        if core.link == "identity":
+            return core.base + core.scale * y
+        return y if core.numbers is None or "cutpoints" not in theta else core.numbers[y]
 
     def groups(self, table: Any) -> Groups:
         """A table of the user's, with outcomes, as the groups that this model is fitted to."""
         return read_rows(self.formula, table, "table", outcomes=True)
 
 
+register_pytree_node(FormulaModel, lambda model: ((model.core,), None), FormulaModel._rebuild)
+
+
 @final
 class FormulaAdapter(Adapter):
     """Reads tables for a `FormulaModel`, names its results and saves it."""
 
-    def __init__(self, model: Any):
-        super().__init__(model)
-        self.formula: Formula = model.formula
-        self.priors: Priors = model.priors
-        self.origin = self.formula.origin
+    model: FormulaModel
+
+    @property
+    def formula(self) -> Formula:
+        """The formula of the fit; programs do not have it."""
+        return self.model.formula
+
+    @property
+    def origin(self) -> float:
+        """See `Formula.origin`."""
+        return self.formula.origin
 
     def read(self, table: Any, what: str, *, outcomes: bool) -> Groups:
         """A table with the columns that the formula names, as the model's groups."""
@@ -193,19 +193,14 @@ class FormulaAdapter(Adapter):
 
     def named_theta(self, theta: Float[Array, " D"]) -> Named:
         """The same of one theta; the intercept is less `Formula.far_intercept`."""
-        spec, layout, inside = self.formula, self.formula.layout, self.model.theta.values(theta)
-        b = inside["b"] if layout.common else jnp.zeros(0)
-        shift = layout.intercept_shift(b)
-        values: Named = {}
-        if layout.intercept:
-            near = layout.shift - spec.far_intercept
-            values["Intercept"] = near + layout.scale * (inside["intercept"] - shift)
-        effects = layout.coefficients(b)
-        values |= {name: effects[k] for k, name in enumerate(layout.common)}
-        values["sd"] = layout.deviations(SD * inside["sd"])
+        core, inside = self.model.core, self.model.theta.values(theta)
+        values, shift = core.scaled(inside), core.centring(inside)
+        effects = values.pop("b", jnp.zeros(0))
+        values |= {name: effects[k] for k, name in enumerate(core.layout.common)}
+        if core.layout.intercept:
+            values["Intercept"] = values.pop("intercept") - core.scale * shift
         if "cor" in inside:
             values["cor"] = inside["cor"] @ inside["cor"].T
-        values |= {name: spec.unit(name) * inside[name] for name in spec.family.parameters}
         if "cutpoints" in values:
             values["cutpoints"] = values["cutpoints"] + shift
         return values
@@ -214,8 +209,8 @@ class FormulaAdapter(Adapter):
         self, theta: Float[Array, " D"], z: Float[Array, "B M"], batch: Batch
     ) -> Named:
         """Each group's deviations from the population, {"effects": [B, M]}, on the user's scale."""
-        layout, inside = self.formula.layout, self.model.theta.values(theta)
-        return {"effects": layout.deviations(z - layout.means(inside, batch))}
+        core, inside = self.model.core, self.model.theta.values(theta)
+        return {"effects": core.deviation * (z - core.means(inside, batch))}
 
     def entry_names(self, name: str, shape: Sequence[int]) -> list[str]:
         """The effects that vary by group."""
@@ -237,18 +232,16 @@ class FormulaAdapter(Adapter):
         return jax.vmap(one)(z_rows, batch.rows | batch.group_at_rows())
 
     def _expected(self, kind: str, theta: Named, z: Named, row: Named) -> Float[Array, "*levels"]:
-        spec, layout, eta = self.formula, self.formula.layout, self.formula.predictor(theta, z, row)
-        if spec.link == "identity":
-            return layout.base - spec.origin + layout.scale * eta
+        core, eta = self.model.core, self.model.core.predictor(theta, z, row)
+        if core.link == "identity":
+            return core.base + core.scale * eta
         if kind == "link":
-            centred = spec.has_cutpoints and "b" in theta
-            return eta + (layout.intercept_shift(theta["b"]) if centred else 0)
-        if spec.has_cutpoints:
-            probability = spec.family.distribution(spec.link, eta, theta, row).probs
-            numbers = spec.numbers or range(probability.shape[-1])
-            mean = probability @ jnp.asarray(list(numbers), eta.dtype)
-            return probability if kind == "probability" else mean
-        return INVERSE[spec.link](eta) * (row["trials"] if "trials" in row else 1.0)
+            return eta + (core.centring(theta) if "cutpoints" in theta else 0)
+        if "cutpoints" in theta:
+            probability = core.family.distribution(core.link, eta, theta, row).probs
+            numbers = jnp.arange(core.levels) if core.numbers is None else core.numbers
+            return probability if kind == "probability" else probability @ numbers.astype(eta.dtype)
+        return INVERSE[core.link](eta) * (row["trials"] if "trials" in row else 1.0)
 
     def observed(self, batch: Batch) -> dict[str, Any]:
         """The outcomes of the rows: numbers, or numbers of levels."""
@@ -323,7 +316,7 @@ class FormulaAdapter(Adapter):
                 ("Formula", spec.parts.text),
                 ("Likelihood", f"{spec.likelihood}, {spec.link} link"),
             ],
-            priors=[(name, in_words(prior)) for name, prior in self.priors.items()],
+            priors=[(name, in_words(prior)) for name, prior in self.model.priors.items()],
             response=spec.parts.response,
             deviations=True,
             means=True,
@@ -332,4 +325,4 @@ class FormulaAdapter(Adapter):
 
     def save(self, folder: Path, groups: Groups | None) -> None:
         """Writes the formula, its coding and its priors, and the data of the fit."""
-        saving.save(self.formula, self.priors, groups, folder)
+        saving.save(self.formula, self.model.priors, groups, folder)

@@ -8,14 +8,18 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+from jax.tree_util import Partial
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints, truncated
 
 from ramify.frontends.formula.formula import Formula
 
+# Places of a parameter's entries, () for all -> their log density, a tree with arrays.
+Densities = dict[tuple[int, ...], Any]
 POSITIVE = ("sd", "sigma", "nu", "shape")
 _SMALL = 1e-30  # it and its inverse are in the range of float32
 
@@ -55,11 +59,6 @@ def _plain(prior: Any) -> bool:
     return known and not _wraps(prior)
 
 
-def same(prior: Any) -> Any:
-    """A value that is equal for equal distributions."""
-    return str(to_plain(prior)) if _plain(prior) or _wraps(prior) else id(prior)
-
-
 def _own(prior: Any) -> list[tuple[str, Any]]:
     return [(name, getattr(prior, name)) for name in type(prior).arg_constraints]
 
@@ -75,15 +74,15 @@ def sd_name(effect: str, by: str) -> str:
 
 def defaults(formula: Formula, sd_y: float) -> Priors:
     """The default prior of every parameter, by its name in results; `sd_y` is the response's sd."""
-    layout = formula.layout
-    spread = 2.5 * layout.scale
+    layout, units = formula.layout, formula.units
+    spread = 2.5 * units.scale
     priors = Priors()
     if layout.intercept:
-        middle = layout.shift if formula.link in ("identity", "log") else 0.0
+        middle = units.shift if formula.link in ("identity", "log") else 0.0
         priors["Intercept"] = dist.Normal(middle, spread)
-    for name, unit in zip(layout.common, layout.unit, strict=True):
+    for name, unit in zip(layout.common, units.unit, strict=True):
         priors[name] = dist.Normal(0.0, spread / unit)
-    for name, unit in zip(layout.group, layout.group_unit, strict=True):
+    for name, unit in zip(layout.group, units.group_unit, strict=True):
         priors[sd_name(name, formula.by)] = dist.HalfNormal(spread / unit)
     if not formula.parts.independent and len(layout.group) > 1:
         priors["cor"] = dist.LKJCholesky(len(layout.group), 1.0)
@@ -172,28 +171,66 @@ def _range(support: Any) -> str:
     return f"numbers from {_number(low)} to {_number(high)}"
 
 
-def log_density(priors: list[Any], values: Float[Array, " n"]) -> Float[Array, ""]:
-    """The sum of log densities of numbers, each under its own prior; priors of one kind are batched."""
-    total = jnp.zeros((), values.dtype)
-    kinds: dict[type, list[int]] = {}
-    for i, prior in enumerate(priors):
-        if not _plain(prior):
-            total += prior.log_prob(values[i])
-        else:
-            kinds.setdefault(type(prior), []).append(i)
-    for kind, places in kinds.items():
-        names = kind.arg_constraints
-        stacked = {n: jnp.asarray([float(getattr(priors[i], n)) for i in places]) for n in names}
-        total += jnp.sum(kind(**stacked).log_prob(values[np.array(places)]))
-    return total
+def densities(priors: Any, away: float = 0.0) -> Densities:
+    """The log density of a parameter less `away`, from its prior or from one for each of its entries.
+
+    Parameters of distributions become arrays, and those of one kind are stacked.
+    """
+    if not isinstance(priors, list):
+        near = _moved(priors, away)
+        return {
+            (): Partial(_at, _tree(priors), _array(away))
+            if away and near is priors
+            else _tree(near)
+        }
+    kinds: dict[Any, list[int]] = {}
+    trees = [_tree(prior) for prior in priors]
+    for i, tree in enumerate(trees):
+        kinds.setdefault(jax.tree.structure(tree) if isinstance(tree, Partial) else i, []).append(i)
+    stacked = lambda *trees: Partial(_each, jax.tree.map(lambda *x: _array(np.stack(x)), *trees))
+    return {
+        tuple(places): trees[places[0]]
+        if isinstance(kind, int)
+        else stacked(*(trees[i] for i in places))
+        for kind, places in kinds.items()
+    }
 
 
-def moved(prior: Any, by: float) -> tuple[Any, float]:
-    """The prior shifted by -`by`, and `by`; the prior itself and zero where it has no location."""
+def _tree(prior: Any) -> Any:
+    """The log density of a distribution, its parameters as leaves; one we do not know is a leaf."""
+    if not _plain(prior) and not _wraps(prior):
+        return prior.log_prob
+    return Partial(_log_prob, jax.tree.map(_array, prior))
+
+
+def _array(numbers: Any) -> Array:
+    return jnp.asarray(numbers, jnp.result_type(float))
+
+
+def _log_prob(prior: Any, value: Array) -> Array:
+    return prior.log_prob(value)
+
+
+def _at(density: Any, away: Array, value: Array) -> Array:
+    return density(value + away)
+
+
+def _each(density: Any, values: Array) -> Array:
+    return jax.vmap(lambda one, value: one(value))(density, values)
+
+
+def log_density(priors: Densities, values: Float[Array, "..."]) -> Float[Array, ""]:
+    """The sum of log densities of a parameter's entries."""
+    own = lambda places: values[np.array(places)] if places else values
+    return sum((jnp.sum(of(own(places))) for places, of in priors.items()), jnp.zeros(()))
+
+
+def _moved(prior: Any, by: float) -> Any:
+    """The prior shifted by -`by`; the prior itself where it has no location."""
     own = dict(_own(prior)) if _plain(prior) else {}
     if not by or "loc" not in own or prior.support is not constraints.real:
-        return prior, 0.0
-    return type(prior)(**{**own, "loc": float(own["loc"]) - by}), by
+        return prior
+    return type(prior)(**{**own, "loc": float(own["loc"]) - by})
 
 
 def to_plain(prior: Any) -> dict[str, Any]:

@@ -27,24 +27,24 @@ def read_rows(formula: Formula, table: Any, what: str, *, outcomes: bool) -> Gro
     `what` is what the caller calls the table; `outcomes`: whether rows are data to condition on, else
     places to predict.
     """
-    parts, layout, n = formula.parts, formula.layout, n_rows(table, formula.by)
+    parts, units, n = formula.parts, formula.units, n_rows(table, formula.by)
     frame = read_frame(table, predictors(parts), what, n)
     for coding in (formula.common, formula.group):
         check_levels(coding, frame, what)
     own = [i for i, name in enumerate(formula.common.names) if name != "Intercept"]
     X, W = formula.common.matrix(frame)[:, own], formula.group.matrix(frame)
-    rows = {"X_all": (X - np.asarray(layout.centre)) / np.asarray(layout.unit)}
-    rows["W"] = W / np.asarray(layout.group_unit)
+    rows = {"X_all": (X - np.asarray(units.centre)) / np.asarray(units.unit)}
+    rows["W"] = W / np.asarray(units.group_unit)
     offset = formula.common.offset(frame)
     if offset is not None:
-        rows["offset"] = (offset - layout.offset_centre) / layout.scale
+        rows["offset"] = (offset - units.offset_centre) / units.scale
     extra = read_extra(parts if outcomes else parts._replace(weights=None), table, n, what)
     rows = {name: x.astype(jnp.zeros(()).dtype) for name, x in {**rows, **extra}.items()}
     if outcomes:
         own = formula.family.support, formula.likelihood, formula.levels, extra.get("trials")
         rows["y"] = read_response(parts, table, *own, what)[0] - formula.origin
     groups = labelled_groups(rows, table, formula.by)
-    return _arranged(layout, groups) if outcomes else groups
+    return _arranged(formula.layout, groups) if outcomes else groups
 
 
 def _arranged(layout: EffectLayout, groups: Groups) -> Groups:

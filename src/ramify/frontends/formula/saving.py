@@ -5,7 +5,7 @@ execute code: a formula calls only functions of a fixed list.
 """
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import numpy as np
 from ramify._version import __version__
 from ramify.data.groups import Groups
 from ramify.frontends.formula import design, priors
-from ramify.frontends.formula.formula import EffectLayout, Formula
+from ramify.frontends.formula.formula import EffectLayout, Formula, Units
 from ramify.frontends.formula.text import FormulaText, parse
 from ramify.io.folder import CONFIG, ROWS
 from ramify.io.saving import part_of, read_arrays, write_arrays
@@ -37,7 +37,7 @@ def save(formula: Formula, given: priors.Priors, groups: Groups | None, folder: 
         "zone": formula.zone,
         "priors": {name: priors.to_plain(prior) for name, prior in given.items()},
         "priors_in_words": {name: priors.in_words(p) for name, p in given.items()},
-        "layout": asdict(formula.layout),
+        "layout": asdict(formula.layout) | asdict(formula.units),
         "common": design.to_plain(formula.common),
         "varying": design.to_plain(formula.group),
         "format_version": FORMAT_VERSION,
@@ -62,10 +62,11 @@ def load(folder: Path) -> tuple[Formula, priors.Priors]:
         config = json.loads(path.read_text())
         parts: FormulaText = parse(config["formula"])
         parts = parts._replace(trials=config["trials"], weights=config["weights"])
-        layout = EffectLayout(**{name: _tuples(v) for name, v in config["layout"].items()})
+        saved = {name: _tuples(v) for name, v in config["layout"].items()}
+        part = lambda kind: kind(**{field.name: saved[field.name] for field in fields(kind)})
         codings = design.from_plain(config["common"]), design.from_plain(config["varying"])
-        own = parts, config["likelihood"], config["link"], *codings
-        formula = Formula(*own, layout, config["levels"], config["table"], config.get("zone"))
+        own = parts, config["likelihood"], config["link"], *codings, part(EffectLayout), part(Units)
+        formula = Formula(*own, config["levels"], config["table"], config.get("zone"))
         found = {name: priors.from_plain(plain) for name, plain in config["priors"].items()}
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged or not of a formula: {error}.") from error

@@ -131,10 +131,16 @@ def _no_outcome(observed: list[str]) -> str:
 class NumpyroAdapter(Adapter):
     """Names the results of a `NumpyroModel`: latent sites, deterministic sites, observed sites."""
 
-    def __init__(self, model: Any):
-        super().__init__(model)
-        self.outcome = model.outcome
-        self._evaluate = model.evaluator.evaluate
+    model: NumpyroModel
+
+    @property
+    def outcome(self) -> str | None:
+        """The site that `simulate` draws."""
+        return self.model.outcome
+
+    @property
+    def _evaluate(self) -> Any:
+        return self.model.evaluator.evaluate
 
     def named_theta(self, theta: Float[Array, " D"]) -> Named:
         """Named constrained values of theta, and the deterministic sites that follow from them."""

@@ -1,0 +1,132 @@
+"""Core: a formula inside its programs, where other data are other arguments and no other program."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Shaped
+
+from ramify.data.batch import Batch
+from ramify.frontends.formula.formula import EffectLayout, Formula
+from ramify.frontends.formula.likelihoods import LIKELIHOODS, Likelihood
+from ramify.frontends.formula.priors import Densities, Priors, densities, sd_name
+from ramify.models.parameters import Named
+
+SD = 0.3  # the unit of group sds inside: a fit begins at one, and they are smaller than the response's
+
+
+class Core(eqx.Module):
+    """What programs are compiled for, and the constants of the data as arrays.
+
+    The arrays are differences and ratios of numbers in float64, rounded last.
+    """
+
+    layout: EffectLayout = eqx.field(static=True)
+    likelihood: str = eqx.field(static=True)
+    link: str = eqx.field(static=True)
+    levels: int = eqx.field(static=True)  # how many the response has
+    priors: dict[str, Densities]  # by the names of theta, on the user's scale
+    scale: Float[Array, ""]  # the unit of the linear predictor
+    base: Float[Array, ""]  # its constant, less `Formula.origin`
+    near: Float[Array, ""]  # the same without the offset, less `Formula.far_intercept`
+    coefficient: Float[Array, " P"]  # the unit of each common effect
+    slope: Float[Array, " P"]  # the centre of each common column, in its unit
+    deviation: Float[Array, " M"]  # the unit of each group effect
+    numbers: Shaped[Array, " levels"] | None  # the levels, if they are numbers
+
+    @property
+    def family(self) -> Likelihood:
+        """The likelihood's entry in the table of likelihoods."""
+        return LIKELIHOODS[self.likelihood]
+
+    def unit(self, name: str) -> Any:
+        """The unit, inside, of a parameter."""
+        own = {"intercept": self.scale, "b": self.coefficient, "sd": SD * self.deviation}
+        return own.get(name, self.scale if name in self.family.scaled else 1.0)
+
+    def scaled(self, theta: Named) -> Named:
+        """Parameters on the user's scale, the intercept that of centred columns and near zero."""
+        values = {name: self.unit(name) * value for name, value in theta.items()}
+        return values | (
+            {"intercept": self.near + values["intercept"]} if self.layout.intercept else {}
+        )
+
+    def centring(self, theta: Named) -> Float[Array, ""]:
+        """By how much centring moves the intercept, inside: sum_k centre_k b_k / unit_k."""
+        return theta["b"] @ self.slope if "b" in theta else jnp.zeros(())
+
+    def level(self, theta: Named) -> Float[Array, ""]:
+        """The intercept for shared columns, which are not centred in W."""
+        level = theta.get("intercept", jnp.zeros(()))
+        if not self.layout.shared:
+            return level
+        k = np.array([k for k, _ in self.layout.shared])
+        return level - theta["b"][k] @ self.slope[k]
+
+    def mean(self, theta: Named, group: Named) -> Float[Array, " M"]:
+        """The mean of one group's z."""
+        layout, mean = self.layout, jnp.zeros(len(self.layout.group))
+        if layout.shared:
+            k, w = np.array(layout.shared).T
+            mean = mean.at[w].set(theta["b"][k])
+        if layout.group_intercept is not None:
+            level = self.level(theta)
+            if layout.grouped:
+                level += jnp.sum(group["U"] * theta["b"][np.array(layout.grouped)])
+            mean = mean.at[layout.group_intercept].set(level)
+        return mean
+
+    def means(self, theta: Named, batch: Batch) -> Float[Array, "B M"]:
+        """The mean of the z of each group of a block."""
+        mean = lambda group: self.mean(theta, group)
+        return jax.vmap(mean, axis_size=batch.index.shape[0])(batch.group)
+
+    def predictor(self, theta: Named, z: Named, row: Named) -> Float[Array, ""]:
+        """The linear predictor of one row, inside: for an identity link, of the standardised y."""
+        return jnp.sum(row["W"] * z["effects"]) + self.offset(theta, row)
+
+    def offset(self, theta: Named, row: Named) -> Float[Array, ""]:
+        """The linear predictor of one row, inside, less W z.
+
+        A row with `X_all` is one to predict: its group's deviation is added to the row's own X b.
+        Other rows are data, and their group's z includes U b; `U_apart` is by how much a row's own
+        columns differ from the U of its group.
+        """
+        layout, eta = self.layout, row.get("offset", jnp.zeros(()))
+        eta += 0.0 if self.link == "identity" else self.base
+        if "X_all" in row:
+            eta += theta.get("intercept", jnp.zeros(())) - jnp.sum(row["W"] * self.mean(theta, row))
+            return eta + (jnp.sum(row["X_all"] * theta["b"]) if layout.common else 0.0)
+        if layout.rest:
+            eta += jnp.sum(row["X"] * theta["b"][np.array(layout.rest)])
+        if "U_apart" in row:
+            eta += jnp.sum(row["U_apart"] * theta["b"][np.array(layout.grouped)])
+        return eta + (self.level(theta) if layout.group_intercept is None else 0.0)
+
+
+def core_of(formula: Formula, priors: Priors) -> Core:
+    """What programs need of a formula and its priors."""
+    layout, units, by = formula.layout, formula.units, formula.by
+    own: dict[str, Any] = {name: priors[name] for name in formula.family.parameters}
+    own |= {"intercept": priors["Intercept"]} if layout.intercept else {}
+    own |= {"b": [priors[name] for name in layout.common]} if layout.common else {}
+    own |= {"sd": [priors[sd_name(name, by)] for name in layout.group]}
+    own |= {"cor": priors["cor"]} if "cor" in priors else {}
+    away = {"intercept": formula.far_intercept}
+    rounded = lambda x: jnp.asarray(x, jnp.result_type(float))
+    return Core(
+        layout,
+        formula.likelihood,
+        formula.link,
+        len(formula.levels or ()),
+        {name: densities(prior, away.get(name, 0.0)) for name, prior in own.items()},
+        rounded(units.scale),
+        rounded(units.base - formula.origin),
+        rounded(units.shift - formula.far_intercept),
+        rounded(units.scale / np.asarray(units.unit)),
+        rounded(np.divide(units.centre, units.unit)),
+        rounded(units.scale / np.asarray(units.group_unit)),
+        None if formula.numbers is None else jnp.asarray(formula.numbers),
+    )
