@@ -16,6 +16,7 @@ from ramify.data.resident import whole
 from ramify.families.solver import solver
 from ramify.frontends.formula.build import from_formula
 from ramify.frontends.formula.core import SD
+from ramify.frontends.formula.likelihoods import INVERSE, LIKELIHOODS
 from ramify.frontends.formula.priors import from_plain, in_words, to_plain
 from ramify.models.traced import uses_theta
 
@@ -298,3 +299,24 @@ def test_priors_that_json_has_no_words_for_are_refused():
     strange = dist.TransformedDistribution(dist.Normal(0, 1), dist.transforms.ExpTransform())
     with pytest.raises(TypeError, match="TransformedDistribution can't be saved"):
         to_plain(strange)
+
+
+@pytest.mark.parametrize(
+    ("name", "link"), [(name, link) for name, own in LIKELIHOODS.items() for link in own.links]
+)
+def test_outcomes_drawn_by_numpy_are_those_of_the_distribution(name, link):
+    """Mean and variance of 100,000 draws, within five standard errors."""
+    own, eta = LIKELIHOODS[name], np.full((200, 500), 0.4)
+    family = {"sigma": 0.7, "nu": 9.0, "shape": 2.0, "cutpoints": np.array([-1.0, 0.3, 1.2])}
+    given = {key: np.asarray(family[key])[None, None] for key in own.parameters}
+    given |= {"trials": np.full(eta.shape, 6.0)} if own.support == "trials" else {}
+    mean = np.asarray(INVERSE[link](jnp.asarray(eta)))
+    drawn = own.draw(np.random.default_rng(0), eta, mean, given).astype(np.float64)
+    known = {key: jnp.asarray(value) for key, value in family.items()}
+    exact = own.distribution(link, jnp.asarray(0.4), known, {"trials": jnp.asarray(6.0)})
+    level = np.arange(4) if name == "ordered" else None
+    expected = exact.mean if level is None else exact.probs @ level
+    variance = exact.variance if level is None else exact.probs @ level**2 - expected**2
+    apart, fourth = drawn - drawn.mean(), np.mean((drawn - drawn.mean()) ** 4)
+    assert abs(drawn.mean() - expected) < 5 * np.sqrt(variance / drawn.size)
+    assert abs(np.mean(apart**2) - variance) < 5 * np.sqrt(fourth / drawn.size)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Array, Float
@@ -114,6 +115,17 @@ class Adapter(eqx.Module):
         self, kind: str, theta: Theta, z_rows: ZRows, batch: Batch
     ) -> Float[Array, "R *categories"]:
         """Each row's mean outcome ("mean"), linear predictor ("link") or probabilities. Traced."""
+        raise NotImplementedError
+
+    # Whether `draw_outcomes` makes new outcomes, and not the model's `simulate`.
+    draws_on_host = False
+
+    def outcome_parameters(self, theta: Theta, z_rows: ZRows, batch: Batch) -> Named:
+        """What the outcomes of each row are drawn from, [R, ...] each. Traced."""
+        raise NotImplementedError
+
+    def draw_outcomes(self, rng: np.random.Generator, given: dict[str, np.ndarray]) -> np.ndarray:
+        """A new outcome for each of these parameters [S, R, ...], as `simulate` has them."""
         raise NotImplementedError
 
     def observed(self, batch: Batch) -> dict[str, Any]:

@@ -151,12 +151,26 @@ def outcomes(task: Task) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     size = max(int(np.prod(task.outcome.shape)), 1)
     numbers, most = budgets.PREDICTED_NUMBERS // task.draws, budgets.RESULT_ROWS
     rows, places = (int(np.clip(numbers // each, 1, most)) for each in (size, model.z.size))
+    on_host = task.kind == "response" and task.adapter.draws_on_host
     for given, at, places_of_rows in blocks_of(
         task.parts, model, task.local_draws, rows=rows, places=places
     ):
-        use = lambda chunk, z, _: _simulate(task.adapter, chunk, z, at, task.kind)  # noqa: B023
-        out = map_draws(use, given, model, theta, task.local_draws, at)
-        yield places_of_rows, out[:, : len(places_of_rows)]
+        make = _parameters if on_host else _simulate
+        use = lambda chunk, z, _: make(task.adapter, chunk, z, at, task.kind)  # noqa: B023
+        count, out = len(places_of_rows), map_draws(use, given, model, theta, task.local_draws, at)
+        out = jax.tree.map(lambda x: x[:, :count], out)  # noqa: B023
+        if on_host:
+            rng = np.random.default_rng([task.seed, int(at.index[0])])
+            out = task.adapter.draw_outcomes(rng, out).astype(task.outcome.dtype)
+        yield places_of_rows, out
+
+
+@program
+def _parameters(adapter: Adapter, chunk: Chunk, z: Array, at: Batch, kind: Kind) -> Named:
+    """What outcomes are drawn from, for each row of `at` and each draw, [C, R, ...] each."""
+    del kind
+    one = lambda theta, z: adapter.outcome_parameters(theta, at.at_rows(z), at)
+    return jax.vmap(one)(jnp.asarray(chunk.theta), z)
 
 
 @program

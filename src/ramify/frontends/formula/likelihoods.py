@@ -49,6 +49,9 @@ class Likelihood:
     links: tuple[str, ...]  # the links it may have, the default first
     # Link, eta, family parameters, row -> a NumPyro distribution of the outcome.
     distribution: Callable[[str, Array, Values, Values], Any]
+    # NumPy's generator, eta, its inverse link, family parameters and trials -> outcomes of many rows:
+    # the same distribution, where nothing needs to be compiled for each of its methods.
+    draw: Callable[[np.random.Generator, np.ndarray, np.ndarray, Mapping[str, Any]], np.ndarray]
     support: str = "real"  # what the response may be: or "binary", "count", "trials", "levels"
     # Name -> number of levels -> parameter.
     parameters: Mapping[str, Callable[[int], Parameter]] = field(default_factory=dict)
@@ -85,10 +88,17 @@ def _ordered(link: str, eta: Array, family: Values, row: Values) -> Array:
     return jax.nn.log_sigmoid(a) + jax.nn.log_sigmoid(-b) + jnp.log1p(-jnp.exp(b - a))
 
 
+def _draw_counts(rng: np.random.Generator, mean: np.ndarray) -> np.ndarray:
+    """Poisson counts; of a mean so large that they need more than 32 bits, the largest of these."""
+    most = np.iinfo(np.int32).max
+    return np.minimum(rng.poisson(np.minimum(mean, 2.0 * most)), most)
+
+
 LIKELIHOODS: dict[str, Likelihood] = {
     "gaussian": Likelihood(
         ("identity", "log"),
         lambda link, eta, family, row: dist.Normal(INVERSE[link](eta), family["sigma"]),
+        lambda rng, eta, mean, own: rng.normal(mean, own["sigma"]),
         parameters={"sigma": lambda levels: positive()},
         scaled=("sigma",),
     ),
@@ -97,12 +107,14 @@ LIKELIHOODS: dict[str, Likelihood] = {
         lambda link, eta, family, row: dist.StudentT(
             family["nu"], INVERSE[link](eta), family["sigma"]
         ),
+        lambda rng, eta, mean, own: mean + own["sigma"] * rng.standard_t(own["nu"], mean.shape),
         parameters={"sigma": lambda levels: positive(), "nu": lambda levels: positive()},
         scaled=("sigma",),
     ),
     "bernoulli": Likelihood(
         ("logit", "probit", "cloglog"),
         lambda link, eta, family, row: dist.Bernoulli(logits=to_logits(link, eta)),
+        lambda rng, eta, mean, own: rng.random(mean.shape) < mean,
         support="binary",
     ),
     "binomial": Likelihood(
@@ -111,17 +123,22 @@ LIKELIHOODS: dict[str, Likelihood] = {
         lambda link, eta, family, row: dist.Binomial(
             row["trials"].astype(jnp.result_type(int)), logits=to_logits(link, eta)
         ),
+        lambda rng, eta, mean, own: rng.binomial(own["trials"].astype(np.int64), mean),
         support="trials",
     ),
     "poisson": Likelihood(
         ("log",),
         lambda link, eta, family, row: dist.Poisson(jnp.exp(eta)),
+        lambda rng, eta, mean, own: _draw_counts(rng, mean),
         support="count",
         log_prob=_poisson,
     ),
     "negative_binomial": Likelihood(
         ("log",),
         lambda link, eta, family, row: dist.NegativeBinomial2(jnp.exp(eta), family["shape"]),
+        lambda rng, eta, mean, own: _draw_counts(
+            rng, rng.gamma(own["shape"], mean / own["shape"], mean.shape)
+        ),
         support="count",
         parameters={"shape": lambda levels: positive()},
         log_prob=_negative_binomial,
@@ -129,6 +146,7 @@ LIKELIHOODS: dict[str, Likelihood] = {
     "ordered": Likelihood(
         ("logit",),
         lambda link, eta, family, row: dist.OrderedLogistic(eta, family["cutpoints"]),
+        lambda rng, eta, mean, own: np.sum(rng.logistic(eta)[..., None] > own["cutpoints"], -1),
         support="levels",
         parameters={"cutpoints": lambda levels: ordered(levels - 1)},
         log_prob=_ordered,

@@ -243,6 +243,28 @@ class FormulaAdapter(Adapter):
             return probability if kind == "probability" else probability @ numbers.astype(eta.dtype)
         return INVERSE[core.link](eta) * (row["trials"] if "trials" in row else 1.0)
 
+    draws_on_host = True
+
+    def outcome_parameters(
+        self, theta: Float[Array, " D"], z_rows: Float[Array, "R M"], batch: Batch
+    ) -> Named:
+        """Linear predictor and its inverse link inside, family parameters, and trials of rows."""
+        core, inside = self.model.core, self.model.theta.values(theta)
+        rows = batch.rows | batch.group_at_rows()
+        eta = jax.vmap(lambda z, row: core.predictor(inside, {"effects": z}, row))(z_rows, rows)
+        own = {name: inside[name][None] for name in core.family.parameters}
+        own |= {"trials": rows["trials"]} if "trials" in rows else {}
+        return {"eta": eta, "mean": INVERSE[core.link](eta), **own}
+
+    def draw_outcomes(self, rng: np.random.Generator, given: dict[str, np.ndarray]) -> np.ndarray:
+        """New outcomes, by NumPy, less the origin."""
+        core, own = self.model.core, dict(given)
+        y = core.family.draw(rng, own.pop("eta"), own.pop("mean"), own)
+        if core.link == "identity":
+            return np.asarray(core.base) + np.asarray(core.scale) * y
+        by_number = core.numbers is not None and "cutpoints" in given
+        return np.asarray(core.numbers)[y] if by_number else y
+
     def observed(self, batch: Batch) -> dict[str, Any]:
         """The outcomes of the rows: numbers, or numbers of levels."""
         y = batch.rows["y"]
