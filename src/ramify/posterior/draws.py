@@ -118,15 +118,13 @@ def map_draws(
     model: Model,
     draws: Draws,
     local_draws: int,
-    at: Batch | None = None,
 ) -> Any:
     """`use(chunk, z [C, B, M], log_q [C, B])` of all draws, put together: [S, ...] each.
 
     With K = local_draws > 1, z is one of K draws, chosen by importance weight, so that it is closer
-    to p(z | theta, y) than to q; log q has no meaning then and is zero. `at` is another block whose
-    rows are used too.
+    to p(z | theta, y) than to q; log q has no meaning then and is zero.
     """
-    size = draws_at_once(known, model, len(draws.theta), local_draws, at)
+    size = draws_at_once(known, model, len(draws.theta), local_draws)
     found = []
     for chunk in draws.chunks(size):
         found.append(use(chunk, *draw_locals(known, model, chunk, local_draws)))
@@ -177,23 +175,16 @@ def everyone(family: Joint) -> Batch:
     return Batch({}, {}, none, index, 0 * index, none > 0, yes, jnp.ones(()))
 
 
-def draws_at_once(
-    known: Conditioned, model: Model, draws: int, local_draws: int, at: Batch | None = None
-) -> int:
+def draws_at_once(known: Conditioned, model: Model, draws: int, local_draws: int) -> int:
     """How many draws of a block a program takes: a power of two that memory has room for."""
-    size = _per_draw(known.family, model, known.batch, local_draws)
-    size += 0 if at is None else _per_draw(known.family, model, at, 1)
-    return chunk_size(draws, size)
-
-
-def _per_draw(family: Family, model: Model, batch: Batch, local_draws: int) -> int:
-    """About how many numbers one draw of a block needs while it is worked on."""
-    R, B, M = batch.segment.shape[0], batch.index.shape[0], model.z.size
-    size = local_draws * R * (M + 4) + B * (M * M + 4 * M + local_draws * (2 * M + 4))
+    family, batch, M = known.family, known.batch, model.z.size
+    R, B = batch.segment.shape[0], batch.index.shape[0]
+    each = local_draws * R * (M + 4) + B * (M * M + 4 * M + local_draws * (2 * M + 4))
     if isinstance(family, Joint):
-        return size + 2 * (family.D + family.N * M)
-    again = isinstance(family.local, Solver) and family.local.uses_theta
-    return size + (R * M * (M + 2) if again else 0)
+        each += 2 * (family.D + family.N * M)
+    elif isinstance(family.local, Solver) and family.local.uses_theta:
+        each += R * M * (M + 2)
+    return chunk_size(draws, each)
 
 
 def sample_block(

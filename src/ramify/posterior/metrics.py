@@ -151,10 +151,10 @@ def log_predictive(
     for given, at, _ in blocks_of(parts, model, local_draws, rows=rows):
         if form == "joint":
             use = lambda chunk, z, q: _block_sums(model, chunk, z, q, at, "likelihood")  # noqa: B023
-            total += double(map_draws(use, given, model, theta, local_draws, at))
+            total += double(map_draws(use, given, model, theta, local_draws))
             continue
         use = lambda chunk, z, _: _test_values(model, chunk, z, at, form == "per_row")  # noqa: B023
-        found = _log_means(map_draws(use, given, model, theta, local_draws, at))
+        found = _log_means(map_draws(use, given, model, theta, local_draws))
         total, influence = total + found[0], influence + found[1]
     if form == "joint":
         return _log_mean_exp(total)

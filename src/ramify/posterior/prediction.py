@@ -157,7 +157,7 @@ def outcomes(task: Task) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     ):
         make = _parameters if on_host else _simulate
         use = lambda chunk, z, _: make(task.adapter, chunk, z, at, task.kind)  # noqa: B023
-        count, out = len(places_of_rows), map_draws(use, given, model, theta, task.local_draws, at)
+        count, out = len(places_of_rows), map_draws(use, given, model, theta, task.local_draws)
         out = jax.tree.map(lambda x: x[:, :count], out)  # noqa: B023
         if on_host:
             rng = np.random.default_rng([task.seed, int(at.index[0])])
@@ -261,7 +261,7 @@ def row_log_lik(adapter: Adapter, parts: list[Part], n_rows: int, theta: Draws, 
     out: dict[str, np.ndarray] = {}
     for given, at, rows in blocks_of(parts, model, K):
         use = lambda chunk, z, _: _block_log_lik(adapter, chunk.theta, z, at)  # noqa: B023
-        for name, values in map_draws(use, given, model, theta, K, at).items():
+        for name, values in map_draws(use, given, model, theta, K).items():
             column = out.setdefault(name, np.empty((draws, n_rows), values.dtype))
             column[:, rows] = values[:, : len(rows)]
     return out
