@@ -178,15 +178,13 @@ def newton(
 
 
 def _rises(here: Quadratic, there: Quadratic, move: Float[Array, "B M"]) -> Bool[Array, " B"]:
-    """Whether each group's f is no lower after its step.
-
-    A short step is judged by the slopes at both ends: what it gains may be less than the rounding of f,
-    which is large inside a density of large counts, however small its value.
-    """
+    """Whether each group's f is no lower after its step."""
+    # What a short step gains may be less than the rounding of f: the slopes at both ends tell.
     ahead = jnp.sum(here.slope * move, -1)
     by_slopes = ahead + jnp.sum(there.slope * move, -1)
     up = jnp.where(ahead < SHORT, by_slopes >= 0, there.value >= here.value)
-    return up & _finite(there)
+    finite = jnp.isfinite(there.packed()).all(-1)
+    return up & finite
 
 
 def _damped_step(
@@ -221,11 +219,6 @@ def safe_scale(precision: Float[Array, "B M M"]) -> tuple[Float[Array, "B M M"],
 def times_covariance(scale: Float[Array, "B M M"], x: Float[Array, "B M"]) -> Float[Array, "B M"]:
     """P^-1 x for P^-1 = L L'."""
     return jnp.einsum("bij,bkj,bk->bi", scale, scale, x)
-
-
-def _finite(q: Quadratic) -> Bool[Array, " B"]:
-    slope = jnp.all(jnp.isfinite(q.slope), -1)
-    return jnp.isfinite(q.value) & slope & jnp.all(jnp.isfinite(q.curvature), (-2, -1))
 
 
 def _where(which: Bool[Array, " B"], new: Array, old: Array) -> Array:

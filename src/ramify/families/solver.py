@@ -43,18 +43,13 @@ MAX_DIM = 48  # M x M curvature of every row of a block: past this a network is 
 
 
 class Site(NamedTuple):
-    """What stands for a group's likelihood: its averaged expansion around an anchor.
-
-    `offsets` are the points, relative to the anchor, over which the expansion is averaged;
-    `scale` is the solved conditional's at the centre, the fallback where a recombined precision
-    is not positive definite. `converged` is False for groups whose mode was not found.
-    """
+    """What stands for a group's likelihood: its averaged expansion around an anchor."""
 
     anchor: Float[Array, "B M"]
-    offsets: Float[Array, "Q B M"]
+    offsets: Float[Array, "Q B M"]  # points around the anchor that the expansion is averaged over
     likelihood: Quadratic
-    scale: Float[Array, "B M M"]
-    converged: Bool[Array, " B"]
+    scale: Float[Array, "B M M"]  # at the centre; for other theta where a precision is not definite
+    converged: Bool[Array, " B"]  # whose mode was found
     steps: Int[Array, ""]
 
 
@@ -83,12 +78,9 @@ class Solver(eqx.Module):
 
     def for_block(self, index: Int[np.ndarray, " B"]) -> "Solver":
         """The solver with the modes of these groups alone: what it is compiled to has no N."""
-        modes = (
-            np.zeros((0, self.points.shape[1])) if self.modes is None else np.asarray(self.modes)
-        )
-        known = np.append(modes, np.full((1, modes.shape[1]), np.nan), 0)
-        kind = jnp.result_type(float)
-        return replace(self, modes=known[np.minimum(index, len(modes))].astype(kind))
+        unknown, kind = np.full((1, self.points.shape[1]), np.nan), jnp.result_type(float)
+        known = unknown if self.modes is None else np.append(np.asarray(self.modes), unknown, 0)
+        return replace(self, modes=known[np.minimum(index, len(known) - 1)].astype(kind))
 
     def lean(self) -> "Solver":
         """Laplace's approximation: for draws that are weighted a better Gaussian is no gain."""
@@ -142,11 +134,8 @@ def _prior_mode(model: Model, batch: Batch, theta: Array) -> Float[Array, "B M"]
 
 
 def _aside(M: int) -> np.ndarray:
-    """A thousandth of an sd in every direction, in no simple ratio to each other.
-
-    At round numbers a density may have no derivative: the logit zero of NumPyro's Bernoulli has one of
-    its two sides, and Newton would take it for a maximum.
-    """
+    """A thousandth of an sd in every direction, in no simple ratio to each other."""
+    # At round numbers a density may have no derivative, such as NumPyro's Bernoulli at logit zero.
     return 1e-3 * np.sqrt(np.arange(2.0, M + 2)).astype(np.float32)
 
 
@@ -178,13 +167,11 @@ def polish(model: Model, batch: Batch, theta: Array, site: Site, points: Array) 
     before, after = jax.lax.map(lambda q: _bound(model, batch, theta, q[0], q[1], points), both)
     better = after >= before
     choose = lambda n, o: _where(better, n, o)
-    return Site(
+    return site._replace(
         anchor=choose(new.anchor, site.anchor),
         offsets=jnp.where(better[None, :, None], new.offsets, site.offsets),
         likelihood=jax.tree.map(choose, averaged, site.likelihood),
         scale=choose(new_scale, site.scale),
-        converged=site.converged,
-        steps=site.steps,
     )
 
 

@@ -24,30 +24,24 @@ from ramify.posterior.posterior import Posterior
 
 
 class StepsTask(NamedTuple):
-    """What stays the same during a fit by steps.
-
-    Without a plateau the optimizer has step sizes of its own, and runs for all steps.
-    """
+    """What stays the same during a fit by steps."""
 
     model: Model
     groups: Groups
     data: Resident
     recipe: _steps.Recipe
     minibatches: Minibatches
-    plateau: Plateau | None
+    plateau: Plateau | None  # None where the optimizer has step sizes of its own
     max_steps: int | None
 
 
 class StepsState(NamedTuple):
-    """All that the next steps need: arrays and numbers.
-
-    The noise of a step is a function of the seed and the number of the step.
-    """
+    """All that the next steps need: arrays and numbers."""
 
     learner: _steps.State
     place: Place
     cycle: Cycle | None
-    seed: int
+    seed: int  # with the number of a step, it makes the step's noise
 
     @property
     def steps(self) -> int:
@@ -79,9 +73,8 @@ def step(task: StepsTask, state: StepsState) -> tuple[StepsState, dict[str, np.n
     cycle, plateau = state.cycle, task.plateau
     rates = plateau.rates(cycle, count) if plateau and cycle else np.ones(count)
     key, recipe = jax.random.key(state.seed), task.recipe._replace(rows=chunk.rows)
-    before = state.steps
-    arrays = jnp.asarray(rates), jnp.asarray(chunk.members), jnp.asarray(chunk.scales)
-    fixed = key, task.model, task.data, recipe
+    before, fixed = state.steps, (key, task.model, task.data, recipe)
+    arrays = map(jnp.asarray, (rates, chunk.members, chunk.scales))
     learner, values = _steps.steps(fixed, state.learner, *arrays)
     values = np.asarray(values, np.float64)
     if not np.isfinite(values).all():

@@ -61,8 +61,7 @@ def not_gaussian(model: Model, F: Marginal, learned: Learned) -> str | None:
         return None
     way = 1.5 * covariance[widest] / sd[widest, None]
     try:
-        around = np.concatenate([0 * way[:1], way, -way])
-        values = F.values(learned.mean + around)
+        values = F.values(learned.mean + np.concatenate([0 * way[:1], way, -way]))
     except OutOfBudget:
         return None
     fall = (values[0] - values[1:]).reshape(2, -1)

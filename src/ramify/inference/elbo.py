@@ -86,7 +86,6 @@ def elbo(
     family: Family,
     model: Model,
     batch: Batch,
-    *,
     draws: int = 1,
     local_draws: int = 1,
     estimator: Estimator = "total",

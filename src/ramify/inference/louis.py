@@ -8,20 +8,11 @@ for the draws' Gaussian is taken off, and the exact Hessian of that Gaussian's i
 `inference.local_integral`.
 """
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ramify.inference.local_integral import Weigh, log_integral
-
-
-class Shares(NamedTuple):
-    """Each draw's share of its group's weight: by the model, and by the Gaussian as its control."""
-
-    model: Float[Array, "B K"]
-    control: Float[Array, "B K"]
 
 
 def louis_hessian(
@@ -36,16 +27,16 @@ def louis_hessian(
     parts = weigh.parts(theta)
     held = weigh.definite[:, None]
     share = lambda log_weight: jax.nn.softmax(log_weight.T, -1) * real[:, None]
-    shares = Shares(share(parts.log_weight), jnp.where(held, share(parts.log_weight_gaussian), 0.0))
+    own, control = share(parts.log_weight), jnp.where(held, share(parts.log_weight_gaussian), 0.0)
     scores = jnp.einsum("bkn,bnd->bkd", features, jax.jacfwd(numbers)(theta))
-    mean = jnp.einsum("bk,bkn->bn", shares.model - shares.control, features)
+    mean = jnp.einsum("bk,bkn->bn", own - control, features)
     integral = weigh.likelihood(theta).expansion
 
     def cheap(theta: Float[Array, " D"]) -> Float[Array, ""]:
         volume = log_integral(weigh.prior(theta) + integral, weigh.definite)
         return jnp.sum(numbers(theta) * mean) + jnp.sum(jnp.where(held[:, 0], volume * real, 0.0))
 
-    return jax.hessian(cheap)(theta) + _covariance(scores, shares)
+    return jax.hessian(cheap)(theta) + _covariance(scores, own, control)
 
 
 def _features(step: Float[Array, "B M K"]) -> Float[Array, "B K n"]:
@@ -55,11 +46,12 @@ def _features(step: Float[Array, "B M K"]) -> Float[Array, "B K n"]:
     return jnp.concatenate([jnp.ones_like(x[..., :1]), x, square], -1)
 
 
-def _covariance(scores: Float[Array, "B K D"], shares: Shares) -> Float[Array, "D D"]:
+def _covariance(
+    scores: Float[Array, "B K D"], own: Float[Array, "B K"], control: Float[Array, "B K"]
+) -> Float[Array, "D D"]:
     """The covariance of scores over the model's weights less that over the control's, summed."""
-    apart = shares.model - shares.control
-    total = jnp.einsum("bkd,bke->de", scores * apart[..., None], scores)
-    for share, sign in ((shares.model, -1.0), (shares.control, 1.0)):
+    total = jnp.einsum("bkd,bke->de", scores * (own - control)[..., None], scores)
+    for share, sign in ((own, -1.0), (control, 1.0)):
         mean = jnp.einsum("bk,bkd->bd", share, scores)
         total += sign * jnp.einsum("bd,be->de", mean, mean)
     return total

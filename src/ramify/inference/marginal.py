@@ -33,14 +33,11 @@ FARTHEST = 1.0
 
 
 class Expansion(NamedTuple):
-    """F at a few points of theta: mean value and gradient over them, in float64.
-
-    And the mean Hessian, if it was asked for.
-    """
+    """F at a few points of theta: mean value, gradient and Hessian over them, in float64."""
 
     value: float
     slope: np.ndarray
-    hessian: np.ndarray | None = None
+    hessian: np.ndarray | None = None  # if it was asked for
 
     @property
     def finite(self) -> bool:
@@ -65,10 +62,7 @@ class Marginal:
         report: Callable[[dict[str, float]], None],
         budget: Budget | None = None,
     ):
-        """Nothing is computed before the first call; `budget` counts the sweeps.
-
-        `points` is how many points of theta one sweep takes.
-        """
+        """`points` is how many points of theta one sweep takes; `budget` counts the sweeps."""
         self.problem, self.source, self.engine, self.key = problem, source, engine, key
         self.points, self.report, self.budget = points, report, budget
         self.model, self.members = problem.model, source.members
@@ -82,10 +76,7 @@ class Marginal:
 
     @memory.setter
     def memory(self, memory: Any) -> None:
-        """Continues from the memory of an equal F; None is that before the first sweep.
-
-        Newton then begins at the prior's mode.
-        """
+        """Continues from the memory of an equal F; None is that before the first sweep."""
         if memory is None:
             B, M = self.members.shape[1], self.model.z.size
             # Not weakly typed, or the second sweep would be compiled anew.
@@ -112,17 +103,9 @@ class Marginal:
             found[members[members >= 0]] = part[members >= 0]
         return found
 
-    @property
-    def exact(self) -> bool:
-        """Whether curvature is the Hessian at a point, and not how gradients differ around it."""
-        return self.problem.hessian
-
     def __call__(self, thetas: np.ndarray, blocks: int, curved: bool = False) -> Expansion:
-        """Expands F at `thetas` [S, D] over the first blocks; with the Hessian if `curved` and exact.
-
-        Not finite after a step too far, or where the model is at fault: the caller knows which.
-        """
-        curved = curved and self.exact
+        """Expands F at `thetas` [S, D] over the first blocks; with the Hessian if it can be had."""
+        curved = curved and self.problem.hessian
         found = self._expand(thetas, blocks, curved=curved)
         self.newton_steps = float(found.steps) / blocks
         hessian = found.hessian / len(thetas) if curved else None
@@ -140,12 +123,11 @@ class Marginal:
     ) -> np.ndarray:
         """The Hessian of F: at the mean, or as gradients differ between points one sd to either side.
 
-        Along the axes of N(mean, precision^-1). Gradients have less noise than the Hessian that
-        their derivative is, and a secant over theta's own spread is what a skewed F needs. A short step
-        to `one_sided` costs half as much. Where groups are many F is hardly skewed, and the Hessian
-        at the mean costs least.
+        Secants over theta's own spread, along the axes of N(mean, precision^-1), are what a skewed F
+        needs, and gradients have little noise. `one_sided` costs half as much. With many groups F is
+        hardly skewed, and the Hessian at the mean costs least.
         """
-        if self.exact:
+        if self.problem.hessian:
             found = self(mean[None], blocks, curved=True).hessian
             assert found is not None
             return _symmetric(found)
@@ -196,7 +178,9 @@ class Marginal:
     def _expand(self, thetas: np.ndarray, blocks: int, curved: bool = False) -> Sums:
         """F and its gradient at each theta, in float64; the groups' sum is scaled to all groups."""
         padded, out = self._sweep(thetas, blocks, curved=curved)
-        value, slope, hessian = jax.device_get(_expand_prior(self.model, padded, self.exact))
+        value, slope, hessian = jax.device_get(
+            _expand_prior(self.model, padded, self.problem.hessian)
+        )
         scale = self.groups_upto[-1] / self.groups_upto[blocks - 1]
         total = lambda prior, groups: prior[: len(thetas)].astype(np.float64) + scale * groups
         n = len(thetas)
@@ -211,17 +195,13 @@ class Marginal:
         problem: Problem | None = None,
         curved: bool = False,
     ) -> tuple[Array, Sums]:
-        """A sweep at these points, repeated to fill the compiled shape; the next begins from here.
-
-        `blocks` says how many of the first blocks are swept, or which.
-        """
+        """A sweep over the first blocks, or those; points are repeated to fill the compiled shape."""
         numbers = list(range(blocks)) if isinstance(blocks, int) else blocks
         if self.budget is not None and isinstance(blocks, int):
             self.budget.steps += 1
         D, kind = self.model.theta.size, jnp.result_type(float)
         padded = jnp.asarray(np.resize(thetas, (self.points, D)), kind)
-        counts = (np.int32(n) for n in (len(thetas), D if curved else 0))
-        count, columns = map(jnp.asarray, counts)
+        count, columns = (jnp.asarray(np.int32(n)) for n in (len(thetas), D if curved else 0))
         at = At(self.key, padded, count, jnp.asarray(of, kind), columns)
         function = partial(sweep_block, problem or self.problem)
         return padded, self.engine.sum(function, self.source, at, self._modes, numbers)
