@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ramify.data.batch import Batch
+from ramify.data.batch import Batch, Theta, Z
 from ramify.numerics import triangular as tri
 
 
@@ -28,15 +28,11 @@ class Local(NamedTuple):
         """Log density at any z, by a triangular solve; `noise` is what z was drawn with."""
         return tri.log_density(tri.whiten(self.scale, z - self.mean, noise), self._log_det())
 
-    def propose(
-        self, points: Float[Array, "B M"]
-    ) -> tuple[Float[Array, "B M"], Float[Array, " B"]]:
+    def propose(self, points: Z) -> tuple[Z, Float[Array, " B"]]:
         """Mean + L points, and its log density as a Student t proposal."""
         return self.mean + tri.times(self.scale, points), tri.log_density_t(points, self._log_det())
 
-    def log_proposal(
-        self, z: Float[Array, "B M"], points: Float[Array, "B M"] | None = None
-    ) -> Float[Array, " B"]:
+    def log_proposal(self, z: Z, points: Z | None = None) -> Float[Array, " B"]:
         """Log density of the Student t proposal at any z; `points` are what z was proposed with."""
         return tri.log_density_t(tri.whiten(self.scale, z - self.mean, points), self._log_det())
 
@@ -44,7 +40,7 @@ class Local(NamedTuple):
         return tri.log_det(self.scale, diagonal=self.scale.ndim == self.mean.ndim)
 
 
-Conditional = Callable[[Float[Array, " D"]], Local]  # theta -> q(z_i | theta) of a block's groups
+Conditional = Callable[[Theta], Local]  # theta -> q(z_i | theta) of a block's groups
 
 
 @runtime_checkable
@@ -55,7 +51,7 @@ class Supplier(Protocol):
     the conditional for any theta. `centre` is the mean of q(theta).
     """
 
-    def prepare(self, model: Any, batch: Batch, centre: Float[Array, " D"]) -> Any:
+    def prepare(self, model: Any, batch: Batch, centre: Theta) -> Any:
         """What is worked out for a block, a tree of arrays."""
         ...
 
@@ -83,7 +79,7 @@ class Form(NamedTuple):
         slopes = self.M * self.D if self.covariance == "dense" else 0
         return self.M, slopes, tri.free_size(self.M, self.covariance == "diagonal")
 
-    def conditional(self, w: Float[Array, "B P"], centre: Float[Array, " D"]) -> Conditional:
+    def conditional(self, w: Float[Array, "B P"], centre: Theta) -> Conditional:
         """q(z_i | theta) of parameters w_i = (b_i, W_i, scale_i), as a function of theta."""
         mean, slopes, free = jnp.split(w, np.cumsum(self.sizes[:2]), axis=-1)
         scale = tri.scale_factor(free, self.M, self.covariance == "diagonal", self.map)

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from ramify.data.batch import Batch
+from ramify.data.batch import Batch, Theta, Z
 from ramify.families.conditional import Conditional, Local
 from ramify.families.newton import (
     Quadratic,
@@ -45,7 +45,7 @@ MAX_DIM = 48  # M x M curvature of every row of a block: past this a network is 
 class Site(NamedTuple):
     """What stands for a group's likelihood: its averaged expansion around an anchor."""
 
-    anchor: Float[Array, "B M"]
+    anchor: Z
     offsets: Float[Array, "Q B M"]  # points around the anchor that the expansion is averaged over
     likelihood: Quadratic
     scale: Float[Array, "B M M"]  # at the centre; for other theta where a precision is not definite
@@ -69,7 +69,7 @@ class Solver(eqx.Module):
     # are of the places of a block.
     modes: Float[Array, "N M"] | Float[np.ndarray, "N M"] | None = None
 
-    def prepare(self, model: Model, batch: Batch, centre: Float[Array, " D"]) -> Site:
+    def prepare(self, model: Model, batch: Batch, centre: Theta) -> Site:
         """Solves the block at the centre, from the modes of the fit where they are known."""
         begin = self.begin(model, batch, centre)
         if self.modes is not None:
@@ -96,9 +96,7 @@ class Solver(eqx.Module):
         """Whether these sites depend on theta: rows may bring it in that the fit did not have."""
         return self.uses_theta or uses_theta(model, batch)
 
-    def solve(
-        self, model: Model, batch: Batch, centre: Float[Array, " D"], begin: Float[Array, "B M"]
-    ) -> Site:
+    def solve(self, model: Model, batch: Batch, centre: Theta, begin: Z) -> Site:
         """The site of every group at theta = centre; Newton starts at `begin`."""
         climb = newton(model, batch, centre, begin, self.max_steps)
         scale, definite = safe_scale(climb.prior.curvature + climb.likelihood.curvature)
@@ -109,7 +107,7 @@ class Solver(eqx.Module):
             site = polish(model, batch, centre, site, self.points)
         return site
 
-    def begin(self, model: Model, batch: Batch, centre: Array) -> Float[Array, "B M"]:
+    def begin(self, model: Model, batch: Batch, centre: Array) -> Z:
         """Where Newton starts: the prior's mode, or the network's guess where that is better."""
         begin = _prior_mode(model, batch, centre)
         if self.start is None:
@@ -120,7 +118,7 @@ class Solver(eqx.Module):
         return jnp.where(better[:, None], guess, begin)
 
 
-def _prior_mode(model: Model, batch: Batch, theta: Array) -> Float[Array, "B M"]:
+def _prior_mode(model: Model, batch: Batch, theta: Array) -> Z:
     """About the mode of p(z | theta): that of its expansion around zero, or zero where that is better."""
     zero = jnp.zeros((batch.index.shape[0], model.z.size))
     if model.structure.prior is not None:
@@ -184,9 +182,7 @@ def average_likelihood(
     return jax.tree.map(lambda leaf: jnp.mean(leaf, 0), each)
 
 
-def recombine(
-    model: Model, batch: Batch, site: Site, theta: Float[Array, " D"], uses_theta: bool
-) -> Local:
+def recombine(model: Model, batch: Batch, site: Site, theta: Theta, uses_theta: bool) -> Local:
     """q(z_i | theta) of a site: one M x M factorisation per group and draw of theta."""
     likelihood = site.likelihood
     if uses_theta:
@@ -196,7 +192,7 @@ def recombine(
 
 def _combine(
     model: Model, batch: Batch, theta: Array, site: Site, likelihood: Quadratic
-) -> tuple[Float[Array, "B M"], Float[Array, "B M M"]]:
+) -> tuple[Z, Float[Array, "B M M"]]:
     """Mean and scale of the site times p(z | theta), where that is a Gaussian."""
     prior = expand_local(model, batch, theta)(site.anchor)
     precision = likelihood.curvature + prior.curvature

@@ -12,12 +12,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from ramify.data.batch import Theta
 from ramify.inference.local_integral import Weigh, log_integral
 
 
-def louis_hessian(
-    weigh: Weigh, theta: Float[Array, " D"], real: Float[Array, " B"]
-) -> Float[Array, "D D"]:
+def louis_hessian(weigh: Weigh, theta: Theta, real: Float[Array, " B"]) -> Float[Array, "D D"]:
     """The Hessian at theta of the sum of log p^(y_i | theta) over the real groups.
 
     For weights whose likelihood and draws do not involve theta.
@@ -32,7 +31,7 @@ def louis_hessian(
     mean = jnp.einsum("bk,bkn->bn", own - control, features)
     integral = weigh.likelihood(theta).expansion
 
-    def cheap(theta: Float[Array, " D"]) -> Float[Array, ""]:
+    def cheap(theta: Theta) -> Float[Array, ""]:
         volume = log_integral(weigh.prior(theta) + integral, weigh.definite)
         return jnp.sum(numbers(theta) * mean) + jnp.sum(jnp.where(held[:, 0], volume * real, 0.0))
 

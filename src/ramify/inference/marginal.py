@@ -65,7 +65,7 @@ class Marginal:
         """`points` is how many points of theta one sweep takes; `budget` counts the sweeps."""
         self.problem, self.source, self.engine, self.key = problem, source, engine, key
         self.points, self.report, self.budget = points, report, budget
-        self.model, self.members = problem.model, source.members
+        self.model, self.members, self.exact = problem.model, source.members, problem.hessian
         self.groups_upto = np.cumsum((self.members >= 0).sum(1))
         self.memory = None
 
@@ -105,7 +105,7 @@ class Marginal:
 
     def __call__(self, thetas: np.ndarray, blocks: int, curved: bool = False) -> Expansion:
         """Expands F at `thetas` [S, D] over the first blocks; with the Hessian if it can be had."""
-        curved = curved and self.problem.hessian
+        curved = curved and self.exact
         found = self._expand(thetas, blocks, curved=curved)
         self.newton_steps = float(found.steps) / blocks
         hessian = found.hessian / len(thetas) if curved else None
@@ -127,7 +127,7 @@ class Marginal:
         needs, and gradients have little noise. `one_sided` costs half as much. With many groups F is
         hardly skewed, and the Hessian at the mean costs least.
         """
-        if self.problem.hessian:
+        if self.exact:
             found = self(mean[None], blocks, curved=True).hessian
             assert found is not None
             return _symmetric(found)
@@ -179,7 +179,7 @@ class Marginal:
         """F and its gradient at each theta, in float64; the groups' sum is scaled to all groups."""
         padded, out = self._sweep(thetas, blocks, curved=curved)
         value, slope, hessian = jax.device_get(
-            _expand_prior(self.model, padded, self.problem.hessian)
+            _expand_prior(self.model, padded, self.exact)
         )
         scale = self.groups_upto[-1] / self.groups_upto[blocks - 1]
         total = lambda prior, groups: prior[: len(thetas)].astype(np.float64) + scale * groups
