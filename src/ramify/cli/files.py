@@ -15,10 +15,8 @@ SUFFIXES = (".csv", ".parquet", ".pq")
 def read_table(
     path: Path, columns: list[str] | None = None, kinds: Mapping[str, str] | None = None
 ) -> Any:
-    """Reads a CSV or Parquet file, or a folder of Parquet files, as an Arrow table.
-
-    `columns` are all by default; `kinds` ("number" or "category", for a fit's) set the types of a CSV.
-    """
+    """Reads a CSV or Parquet file, or a folder of Parquet files, as an Arrow table."""
+    # `columns` are all by default; `kinds` ("number" or "category", of a fit) set the types of a CSV.
     check_readable(path)
     if path.suffix.lower() == ".csv" and path.is_file():
         from ramify.cli.csv import read_csv

@@ -129,10 +129,7 @@ def _read_parquet(path: Any, names: list[str]) -> Table:
 
 
 def read_numbers(name: str, raw: Raw, factor: Factor) -> Values:
-    """Reads a column of numbers; refuses nulls, NaN and infinity. `factor` is for messages.
-
-    Integers become int32 and float16 float32; the precision on the device is chosen later.
-    """
+    """Reads a column of numbers; refuses nulls, NaN and infinity. `factor` is for messages."""
     values, bad = read(name, raw)
     if bad is None:
         _check_kind(name, values, factor)

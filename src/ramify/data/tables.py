@@ -110,11 +110,9 @@ def as_table(kind: str, columns: dict[str, Any]) -> Table:
 
 
 def append_columns(table: Table, columns: dict[str, np.ndarray]) -> Table:
-    """Returns the table with columns [n, ...] appended, as the same kind of table.
-
-    Each library's own method does it: narwhals refuses tables with two columns of one name, has no
-    RecordBatch, and makes no Arrow column of an array of two or more dimensions.
-    """
+    """Returns the table with columns [n, ...] appended, as the same kind of table."""
+    # Each library's own method does it: narwhals refuses tables with two columns of one name, has no
+    # RecordBatch, and makes no Arrow column of an array of two or more dimensions.
     if isinstance(table, Mapping):
         return {**table, **columns}
     if hasattr(table, "assign"):  # pandas and libraries that imitate it

@@ -46,10 +46,8 @@ class Quadratic(NamedTuple):
 
 
 def expand(function: Callable[[Array], Array], z: Float[Array, "n M"]) -> Quadratic:
-    """Expansion of n independent functions, function(z)[i] depending on z[i] alone.
-
-    One Hessian-vector product along each coordinate, the same for every i, gives every Hessian.
-    """
+    """Expansion of n independent functions, function(z)[i] depending on z[i] alone."""
+    # One Hessian-vector product along each coordinate, the same for every i, gives every Hessian.
 
     def gradient(z: Array) -> tuple[Array, Array]:
         def total(z: Array) -> tuple[Array, Array]:
@@ -138,12 +136,10 @@ class _Walk(NamedTuple):
 
 
 def newton(model: Model, batch: Batch, theta: Array, begin: Z, max_steps: int) -> Climb:
-    """Climbs f_i of every group at once; a step that would lower a group's f_i is not taken.
-
-    Levenberg-Marquardt: where the curvature is not positive definite or a step fails, that
-    group's damping grows; where it succeeds, it shrinks to nothing, so that good groups take plain
-    Newton steps. Stops when every group has converged.
-    """
+    """Climbs f_i of every group at once; a step that would lower a group's f_i is not taken."""
+    # Levenberg-Marquardt: where the curvature is not positive definite or a step fails, that group's
+    # damping grows; where it succeeds, it shrinks to nothing, so that good groups take plain Newton
+    # steps. Stops when every group has converged.
     places, M = begin.shape
     expand_prior = expand_local(model, batch, theta)
     expand_rows = expand_likelihood(model, batch, theta)

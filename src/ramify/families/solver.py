@@ -23,16 +23,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from ramify.data.batch import Batch, Theta, Z
+from ramify.families import newton
 from ramify.families.conditional import Conditional, Local
-from ramify.families.newton import (
-    Quadratic,
-    _where,
-    expand_likelihood,
-    expand_local,
-    newton,
-    safe_scale,
-    times_covariance,
-)
+from ramify.families.newton import Quadratic, expand_local, safe_scale, times_covariance
 from ramify.models.densities import log_joint
 from ramify.models.model import Model
 from ramify.models.traced import uses_theta
@@ -98,7 +91,7 @@ class Solver(eqx.Module):
 
     def solve(self, model: Model, batch: Batch, centre: Theta, begin: Z) -> Site:
         """The site of every group at theta = centre; Newton starts at `begin`."""
-        climb = newton(model, batch, centre, begin, self.max_steps)
+        climb = newton.newton(model, batch, centre, begin, self.max_steps)
         scale, definite = safe_scale(climb.prior.curvature + climb.likelihood.curvature)
         none = jnp.zeros((len(self.points), *climb.z.shape))
         converged = climb.converged & definite
@@ -152,10 +145,8 @@ def solver(
 
 
 def polish(model: Model, batch: Batch, theta: Array, site: Site, points: Array) -> Site:
-    """One round of variational Newton: C^-1 = -E[hess f], m moved to where E[grad f] = 0.
-
-    Kept only for groups whose local bound, on the same fixed points, it does not lower.
-    """
+    """One round of variational Newton: C^-1 = -E[hess f], m moved to where E[grad f] = 0."""
+    # Kept only for groups whose local bound, on the same fixed points, it does not lower.
     mean, scale = _combine(model, batch, theta, site, site.likelihood)
     offsets = jnp.einsum("bij,qj->qbi", scale, points)
     averaged = average_likelihood(model, batch, theta, mean, offsets)
@@ -164,7 +155,7 @@ def polish(model: Model, batch: Batch, theta: Array, site: Site, points: Array) 
     both = jnp.stack([mean, new_mean]), jnp.stack([scale, new_scale])
     before, after = jax.lax.map(lambda q: _bound(model, batch, theta, q[0], q[1], points), both)
     better = after >= before
-    choose = lambda n, o: _where(better, n, o)
+    choose = lambda n, o: newton._where(better, n, o)
     return site._replace(
         anchor=choose(new.anchor, site.anchor),
         offsets=jnp.where(better[None, :, None], new.offsets, site.offsets),
@@ -177,7 +168,7 @@ def average_likelihood(
     model: Model, batch: Batch, theta: Array, anchor: Array, offsets: Float[Array, "Q B M"]
 ) -> Quadratic:
     """The likelihood's expansion averaged over points around the anchor."""
-    expand = expand_likelihood(model, batch, theta)
+    expand = newton.expand_likelihood(model, batch, theta)
     each = jax.lax.map(lambda offset: expand(anchor + offset), offsets)
     return jax.tree.map(lambda leaf: jnp.mean(leaf, 0), each)
 

@@ -62,10 +62,8 @@ def done(task: StepsTask, state: StepsState) -> bool:
 
 
 def step(task: StepsTask, state: StepsState) -> tuple[StepsState, dict[str, np.ndarray]]:
-    """A chunk of steps; returns the next state, and step, ELBO and step size of each.
-
-    The arrays of `state.learner` are given to the next state: copy them first to keep them.
-    """
+    """A chunk of steps; returns the next state, and step, ELBO and step size of each."""
+    # The arrays of `state.learner` are given to the next state: copy them first to keep them.
     left = (task.max_steps or budgets.MOST_STEPS) - state.steps
     wanted = budgets.CHUNK_ROWS // task.minibatches.rows_per_step
     count = min(int(np.clip(wanted, *budgets.CHUNK_STEPS)), left)
@@ -108,11 +106,9 @@ def fit_by_steps(task: StepsTask, family: Family, seed: int, bar: Progress, why:
 
 @cache  # a new one would be compiled anew by every fit
 def adam() -> optax.GradientTransformation:
-    """Adam without a step size, and with a short memory of the gradient's size (b2 = 0.99).
-
-    Near the optimum the STL gradient is almost zero, so a spike after it is taken for three steps
-    at once if Adam still remembers that (b2 = 0.999): one fit in nine ran away for good.
-    """
+    """Adam without a step size, and with a short memory of the gradient's size (b2 = 0.99)."""
+    # Near the optimum the STL gradient is almost zero, so a spike after it is taken for three steps
+    # at once if Adam still remembers that (b2 = 0.999): one fit in nine ran away for good.
     return optax.chain(optax.scale_by_adam(b2=0.99), optax.scale(-1.0))
 
 

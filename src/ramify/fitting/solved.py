@@ -182,11 +182,9 @@ def _not_finite(task: Task, F: Marginal, block: int) -> NonFiniteError:
 
 
 def default_local_draws(M: int, rows: int) -> int:
-    """K that `solved` begins with: eight points a local dimension, at least 32; more for few rows.
-
-    Theta's noise from the draws, in its posterior sds, goes as 1/sqrt(K) whatever N. What is left of
-    their bias after correction goes as sqrt(N)/K^2: it is measured, and K doubled where it matters.
-    """
+    """K that `solved` begins with: eight points a local dimension, at least 32; more for few rows."""
+    # Theta's noise from the draws, in sds, goes as 1/sqrt(K) whatever N. What is left of their bias
+    # goes as sqrt(N)/K^2: it is measured, and K doubled where it matters.
     K = int(8 * M * np.ceil(4 / M))
     while 2 * K * rows <= budgets.FREE_WORK and K < budgets.MOST_FIRST_DRAWS:
         K *= 2

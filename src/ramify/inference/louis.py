@@ -17,10 +17,7 @@ from ramify.inference.local_integral import Weigh, log_integral
 
 
 def louis_hessian(weigh: Weigh, theta: Theta, real: Float[Array, " B"]) -> Float[Array, "D D"]:
-    """The Hessian at theta of the sum of log p^(y_i | theta) over the real groups.
-
-    For weights whose likelihood and draws do not involve theta.
-    """
+    """The Hessian of the sum of log p^(y_i | theta) over real groups; theta is in p(z | theta) alone."""
     numbers = lambda theta: weigh.prior(theta).packed()  # of each group, [B, n]
     features = _features(weigh.step)
     parts = weigh.parts(theta)

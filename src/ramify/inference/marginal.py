@@ -160,10 +160,8 @@ class Marginal:
             yield thetas[start : start + self.points]
 
     def bias(self, mean: np.ndarray) -> np.ndarray:
-        """The slope, at the mean, of the bias that K points leave in F, all groups included.
-
-        That of a quadrature rule is taken to be as large as the change from a coarser rule.
-        """
+        """The slope, at the mean, of the bias that K points leave in F, all groups included."""
+        # That of a quadrature rule is taken to be as large as the change from a coarser rule.
         problem, every = self.problem, len(self.source)
         if problem.rule is None:
             return self._sweep(mean[None], every, of=(0.0, 1.0))[1].slopes[0]
@@ -178,9 +176,7 @@ class Marginal:
     def _expand(self, thetas: np.ndarray, blocks: int, curved: bool = False) -> Sums:
         """F and its gradient at each theta, in float64; the groups' sum is scaled to all groups."""
         padded, out = self._sweep(thetas, blocks, curved=curved)
-        value, slope, hessian = jax.device_get(
-            _expand_prior(self.model, padded, self.exact)
-        )
+        value, slope, hessian = jax.device_get(_expand_prior(self.model, padded, self.exact))
         scale = self.groups_upto[-1] / self.groups_upto[blocks - 1]
         total = lambda prior, groups: prior[: len(thetas)].astype(np.float64) + scale * groups
         n = len(thetas)
@@ -207,10 +203,8 @@ class Marginal:
         return padded, self.engine.sum(function, self.source, at, self._modes, numbers)
 
     def tell(self, value: float, precision: np.ndarray, blocks: int, points: int = 1) -> None:
-        """Reports the ELBO that follows from E_q[F] and the precision of q(theta).
-
-        At one point, the centre, E_q[F] is lower than F by D/2, Laplace's.
-        """
+        """Reports the ELBO that follows from E_q[F] and the precision of q(theta)."""
+        # At one point, the centre, E_q[F] is lower than F by D/2, Laplace's.
         nats = 0.5 * len(precision) * (np.log(2 * np.pi) + (points > 1))
         elbo = value + nats - 0.5 * np.linalg.slogdet(precision)[1]
         row = {"elbo": float(elbo), "groups": int(self.groups_upto[blocks - 1])}

@@ -56,11 +56,9 @@ def step(
     batch: Batch,
     recipe: Recipe,
 ) -> tuple[State, Float[Array, ""]]:
-    """One step up the ELBO of one block; returns the new state and the block's estimate.
-
-    The state stays as it is if the estimate is not finite, or if not `alive`. A gradient that
-    overflows float32 once, at a rare draw, costs that step only; three times in a row stop the fit.
-    """
+    """One step up the ELBO of one block; returns the new state and the block's estimate."""
+    # The state stays as it is if the estimate is not finite, or if not `alive`. A gradient that
+    # overflows float32 once, at a rare draw, costs that step; three times in a row stop the fit.
     own, how = jax.random.fold_in(key, state.step), (recipe.draws, recipe.local_draws)
     loss = lambda family: -elbo(own, family, model, batch, *how, recipe.estimator)
     value, gradient = eqx.filter_value_and_grad(loss)(state.family)

@@ -173,11 +173,9 @@ class Structure:
 
 
 def linear(weights: Float[Array, "R P M"], z_rows: Float[Array, "R M K"]) -> Float[Array, "R P K"]:
-    """Sums over m of w_pm z_m, for each row and draw.
-
-    Few terms are written out: they become part of the pass that uses them, where a product of
-    matrices is a pass of its own, and a GPU's are slow for small matrices.
-    """
+    """Sums over m of w_pm z_m, for each row and draw."""
+    # Few terms are written out: they become part of the pass that uses them, where a product of
+    # matrices is a pass of its own, and a GPU's are slow for small matrices.
     M = z_rows.shape[1]
     if M > UNROLLED:
         return jnp.einsum("rpm,rmk->rpk", weights, z_rows)

@@ -103,11 +103,9 @@ def quarter_sizes(K: int) -> list[int]:
 
 
 def orthogonal(noise: Float[Array, "*batch M M"]) -> Float[Array, "*batch M M"]:
-    """Uniform random orthogonal matrices: the rows of Gaussian matrices, by Gram and Schmidt.
-
-    M fused steps, where accelerators are slow at small QR factorisations. Each row is projected twice,
-    which keeps float32 orthogonal to rounding.
-    """
+    """Uniform random orthogonal matrices: the rows of Gaussian matrices, by Gram and Schmidt."""
+    # M fused steps, where accelerators are slow at small QR factorisations. Each row is projected
+    # twice, which keeps float32 orthogonal to rounding.
     M = noise.shape[-1]
 
     def row(j: Array, q: Float[Array, "*batch M M"]) -> Float[Array, "*batch M M"]:
@@ -131,10 +129,7 @@ def _radius_quantile(level: Float[Array, " n"], M: int) -> Float[Array, " n"]:
 
 
 def normal_points(count: int, dim: int) -> np.ndarray:
-    """`count` standard normal points in antithetic pairs, the pairs orthogonal where they can be.
-
-    One point is the centre itself: Laplace's approximation, enough when N is large.
-    """
+    """`count` normal points in antithetic pairs, orthogonal where they can be; one is the centre."""
     if count == 1:
         return np.zeros((1, dim))
     rng = np.random.default_rng(1)

@@ -103,13 +103,8 @@ class Block(NamedTuple):
 
 
 def small_block(arguments: Arguments, groups: Groups, n_group: int, n_rows: int) -> Block:
-    """Rows and group columns from all over the data, combined into new groups.
-
-    Groups have unequal numbers of rows: 0 has most of them. A model that takes no group numbers gets
-    as many rows as groups.
-    """
-    if arguments.index is None:
-        n_rows = n_group
+    """Rows and group columns from all over the data, in new groups of unequal size: 0 is the largest."""
+    n_rows = n_group if arguments.index is None else n_rows  # without group numbers one row each
     index = np.sort(np.arange(n_rows) * (np.arange(n_rows) < n_group)).astype(np.int32)
     rows = {name: _spread(groups.rows[name], n_rows) for name in arguments.rows}
     group = {name: _spread(groups.group[name], n_group) for name in arguments.group}

@@ -80,11 +80,9 @@ class NumpyroModel(Model):
         z_rows: ZRows,
         batch: Batch,
     ) -> Array:
-        """A new outcome for each row, [R, ...]: the model run forward, latent sites as given.
-
-        Outcome columns are None where the model allows it, as in `numpyro.infer.Predictive`. Where
-        it does not, data stand in, and the observed sites are drawn nevertheless.
-        """
+        """A new outcome for each row, [R, ...]: the model run forward, latent sites as given."""
+        # Outcome columns are None where the model allows it, as in `numpyro.infer.Predictive`. Where
+        # it does not, data stand in, and the observed sites are drawn nevertheless.
         if self.outcome is None:
             raise ValueError(_no_outcome(list(self.layout.outcomes)))
         own, n = self.evaluator, z_rows.shape[0]

@@ -130,10 +130,7 @@ def _as_slice(gather: JaxprEqn, indices: np.ndarray, same: Same) -> list[JaxprEq
 def _own_axis(
     shape: tuple[int, ...], indices: np.ndarray, numbers: Any, sizes: Sequence[int]
 ) -> tuple[int, list[int], list[int]] | None:
-    """The axis at which row r takes entry r, and where the slice starts and stops at each axis.
-
-    None unless there is one such axis, and all rows take the same entries of the others.
-    """
+    """The axis, if any, at which row r takes entry r; the slice's start and stop at each axis."""
     start, stop, own = [0] * len(shape), list(sizes), None
     if numbers.operand_batching_dims or indices.ndim != 2 or len(indices) < 2:
         return None

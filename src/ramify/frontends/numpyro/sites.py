@@ -146,11 +146,9 @@ def _check_latent(name: Any, fn: Any) -> None:
 
 
 def look(fn: Fn, arguments: Arguments, block: Block) -> tuple[dict[str, Seen], Program]:
-    """The sites of a run on a block, shapes in place of arrays, and the program of that run.
-
-    The program takes (key, rows, group) and returns for each site its "value", its "log_prob" and
-    the "bounds" of its support. Nothing is computed here.
-    """
+    """The sites of a run on a block, shapes in place of arrays, and the program of that run."""
+    # The program takes (key, rows, group) and returns for each site its "value", its "log_prob" and
+    # the "bounds" of its support. Nothing is computed here.
     seen: dict[str, Seen] = {}
 
     def probe(key: PRNGKeyArray, rows: Any, group: Any) -> dict[str, dict[str, Any]]:
@@ -220,10 +218,8 @@ def _first_line(error: Exception) -> str:
 def normal_of(
     site: Seen, axis: int
 ) -> tuple[Float[Array, "n m"], Float[Array, "n_or_1 m m"]] | None:
-    """Mean and root of a normal site for each group (a root once, if shared); None for any other.
-
-    Masks and scales (`handlers.mask`, `handlers.scale`) make a density that is not normal.
-    """
+    """Mean and root of a normal site for each group (a root once, if shared); None for any other."""
+    # Masks and scales (`handlers.mask`, `handlers.scale`) make a density that is not normal.
     base = site.fn
     while type(base) in (dist.Independent, dist.ExpandedDistribution):
         base = base.base_dist
