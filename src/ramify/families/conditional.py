@@ -61,17 +61,13 @@ class Supplier(Protocol):
 
 
 class Form(NamedTuple):
-    """The shape of a learned conditional, N(b_i + W_i (theta - centre), L_i L_i').
-
-    It is the paper's mu_i + A_i theta with mu_i = b_i - W_i centre. Dense has W and a full L, block
-    no W and a full L, diagonal neither.
-    """
+    """The shape of a learned conditional, N(b_i + W_i (theta - centre), L_i L_i')."""
 
     D: int
     M: int
-    covariance: tri.Covariance
+    covariance: tri.Covariance  # dense has W and a full L, block no W, diagonal neither
     map: tri.ScaleMap
-    centred: bool
+    centred: bool  # False for the paper's mu_i + A_i theta, mu_i = b_i - W_i centre
 
     @property
     def sizes(self) -> tuple[int, int, int]:

@@ -43,13 +43,10 @@ class Layers(eqx.Module):
 
 
 class Pooled(eqx.Module):
-    """The paper's encoder: feat_net on each row, squares appended, mean over the group's rows.
-
-    `count_aware` appends functions of n_i, without which the network can't know that a group with
-    many rows has a narrow conditional (figure of net_u; appendix A, feature network).
-    """
+    """The paper's encoder: feat_net on each row, squares appended, mean over the group's rows."""
 
     features: Layers
+    # Whether functions of n_i are appended: many rows make a narrow conditional (appendix A).
     count_aware: bool = eqx.field(static=True)
 
     def __call__(self, x: Float[Array, "R F"], batch: Batch) -> Float[Array, "B E"]:
@@ -73,15 +70,12 @@ class Single(eqx.Module):
 
 
 class Amortizer(LearnedSupplier, eqx.Module):
-    """One network gives every group its parameters from its rows (Definition 4, figure of net_u).
-
-    Parameters do not grow with N. Columns are standardised by the training data's mean and sd.
-    """
+    """One network gives every group its parameters from its rows (Definition 4, figure of net_u)."""
 
     encoder: Callable[[Float[Array, "R F"], Batch], Float[Array, "B E"]]
     head: Layers
     start: Float[Array, " P"]
-    columns: dict[str, tuple[Array, Array]]
+    columns: dict[str, tuple[Array, Array]]  # mean and sd of each, to standardise it
     form: Form = eqx.field(static=True)
 
     def parameters(self, batch: Batch) -> Float[Array, "B P"]:

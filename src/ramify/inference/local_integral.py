@@ -64,14 +64,12 @@ def _log_prior_at(
 
 
 def bound(log_weight: Float[Array, "K B"]) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
-    """Log p^(y_i | theta) from log weights, and an estimate of the bias that is left in it.
-
-    log-mean-exp of K weights is low by a term in 1/K. Halves are low by twice that, so
-    2 LME(all) - mean LME(halves) is free of it: the jackknife, an estimate and no longer a bound.
-    What is left goes as 1/K^2; the same estimate from half as many weights is off by four times as
-    much, so a third of the difference tells its size. The correction itself is kept below a nat:
-    where one half of the draws has no weight to speak of it would be thousands, and mean nothing.
-    """
+    """Log p^(y_i | theta) from log weights, and an estimate of the bias that is left in it."""
+    # log-mean-exp of K weights is low by a term in 1/K. Halves are low by twice that, so
+    # 2 LME(all) - mean LME(halves) is free of it: the jackknife, an estimate and no longer a bound.
+    # What is left goes as 1/K^2; the same estimate from half as many weights is off by four times as
+    # much, so a third of the difference tells its size. The correction is kept below a nat: where one
+    # half of the draws has no weight to speak of it would be thousands, and mean nothing.
     sizes = quarter_sizes(log_weight.shape[0])
     if sizes[-1] < 2:
         whole = log_mean_exp(log_weight)

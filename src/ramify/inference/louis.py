@@ -1,11 +1,9 @@
 """The Hessian of a block's share of F by Louis's identity, where only p(z | theta) involves theta.
 
-If p(z | theta) is normal, its log at a draw is a product of two parts: the numbers of its expansion
-around the group's mode, which depend on theta, and functions of the draw, which do not. Then the
-Hessian is made of a few products of matrices: the mean second derivative of log p(z | theta) over the
-weights of a group's draws, and the covariance over them of its first derivatives (the scores). The same
-for the draws' Gaussian is taken off, and the exact Hessian of that Gaussian's integral added, as in
-`inference.local_integral`.
+If p(z | theta) is normal, its log at a draw is the numbers of its expansion around the group's mode,
+which depend on theta, times functions of the draw. The Hessian is then the mean second derivative over
+the weights of a group's draws, and the covariance over them of the scores. The same for the draws'
+Gaussian is taken off, and the Hessian of that Gaussian's integral added (`inference.local_integral`).
 """
 
 import jax

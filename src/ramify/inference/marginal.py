@@ -4,10 +4,8 @@ With z integrated by K points a group around its mode, what is left is
 
     F(theta) = log p(theta) + sum_i log p^(y_i | theta),
 
-a smooth function of D numbers. One sweep over the data returns it with its gradient. Curvature comes
-from gradients at several points or, with many groups, from the Hessian at one. The same noise, if
-any, belongs to a group in every sweep, so that F is one deterministic function. A sweep is a sum over
-blocks: `inference.sweep` says what is added, an engine adds.
+a smooth function of D numbers, and deterministic: a group has the same noise in every sweep. One
+sweep over the data returns it with its gradient; an engine adds up what `inference.sweep` computes.
 """
 
 from collections.abc import Callable, Iterator

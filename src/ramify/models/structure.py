@@ -21,10 +21,7 @@ from ramify.numerics.small_linalg import UNROLLED, inverse_lower
 
 
 class Normal(NamedTuple):
-    """p(z_i | theta, u_i) of each place: N(mean, P^-1), with a triangular root of P = root' root.
-
-    All places may share one root.
-    """
+    """p(z_i | theta, u_i) of each place: N(mean, P^-1), P = root' root; places may share a root."""
 
     mean: Float[Array, "*places M"]
     root: Float[Array, "*places_or_one M M"]

@@ -46,12 +46,9 @@ def positive_map(x: Float[Array, "..."], gamma: float = 1.0) -> Float[Array, "..
 def scale_factor(
     free: Float[Array, "*batch free"], dim: int, diagonal: bool, map: ScaleMap
 ) -> Float[Array, "..."]:
-    """The scale L of free numbers: a vector if diagonal, else lower triangular with L_ii > 0.
-
-    `log` is ours: L = diag(exp s) U with U unit lower triangular, so that one number moves a whole
-    row through orders of magnitude. `paper` puts the entries in place and maps the diagonal by
-    `positive_map`.
-    """
+    """The scale L of free numbers: a vector if diagonal, else lower triangular with L_ii > 0."""
+    # `log` is ours: L = diag(exp s) U with U unit lower triangular, so that one number moves a whole
+    # row through orders of magnitude. `paper` maps the diagonal by `positive_map`.
     first = free[..., :dim]
     size = jnp.exp(first) if map == "log" else positive_map(first)
     if diagonal:

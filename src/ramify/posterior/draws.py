@@ -1,8 +1,7 @@
 """Draws of (theta, z): theta on the host, z of a block a few draws at a time.
 
-Draw s of group i is a function of (key, s, i): not of the block it is in, nor of how many draws
-were asked for. Numbers of draws are never shapes of a compiled program: draws come in chunks of a
-fixed size, and one program draws z for everything that is asked of a posterior.
+Draw s of group i is a function of (key, s, i) alone. Numbers of draws are never shapes of a compiled
+program: draws come in chunks of a fixed size.
 """
 
 from collections.abc import Callable, Iterator

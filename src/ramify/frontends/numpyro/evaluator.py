@@ -26,18 +26,14 @@ What = tuple[Kind, Level]
 
 @final
 class Evaluator:
-    """Evaluates the sites of a NumPyro function, for its model and its adapter.
-
-    `theta` and `z` are the spaces of its latent sites, `row` and `group` one entry of each column,
-    [1, ...], used where the values do not matter.
-    """
+    """Evaluates the sites of a NumPyro function, for its model and its adapter."""
 
     def __init__(
         self, fn: Callable[..., Any], arguments: Arguments, layout: SiteLayout, groups: Groups
     ):
         self.fn, self.arguments, self.layout = fn, arguments, layout
         self.theta, self.z = Space(layout.theta), Space(layout.z)
-        one = small_block(arguments, groups, 1, 1)
+        one = small_block(arguments, groups, 1, 1)  # used where the values of columns do not matter
         self.row, self.group = one.rows, one.group
         self._programs: dict[Any, Program] = {}
 

@@ -1,10 +1,9 @@
 """A function traced once, without gathers that are identities and without dead equations.
 
 A NumPyro model picks each row's group by `beta[user]`. On a block where every row is a group of its own
-`user` is 0, 1, 2, ..., and that gather is the identity. XLA does not see this, and the derivative of a
-gather is a scatter, which doubles the cost of a likelihood's curvature. So the traced program is read
-once per block shape: constant integers are propagated, and a gather at 0, 1, 2, ... becomes a slice.
-JAX's own interpreter runs the result.
+that gather is the identity. XLA does not see this, and the derivative of a gather is a scatter, which
+doubles the cost of a likelihood's curvature. So constant integers are propagated through the traced
+program, and a gather at 0, 1, 2, ... becomes a slice.
 """
 
 from collections.abc import Callable, Sequence
