@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Int, Int64, Shaped
 
 from ramify.data.labels import Factor, Labels, factorize, find, kind_of, show
-from ramify.data.parquet import open_parquet, read_columns
+from ramify.data.parquet import check_names, open_parquet, read_columns
 from ramify.data.tables import Raw, Table, any_in_row, columns_of, read
 
 Names = str | Sequence[str]
@@ -124,7 +124,7 @@ def _read_parquet(path: Any, names: list[str]) -> Table:
     """Reads these columns of a Parquet file or folder into an Arrow table."""
     source = [fspath(part) for part in path] if isinstance(path, list) else fspath(path)
     data = open_parquet(source)
-    columns_of(data.schema.empty_table(), names, f"Parquet {source!r}")  # raises if one is missing
+    check_names(f"Parquet {source!r}", names, data.schema.names)
     return read_columns(data, source, names)
 
 

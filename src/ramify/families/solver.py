@@ -53,11 +53,9 @@ class Solver(eqx.Module):
     # call, and never those that evaluate the bound, else q is not one distribution.
     points: Float[Array, "Q M"]
     start: Any  # a supplier to begin from (an amortized network), or None
-    # Rounds of variational Newton; 0 gives Laplace's approximation.
-    rounds: int = eqx.field(static=True)
+    rounds: int = eqx.field(static=True)  # of variational Newton; 0 is Laplace's approximation
     max_steps: int = eqx.field(static=True)  # Newton's budget
-    # Whether the likelihood of the fit involves theta, so that sites depend on it.
-    uses_theta: bool = eqx.field(static=True)
+    uses_theta: bool = eqx.field(static=True)  # whether it is in the likelihood, and so in sites
     # Of the groups of the fit, by number, NaN where unknown; None before a fit. Those of `for_block`
     # are of the places of a block.
     modes: Float[Array, "N M"] | Float[np.ndarray, "N M"] | None = None

@@ -14,7 +14,7 @@ from ramify.families.branched import Branched
 from ramify.families.build import Family, method_of
 from ramify.families.network import Amortizer
 from ramify.inference import steps as _steps
-from ramify.inference.failures import NonFiniteError, explain_not_finite
+from ramify.inference.failures import not_finite
 from ramify.inference.minibatches import Minibatches, Place
 from ramify.inference.progress import Progress
 from ramify.inference.schedules import Cycle, Plateau
@@ -77,8 +77,7 @@ def step(task: StepsTask, state: StepsState) -> tuple[StepsState, dict[str, np.n
     values = np.asarray(values, np.float64)
     if not np.isfinite(values).all():
         bad = chunk.members[np.argmax(~np.isfinite(values))]
-        where = key, learner, task.model, task.data, bad, recipe, task.groups
-        raise NonFiniteError(explain_not_finite(*where), learner)
+        raise not_finite(fixed, learner, bad, task.groups)
     cycle = plateau.update(cycle, values) if plateau and cycle else None
     info = {"step": before + 1 + np.arange(count), "elbo": values, "rate": np.asarray(rates)}
     return StepsState(learner, place, cycle, state.seed), info

@@ -16,7 +16,7 @@ from ramify.engine.local import LocalEngine
 from ramify.families.branched import Branched
 from ramify.families.gaussian import Gaussian
 from ramify.fitting.theta_shape import not_gaussian, with_weighted_theta
-from ramify.inference.failures import NonFiniteError, explain_not_finite
+from ramify.inference.failures import NonFiniteError, not_finite
 from ramify.inference.marginal import Marginal
 from ramify.inference.progress import Budget
 from ramify.inference.steps import Recipe
@@ -176,9 +176,8 @@ def _not_finite(task: Task, F: Marginal, block: int) -> NonFiniteError:
     """The error of a fit whose first sweep is not finite, with the term and group at fault."""
     recipe = Recipe(optax.identity(), 4, 1, "total", F.source.rows)
     state = init_steps(task.family, recipe.optimizer)
-    data, groups = to_device(task.groups), task.groups
-    where = jax.random.key(0), state, task.model, data, F.members[block], recipe, groups
-    return NonFiniteError(explain_not_finite(*where), state)
+    fixed = jax.random.key(0), task.model, to_device(task.groups), recipe
+    return not_finite(fixed, state, F.members[block], task.groups)
 
 
 def default_local_draws(M: int, rows: int) -> int:

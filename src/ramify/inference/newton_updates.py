@@ -9,11 +9,7 @@ from ramify.inference.marginal import Expansion, Marginal, OutOfBudget, definite
 
 
 def measured_precision(
-    F: Marginal,
-    mean: np.ndarray,
-    precision: np.ndarray,
-    blocks: int,
-    one_sided: bool = False,
+    F: Marginal, mean: np.ndarray, precision: np.ndarray, blocks: int, one_sided: bool = False
 ) -> np.ndarray:
     """The precision of F at the mean, or around it; unchanged if it is not finite or the budget ends."""
     try:

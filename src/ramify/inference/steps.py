@@ -107,15 +107,9 @@ def steps(
 
 
 @eqx.filter_jit
-def terms_of_step(
-    key: PRNGKeyArray,
-    state: State,
-    model: Model,
-    data: Resident,
-    members: Int[Array, " B"],
-    recipe: Recipe,
-) -> Terms:
+def terms_of_step(fixed: Fixed, state: State, members: Int[Array, " B"]) -> Terms:
     """The terms of every draw of the step that the state stands before, [S] or [S, B]."""
+    key, model, data, recipe = fixed
     batch = cut(data, members, jnp.ones(()), recipe.rows)
     drawn = seeds(jax.random.fold_in(key, state.step), recipe.draws, recipe.estimator)
     one = lambda k, sign: terms(k, state.family, model, batch, sign=sign)

@@ -12,7 +12,6 @@ The phase of a state says what its next step does:
 Stopping after any step and going on later, with another `Marginal` of the same data, changes no bit.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,16 +42,13 @@ class Search(NamedTuple):
     stage: int = 0  # which part of the data is searched: an index of `stages`, -1 for all blocks
     tries: int = 0  # steps tried in this phase
     calm: int = 0  # steps of this phase with next to nothing to gain (in "average" those in a row)
-    # The longest step ("climb"), or the part of a step to try ("newton", "average").
-    length: float = 1.0
+    length: float = 1.0  # of the longest step ("climb"), or the part to try ("newton", "average")
     measured: bool = True  # whether the precision was measured at this mean ("climb")
-    # The precision measured at this mean, for the next step ("average").
-    target: np.ndarray | None = None
+    target: np.ndarray | None = None  # the precision measured at this mean ("average")
     cut: bool = False  # whether the last step failed and was cut ("average")
     rounds: int = 0  # how often the curvature at the mode was measured ("laplace", "newton")
     steady: bool = False  # whether it changed little the last time
-    # What F keeps from sweep to sweep (`Marginal.memory`): the modes of all groups.
-    memory: Any = None
+    memory: Any = None  # what F keeps from sweep to sweep: the modes of all groups
 
 
 class Learned(NamedTuple):
@@ -326,14 +322,5 @@ def _double(s: Search, F: Marginal) -> Search:
     return s._replace(local_draws=F.problem.more_draws(), bias=unknown, phase="open", stage=-1)
 
 
-PHASES: dict[str, Callable[[Search, Marginal], Search]] = {
-    "open": _open,
-    "climb": _climb,
-    "laplace": _laplace,
-    "newton": _newton,
-    "spread": _spread,
-    "look": _look,
-    "average": _average,
-    "bias": _bias,
-    "double": _double,
-}
+_ALL = _open, _climb, _laplace, _newton, _spread, _look, _average, _bias, _double
+PHASES = {phase.__name__.removeprefix("_"): phase for phase in _ALL}

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ramify.data.groups import Groups
+from ramify.data.host import narrow, with_a_row
 
 Columns = Mapping[str, Any]
 
@@ -113,11 +114,8 @@ def small_block(arguments: Arguments, groups: Groups, n_group: int, n_rows: int)
 
 def _spread(column: np.ndarray, count: int) -> np.ndarray:
     """`count` entries from all over a column, in JAX's precision; ones (0 for integers) if empty."""
-    if not len(column):
-        column = np.full((1, *column.shape[1:]), column.dtype.kind == "f", column.dtype)
-    places = np.linspace(0, len(column) - 1, count).astype(int)
-    kind = jnp.result_type(float) if column.dtype.kind == "f" else None
-    return np.asarray(column[places], kind)
+    column = with_a_row(column)
+    return narrow(column[np.linspace(0, len(column) - 1, count).astype(int)])
 
 
 def repeated(columns: Columns, n: int) -> dict[str, Any]:

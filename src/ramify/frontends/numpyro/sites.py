@@ -155,13 +155,9 @@ def look(fn: Fn, arguments: Arguments, block: Block) -> tuple[dict[str, Seen], P
         named = arguments.bind(block.index, block.n_group, rows, group)
         found = run(fn, named, from_noise(key))
         seen.update(found)
-        bounds = lambda s: [
-            jnp.asarray(leaf) for leaf in jax.tree.leaves(getattr(s.fn, "support", None))
-        ]
-        return {
-            name: {"value": s.value, "log_prob": s.log_prob, "bounds": bounds(s)}
-            for name, s in found.items()
-        }
+        bounds = lambda s: [jnp.asarray(leaf) for leaf in jax.tree.leaves(s.support)]
+        told = lambda s: {"value": s.value, "log_prob": s.log_prob, "bounds": bounds(s)}
+        return {name: told(s) for name, s in found.items()}
 
     program = _traced(probe, arguments, block)
     shapes = program.shapes
