@@ -72,10 +72,9 @@ def _files(source: str | list[str]) -> tuple[Any, list[str], str | None]:
 
     if isinstance(source, list):
         return fs.LocalFileSystem(), [_local(file) for file in source], None
-    remote = "://" in source
-    filesystem, path = (
-        fs.FileSystem.from_uri(source) if remote else (fs.LocalFileSystem(), _local(source))
-    )
+    filesystem, path = fs.LocalFileSystem(), _local(source)
+    if "://" in source:
+        filesystem, path = fs.FileSystem.from_uri(source)
     kind = filesystem.get_file_info(path).type
     if kind == fs.FileType.NotFound:
         raise FileNotFoundError(f"there is no file or folder {source}.")

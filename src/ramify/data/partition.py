@@ -16,12 +16,10 @@ Members = Int32[np.ndarray, "J B"]  # positions of the groups in each block, -1 
 
 
 def block_shape(sizes: Sizes, rows: int | None = None, most: int | None = None) -> tuple[int, int]:
-    """Chooses the static shape of blocks: R rows and B groups.
-
-    All data make one block if they are small. Otherwise blocks have `rows` rows or, by default, about
-    equally many up to `most` (`budgets.BLOCK_ROWS`); never fewer than the largest group. B is the mean
-    number of groups in R rows and two of its standard deviations: nearly always rows fill a block.
-    """
+    """Chooses the static shape of blocks: R rows and B groups."""
+    # All data make one block if they are small. Otherwise blocks have `rows` rows or, by default, about
+    # equally many up to `most`; never fewer than the largest group. B is the mean number of groups in
+    # R rows and two of its standard deviations: nearly always rows fill a block.
     if rows is not None and rows < 1:
         raise ValueError(f"blocks of {rows} rows were asked for; expected at least 1.")
     limit = rows or most or budgets.on_this_device(budgets.BLOCK_ROWS)

@@ -165,20 +165,15 @@ def _narrowed(name: str, values: Values, factor: Factor) -> Values:
     if values.dtype.kind == "b":
         return values
     if values.dtype.kind in "iu":
-        _check_fits(name, values, factor)
+        outside = (values < _INT32.min) | (values > _INT32.max)
+        if outside.any():
+            raise ValueError(
+                f'column "{name}" holds integers that do not fit 32 bits in '
+                f"{_some(any_in_row(outside), factor)}: {values[outside][0]}. Number its values from "
+                "0 if they are identifiers, or cast the column to floating point if they are quantities."
+            )
         return values.astype(np.int32, copy=False)
     return values.astype(np.float32 if values.dtype.itemsize <= 4 else np.float64, copy=False)
-
-
-def _check_fits(name: str, values: Values, factor: Factor) -> None:
-    if not values.size or (values.min() >= _INT32.min and values.max() <= _INT32.max):
-        return
-    outside = (values < _INT32.min) | (values > _INT32.max)
-    raise ValueError(
-        f'column "{name}" holds integers that do not fit 32 bits in '
-        f"{_some(any_in_row(outside), factor)}: {values[outside][0]}. Number its values from 0 if "
-        "they are identifiers, or cast the column to floating point if they are quantities."
-    )
 
 
 def _value_per_group(name: str, values: Values, factor: Factor) -> Shaped[np.ndarray, "N ..."]:

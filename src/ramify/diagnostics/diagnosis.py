@@ -176,9 +176,7 @@ def _gap(
     return log_mean_exp(joint - log_q) - plain
 
 
-def _proposal(
-    posterior: Posterior, key: PRNGKeyArray, S: int
-) -> tuple[Draws, Float64[np.ndarray, " D"]]:
+def _proposal(posterior: Posterior, key: PRNGKeyArray, S: int) -> tuple[Draws, np.ndarray]:
     """Draws of theta to weigh, and theta's sds."""
     # From q(theta) or, to compare new weights with those of a fit's weighted draws, a t like theirs.
     drawn = draw_theta(key, posterior.family, posterior.model, S)

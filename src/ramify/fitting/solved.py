@@ -115,10 +115,8 @@ def fit_solved(
     ended, points = budget.spent(), F.problem.local_draws
     family, about = _with_shape(task, learned, F)
     columns = {name: np.asarray([h[name] for h in history]) for name in history[0]}
-    usual, bias = (
-        default_local_draws(model.z.size, groups.n_rows),
-        float(np.abs(learned.bias).max()),
-    )
+    usual = default_local_draws(model.z.size, groups.n_rows)
+    bias = float(np.abs(learned.bias).max())
     K = usual if task.quadrature else points
     notes: dict[str, Any] = {
         "method": "solved",

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ramify.data.batch import Batch
+from ramify.data.batch import Batch, Theta
 from ramify.families.branched import Branched
 from ramify.families.build import Family
 from ramify.families.conditional import Local
@@ -107,12 +107,7 @@ class Weighted(NamedTuple):
 
 
 def weigh(
-    key: PRNGKeyArray,
-    local: Local,
-    model: Model,
-    batch: Batch,
-    theta: Float[Array, " D"],
-    local_draws: int,
+    key: PRNGKeyArray, local: Local, model: Model, batch: Batch, theta: Theta, local_draws: int
 ) -> Weighted:
     """K weighted draws of every group's z given theta, from its conditional `local`."""
     noise = group_points(key, batch.index, local_draws, local.mean.shape[-1])

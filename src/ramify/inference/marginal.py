@@ -119,12 +119,10 @@ class Marginal:
     def curvature(
         self, mean: np.ndarray, precision: np.ndarray, blocks: int, one_sided: bool = False
     ) -> np.ndarray:
-        """The Hessian of F: at the mean, or as gradients differ between points one sd to either side.
-
-        Secants over theta's own spread, along the axes of N(mean, precision^-1), are what a skewed F
-        needs, and gradients have little noise. `one_sided` costs half as much. With many groups F is
-        hardly skewed, and the Hessian at the mean costs least.
-        """
+        """The Hessian of F: at the mean, or as gradients differ between points one sd to either side."""
+        # Secants over theta's own spread, along the axes of N(mean, precision^-1), are what a skewed F
+        # needs, and gradients have little noise. `one_sided` costs half as much. With many groups F is
+        # hardly skewed, and the Hessian at the mean costs least.
         if self.exact:
             found = self(mean[None], blocks, curved=True).hessian
             assert found is not None

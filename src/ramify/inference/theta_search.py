@@ -263,10 +263,8 @@ def _average(s: Search, F: Marginal) -> Search:
         target = updates.measured_precision(F, s.mean, s.precision, _blocks(s, F))
         return s._replace(target=target)
     move = np.linalg.solve(s.target, s.slope)
-    steady = (
-        updates.rms_sds(move, s.target) < 0.1
-        and updates.largest_change(s.precision, s.target) < 0.3
-    )
+    near = updates.rms_sds(move, s.target) < 0.1
+    steady = near and updates.largest_change(s.precision, s.target) < 0.3
     if steady and not s.cut:  # without another sweep: Newton squares an error that is small
         return s._replace(mean=s.mean + move, precision=s.target, phase="bias")
     s = _tried(s, F, updates.at_most(LONGEST, move), s.target)

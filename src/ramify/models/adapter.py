@@ -61,11 +61,8 @@ class Adapter(eqx.Module):
     # Reading tables.
 
     def read(self, table: Any, what: str, *, outcomes: bool) -> Groups | None:
-        """A user's table as groups of the fit's columns; None if it has these columns itself.
-
-        `what` is what the caller calls the table, for messages; `outcomes` says whether its rows are
-        data to condition on, else places to predict.
-        """
+        """A user's table as groups of the fit's columns; None if it has these columns itself."""
+        # `what` names the table in messages; with `outcomes` its rows are data to condition on.
         return None
 
     def beside(self, at: Groups, group: Mapping[str, np.ndarray] | None) -> Groups:

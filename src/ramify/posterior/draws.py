@@ -109,15 +109,12 @@ def map_draws(
     draws: Draws,
     local_draws: int,
 ) -> Any:
-    """`use(chunk, z [C, B, M], log_q [C, B])` of all draws, put together: [S, ...] each.
-
-    With K = local_draws > 1, z is one of K draws, chosen by importance weight, so that it is closer
-    to p(z | theta, y) than to q; log q has no meaning then and is zero.
-    """
+    """`use(chunk, z [C, B, M], log_q [C, B])` of all draws, put together: [S, ...] each."""
+    # With K = local_draws > 1, z is one of K draws, chosen by importance weight, so that it is closer
+    # to p(z | theta, y) than to q; log q has no meaning then and is zero.
     size = at_once(known, model, len(draws.theta), local_draws)
-    found = []
-    for chunk in draws.chunks(size):
-        found.append(use(chunk, *draw_locals(known, model, chunk, local_draws)))
+    locals_ = lambda chunk: draw_locals(known, model, chunk, local_draws)
+    found = [use(chunk, *locals_(chunk)) for chunk in draws.chunks(size)]
     return put_together(found, len(draws.theta))
 
 

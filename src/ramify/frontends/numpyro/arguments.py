@@ -11,6 +11,7 @@ from ramify.data.groups import Groups
 from ramify.data.host import narrow, with_a_row
 
 Columns = Mapping[str, Any]
+Fn = Callable[..., Any]  # a NumPyro model
 
 
 class Refused(ValueError):
@@ -43,9 +44,7 @@ class Arguments(NamedTuple):
         return self.size or f"n_{self.by}"
 
 
-def read_arguments(
-    fn: Callable[..., Any], groups: Groups, index: str | None, size: str | None
-) -> Arguments:
+def read_arguments(fn: Fn, groups: Groups, index: str | None, size: str | None) -> Arguments:
     """Matches the model's arguments to the data by name; refuses those it can't supply."""
     parameters = inspect.signature(fn).parameters
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())

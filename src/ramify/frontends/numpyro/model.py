@@ -73,13 +73,7 @@ class NumpyroModel(Model):
         terms = self.adapter.log_lik_by_outcome(theta, z_rows, batch)
         return sum(terms.values(), jnp.zeros(z_rows.shape[0], z_rows.dtype))
 
-    def simulate(
-        self,
-        key: PRNGKeyArray,
-        theta: Theta,
-        z_rows: ZRows,
-        batch: Batch,
-    ) -> Array:
+    def simulate(self, key: PRNGKeyArray, theta: Theta, z_rows: ZRows, batch: Batch) -> Array:
         """A new outcome for each row, [R, ...]: the model run forward, latent sites as given."""
         # Outcome columns are None where the model allows it, as in `numpyro.infer.Predictive`. Where
         # it does not, data stand in, and the observed sites are drawn nevertheless.

@@ -13,13 +13,12 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from numpyro import handlers
 from numpyro.distributions import biject_to
 
-from ramify.frontends.numpyro.arguments import Arguments, Block, Refused
+from ramify.frontends.numpyro.arguments import Arguments, Block, Fn, Refused
 from ramify.frontends.numpyro.program import Program
 from ramify.models.parameters import Named
 from ramify.models.structure import Normal, diagonal
 from ramify.numerics.small_linalg import inverse_lower
 
-Fn = Callable[..., Any]
 Supply = Callable[[dict[str, Any]], Any]
 
 
