@@ -102,8 +102,8 @@ def _rows(rng: np.random.Generator, beta: np.ndarray, group: np.ndarray) -> tupl
     return x.astype(np.float32), y.astype(np.int32)
 
 
-def fit_ramify(data: Arrays, args: argparse.Namespace) -> dict[str, Any]:
-    """`rf.fit(model, groups)`, nothing else said."""
+def logistic(data: Arrays) -> tuple[Any, Any]:
+    """The model as three densities, and its data."""
     import jax.numpy as jnp
     import numpyro.distributions as dist
 
@@ -126,8 +126,14 @@ def fit_ramify(data: Arrays, args: argparse.Namespace) -> dict[str, Any]:
         ),
     )
     table = {name: data[name] for name in ("group", "x", "y")}
-    groups = rf.Groups.from_table(table, by="group", rows=["x", "y"])
-    posterior = rf.fit(model, groups)
+    return model, rf.Groups.from_table(table, by="group", rows=["x", "y"])
+
+
+def fit_ramify(data: Arrays, args: argparse.Namespace) -> dict[str, Any]:
+    """`rf.fit(model, groups)`, nothing else said."""
+    import ramify as rf
+
+    posterior = rf.fit(*logistic(data))
     summary = posterior.summary()
     seconds = time.time() - args.started
     print(posterior, file=sys.stderr, flush=True)
@@ -186,7 +192,10 @@ def fit_numpyro(data: Arrays, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def fit_gpboost(data: Arrays, args: argparse.Namespace) -> dict[str, Any]:
-    """GPBoost: a random intercept and four random slopes, independent of each other."""
+    """GPBoost: a random intercept and four random slopes, independent of each other.
+
+    By Cholesky factors, which are faster here than the iterative methods it takes by default.
+    """
     import gpboost
 
     model = gpboost.GPModel(
@@ -194,6 +203,7 @@ def fit_gpboost(data: Arrays, args: argparse.Namespace) -> dict[str, Any]:
         group_rand_coef_data=data["x"][:, 1:],
         ind_effect_group_rand_coef=[1, 1, 1, 1],
         likelihood="bernoulli_logit",
+        matrix_inversion_method="cholesky",
     )
     model.fit(y=data["y"].astype(float), X=data["x"].astype(float), params={"trace": False})
     mu = np.ravel(model.get_coef(format_pandas=False))[:5]
