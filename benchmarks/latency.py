@@ -7,7 +7,8 @@
 
 The journey runs three times: with an empty cache of compiled programs (`empty`), in a new process
 with the cache that this left (`filled`), and in another with data of another size and other values
-(`other data`; with `--groups` only if `--runs` asks for it). The first call counts from the start of its process. Of each call:
+(`other data`; with `--groups` only if `--runs` asks for it). The first call counts from the start of
+its process. Of each call:
 
 - `programs` were compiled; `from disk` were found in the cache instead;
 - `tracing` are the seconds in which Python becomes XLA's input, `compiling` those of XLA, reading
@@ -32,7 +33,7 @@ import numpy as np
 from benchmarks import ROOT, cpu, in_own_process, show
 from benchmarks import latency_peers as peers
 
-SHOPS, RUNS = 200, {"empty": 1.0, "filled": 1.0, "other data": 1.6}  # groups, of so many
+SHOPS, RUNS = 200, {"empty": 1.0, "filled": 1.0, "other data": 1.6}  # so many times the groups
 COLUMNS = {"poisson": ["discount"], "negative_binomial": ["discount", "price", "rain", "weekend"]}
 MEAN = np.array([1.0, 0.8, -0.4, 0.3, 0.2])  # of the shops' levels and slopes
 SD = np.array([0.6, 0.3, 0.3, 0.2, 0.2])
@@ -59,8 +60,9 @@ def main(argv: list[str]) -> int:
                 rows.append(row)
     calls = [row for row in rows if "missing" not in row]
     show(calls)
-    print()
-    show(_side_by_side(calls))
+    if args.runs:
+        print()
+        show(_side_by_side(calls))
     for row in rows:
         if "missing" in row:
             print(f"{row['run']} is not installed here ({row['missing']}).")
@@ -98,6 +100,7 @@ def _calls(args: argparse.Namespace) -> list[Row]:
 
 
 def _journey(args: argparse.Namespace) -> list[Row]:
+    """Import, model, fit and then one question after the other."""
     meter = Meter(args.started)
     import ramify as rf
 
