@@ -222,7 +222,8 @@ class Marginal:
         padded = jnp.asarray(np.resize(thetas, (self.points, D)), kind)
         counts = (np.int32(n) for n in (len(thetas), D if curved else 0))
         count, columns = map(jnp.asarray, counts)
-        at = At(self.key, padded, count, jnp.asarray(of, kind), columns)
+        centre = jnp.asarray(thetas.mean(0), kind)
+        at = At(self.key, centre, padded, count, jnp.asarray(of, kind), columns)
         function = partial(sweep_block, problem or self.problem)
         return padded, self.engine.sum(function, self.source, at, self._modes, numbers)
 
