@@ -33,13 +33,13 @@ def _cell(value: Any) -> str:
     return f"{value:,.0f}" if abs(value) >= 1e5 else f"{value:.4g}"
 
 
-def in_own_process(name: str, *arguments: Any) -> dict[str, Any]:
+def in_own_process(name: str, *arguments: Any, python: str = sys.executable) -> dict[str, Any]:
     """Runs `python -m benchmarks <name> <arguments>` and reads the JSON it prints last."""
     path = os.pathsep.join(
         [str(ROOT / "src"), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
     )
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks", name, *map(str, arguments)],
+        [python, "-m", "benchmarks", name, *map(str, arguments)],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": path.rstrip(os.pathsep)},
         stdout=subprocess.PIPE,

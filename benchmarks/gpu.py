@@ -104,6 +104,18 @@ def preferences() -> rf.Model:
         log_lik=lambda theta, z, row: dist.Bernoulli(logits=jnp.dot(row["x"], z["taste"])).log_prob(
             row["y"]
         ),
+        structure=rf.Structure(
+            rf.NormalPrior(
+                lambda theta, group: theta["mu"], lambda theta, group: factor(theta["free"])
+            ),
+            rf.LinearPredictors(
+                weights=lambda row: row["x"][None],
+                offset=lambda theta, row: jnp.zeros(1),
+                density=lambda theta, eta, row: dist.Bernoulli(logits=eta[0]).log_prob(row["y"]),
+                uses_theta=False,
+                smooth=True,
+            ),
+        ),
     )
 
 

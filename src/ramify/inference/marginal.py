@@ -194,7 +194,8 @@ class Marginal:
         D, kind = self.model.theta.size, jnp.result_type(float)
         padded = jnp.asarray(np.resize(thetas, (self.points, D)), kind)
         count, columns = (jnp.asarray(np.int32(n)) for n in (len(thetas), D if curved else 0))
-        at = At(self.key, padded, count, jnp.asarray(of, kind), columns)
+        centre = jnp.asarray(thetas.mean(0), kind)
+        at = At(self.key, centre, padded, count, jnp.asarray(of, kind), columns)
         function = partial(sweep_block, problem or self.problem)
         return padded, self.engine.sum(function, self.source, at, self._modes, numbers)
 

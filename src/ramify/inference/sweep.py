@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from ramify.data.batch import Batch
 from ramify.families.conditional import Local
-from ramify.families.solver import Site, Solver
+from ramify.families.solver import Site, Solver, recombine
 from ramify.inference.local_integral import Weigh, quadrature, weigh_block
 from ramify.inference.louis import louis_hessian
 from ramify.models.model import Model
@@ -53,6 +53,7 @@ class At(NamedTuple):
     """Where a sweep evaluates F, the same for all blocks; no shapes, so one compilation serves all."""
 
     key: PRNGKeyArray
+    centre: Float[Array, " D"]  # where modes are looked for first
     thetas: Float[Array, "S D"]
     # How many of the points count.
     count: Int[Array, ""]  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -78,34 +79,37 @@ class Modes(NamedTuple):
 
 @program
 def sweep_block(problem: Problem, batch: Batch, at: At, modes: Modes) -> tuple[Sums, Modes]:
-    """F of a block's groups at the first `at.count` points, and the modes found at the last."""
-    model, solver = problem.model, problem.solver
-    draws = None
+    """F of a block's groups at the first `at.count` points, and the modes found at the centre."""
+    model, solver, draws = problem.model, problem.solver, None
     if problem.rule is None:
         draws = group_points(at.key, batch.index, problem.local_draws, model.z.size)
+    begin = solver.begin(model, batch, at.centre)
+    begin = jnp.where(jnp.isnan(modes.begin), begin, modes.begin)
+    site = jax.lax.stop_gradient(solver.solve(model, batch, at.centre, begin))
 
-    def at_point(s: Array, so_far: tuple[Sums, Modes]) -> tuple[Sums, Modes]:
-        sums, theta = so_far[0], at.thetas[s]
-        begin = solver.begin(model, batch, theta)
-        begin = jnp.where(jnp.isnan(modes.begin), begin, modes.begin)
-        site = jax.lax.stop_gradient(solver.solve(model, batch, theta, begin))
-        value, slope, hessian = _expand_theta(problem, batch, at, site, draws, theta)
-        # A group that found no mode begins anew, so that F does not depend on what came before.
-        found = jnp.where(site.converged[:, None], site.anchor, jnp.nan)
+    def at_point(s: Array, sums: Sums) -> Sums:
+        integral = _integral(problem, batch, site, draws, at.thetas[s])
+        value, slope, hessian = _expand_theta(problem, batch, at, integral, at.thetas[s])
         values, slopes = sums.values.at[s].set(value), sums.slopes.at[s].set(slope)
-        sums = Sums(values, slopes, sums.hessian + hessian, site.steps)
-        return sums, Modes(found, site.converged | ~batch.group_mask)
+        return Sums(values, slopes, sums.hessian + hessian, sums.steps)
 
     S, D = at.thetas.shape
-    none = Sums(jnp.zeros(S), jnp.zeros((S, D)), jnp.zeros((D, D)), jnp.zeros((), jnp.int32))
-    return jax.lax.fori_loop(0, at.count, at_point, (none, modes))
+    none = Sums(jnp.zeros(S), jnp.zeros((S, D)), jnp.zeros((D, D)), site.steps)
+    sums = jax.lax.fori_loop(0, at.count, at_point, none)
+    # A group that found no mode begins anew, so that F does not depend on what came before.
+    found = jnp.where(site.converged[:, None], site.anchor, jnp.nan)
+    return sums, Modes(found, site.converged | ~batch.group_mask)
+
+
+Integral = (
+    Weigh | Callable[[Array], tuple[Array, Array]]
+)  # theta -> log p^(y_i | theta), and its bias
 
 
 def _expand_theta(
-    problem: Problem, batch: Batch, at: At, site: Site, draws: Array | None, theta: Array
+    problem: Problem, batch: Batch, at: At, integral: Integral, theta: Array
 ) -> tuple[Array, Array, Array]:
-    """The value at theta, where the site was solved, with the slope and Hessian of what is asked."""
-    integral = _integral(problem, batch, site, draws)
+    """The value at theta, with the slope and Hessian of what is asked."""
 
     def sums(theta: Array) -> tuple[Array, Array]:
         bound = integral.bound if isinstance(integral, Weigh) else integral
@@ -129,10 +133,19 @@ def _expand_theta(
 
 
 def _integral(
-    problem: Problem, batch: Batch, site: Site, draws: Array | None
-) -> Weigh | Callable[[Array], tuple[Array, Array]]:
-    """Theta -> log p^(y_i | theta) of each group, and the bias that is known to be left in it."""
-    model, solver, local = problem.model, problem.solver, Local(site.anchor, site.scale)
+    problem: Problem, batch: Batch, site: Site, draws: Array | None, theta: Array
+) -> Integral:
+    """Log p^(y_i | theta) of each group by points around its conditional at this theta.
+
+    Where the likelihood involves theta, z may be many of its sds away from where the site was solved:
+    one step of Newton from there is not enough.
+    """
+    model, solver = problem.model, problem.solver
+    if solver.uses_theta:
+        site = jax.lax.stop_gradient(solver.solve(model, batch, theta, site.anchor))
+        local = Local(site.anchor, site.scale)
+    else:
+        local = jax.lax.stop_gradient(recombine(model, batch, site, theta, False))
     if problem.rule is None:
         assert draws is not None
         return weigh_block(model, solver, batch, site, local, draws)

@@ -17,7 +17,9 @@ from jaxtyping import Array, Float
 
 from ramify.data.batch import Batch, Theta
 from ramify.models.parameters import Named, Space
-from ramify.numerics.small_linalg import UNROLLED, inverse_lower
+from ramify.numerics.small_linalg import inverse_lower
+
+WRITTEN_OUT = 16  # terms of a linear predictor that become part of the pass that uses them
 
 
 class Normal(NamedTuple):
@@ -174,7 +176,7 @@ def linear(weights: Float[Array, "R P M"], z_rows: Float[Array, "R M K"]) -> Flo
     # Few terms are written out: they become part of the pass that uses them, where a product of
     # matrices is a pass of its own, and a GPU's are slow for small matrices.
     M = z_rows.shape[1]
-    if M > UNROLLED:
+    if M > WRITTEN_OUT:
         return jnp.einsum("rpm,rmk->rpk", weights, z_rows)
     terms = [weights[:, :, m, None] * z_rows[:, None, m] for m in range(M)]
     return sum(terms[1:], terms[0])
