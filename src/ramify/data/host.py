@@ -26,11 +26,9 @@ class Range(NamedTuple):
 def ranges(
     *data: Groups, rows: int = budgets.RESULT_ROWS, places: int = budgets.RESULT_ROWS
 ) -> Iterator[Range]:
-    """Yields all groups in their order, in blocks of about `rows` rows and at most `places` groups.
-
-    The data sets have the same groups in the same order, and so have their batches of a block. The
-    largest group may need more rows. Few shapes are used, so that few are compiled.
-    """
+    """Yields all groups in their order, in blocks of about `rows` rows and at most `places` groups."""
+    # The data sets have the same groups in the same order, and so have their batches of a block. The
+    # largest group may need more rows. Few shapes are used, so that few are compiled.
     sizes = np.max([groups.sizes for groups in data], axis=0)
     R, B = shared_shape(sizes)
     R, B = max(min(R, rows), int(sizes.max(initial=1))), min(B, rounded(places))

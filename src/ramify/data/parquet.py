@@ -12,11 +12,7 @@ _SUFFIXES = (".parquet", ".pq")
 
 
 def open_parquet(source: str | list[str]) -> Any:
-    """Opens a Parquet file, a list of them, or all those in a folder, as an Arrow dataset.
-
-    In a folder, files under a subfolder `key=value` get a column `key`; a file that is named itself
-    gets none from its path. If a column's type differs between files, the wider type is taken.
-    """
+    """Opens a Parquet file, a list of them, or all those in a folder, as an Arrow dataset."""
     import pyarrow as pa
     import pyarrow.dataset as ds
 
@@ -24,7 +20,7 @@ def open_parquet(source: str | list[str]) -> Any:
     if not files:
         raise ValueError(f"the folder {source} holds no Parquet file.")
     options = ds.FileSystemFactoryOptions()
-    if root is not None:
+    if root is not None:  # files under a subfolder `key=value` get a column `key`
         options = ds.FileSystemFactoryOptions(root, partitioning=ds.HivePartitioning.discover())
     factory = ds.FileSystemDatasetFactory(filesystem, files, ds.ParquetFileFormat(), options)
     try:

@@ -43,11 +43,8 @@ def column_names(table: Table, argument: str = "table") -> list[Any]:
 
 
 def columns_of(table: Table, wanted: list[str], argument: str = "table") -> dict[str, Raw]:
-    """Returns the columns with these names, as they are in the table, all of one length.
-
-    A table is a dict of arrays, a pandas or polars DataFrame, an Arrow Table or RecordBatch, or any other
-    object with the Arrow stream protocol; `argument` is what the caller calls it, for messages.
-    """
+    """Returns the columns with these names, as they are in the table, all of one length."""
+    # `argument` is what the caller calls the table, for messages; for what may be one see `_opened`.
     opened = _opened(table, argument)
     check_names(argument, wanted, _names(opened))
     columns = {name: opened[name] for name in wanted}

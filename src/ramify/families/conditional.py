@@ -45,14 +45,10 @@ Conditional = Callable[[Theta], Local]  # theta -> q(z_i | theta) of a block's g
 
 @runtime_checkable
 class Supplier(Protocol):
-    """Supplies q(z_i | theta): what a table, a network and a solver have in common.
-
-    `prepare` does the work that does not depend on theta, once for a block. `conditional` then gives
-    the conditional for any theta. `centre` is the mean of q(theta).
-    """
+    """Supplies q(z_i | theta), as a table, a network and a solver do; `centre` is q(theta)'s mean."""
 
     def prepare(self, model: Any, batch: Batch, centre: Theta) -> Any:
-        """What is worked out for a block, a tree of arrays."""
+        """What is worked out for a block, once for all theta: a tree of arrays."""
         ...
 
     def conditional(self, model: Any, batch: Batch, centre: Array, prepared: Any) -> Conditional:

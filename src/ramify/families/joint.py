@@ -60,11 +60,10 @@ class Joint(eqx.Module):
         """Log q of the whole draw, counted once with theta's part."""
         z = jnp.zeros((self.N, self.M)).at[batch.index].set(draw.z)
         whole = jnp.concatenate([draw.theta, z.ravel()])
-        ends = np.cumsum([q.dim for q in self.parts])
-        places = [slice(end - q.dim, end) for q, end in zip(self.parts, ends, strict=True)]
-        noise = [draw.noise[0][at] if own else None for at in places]
-        parts = zip(self.parts, places, noise, strict=True)
-        log_q = jnp.stack([q.log_prob(whole[at], e) for q, at, e in parts])
+        split = lambda x: jnp.split(x, np.cumsum([q.dim for q in self.parts])[:-1])
+        noise = split(draw.noise[0]) if own else [None] * len(self.parts)
+        parts = zip(self.parts, split(whole), noise, strict=True)
+        log_q = jnp.stack([q.log_prob(x, e) for q, x, e in parts])
         return jnp.sum(log_q), jnp.zeros(len(draw.z))
 
 

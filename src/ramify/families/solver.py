@@ -87,6 +87,17 @@ class Solver(eqx.Module):
         """Whether these sites depend on theta: rows may bring it in that the fit did not have."""
         return self.uses_theta or uses_theta(model, batch)
 
+    def follow(
+        self, model: Model, batch: Batch, site: Site, theta: Theta, again: bool
+    ) -> tuple[Site, Local]:
+        """A block at another theta: its site, solved `again` if need be, and its conditional."""
+        # Where the likelihood involves theta, z may be many of its sds away from the site's anchor:
+        # one step of Newton from there is not enough.
+        if again:
+            site = jax.lax.stop_gradient(self.solve(model, batch, theta, site.anchor))
+            return site, Local(site.anchor, site.scale)
+        return site, jax.lax.stop_gradient(recombine(model, batch, site, theta, False))
+
     def solve(self, model: Model, batch: Batch, centre: Theta, begin: Z) -> Site:
         """The site of every group at theta = centre; Newton starts at `begin`."""
         climb = newton.newton(model, batch, centre, begin, self.max_steps)

@@ -42,10 +42,9 @@ class Cycle(NamedTuple):
 class Plateau(NamedTuple):
     """Step sizes that fall to zero again and again, in cycles each twice as long as the one before.
 
-    At the end of a cycle (a short rise, then half a cosine down) the noise of the steps has settled,
-    so that ends of cycles can be compared. The fit has converged when a cycle ends no higher than
-    the one before, up to the Monte Carlo noise of the difference or `tolerance` nats: twice as many
-    steps gained nothing.
+    At the end of a cycle (a short rise, then half a cosine down) the noise of the steps has settled.
+    The fit has converged when a cycle ends no higher than the one before, up to the Monte Carlo noise
+    of the difference or `tolerance` nats: twice as many steps gained nothing.
     """
 
     peak: float  # the largest step size

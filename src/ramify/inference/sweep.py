@@ -12,8 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from ramify.data.batch import Batch
-from ramify.families.conditional import Local
-from ramify.families.solver import Site, Solver, recombine
+from ramify.families.solver import Site, Solver
 from ramify.inference.local_integral import Weigh, quadrature, weigh_block
 from ramify.inference.louis import louis_hessian
 from ramify.models.model import Model
@@ -101,9 +100,8 @@ def sweep_block(problem: Problem, batch: Batch, at: At, modes: Modes) -> tuple[S
     return sums, Modes(found, site.converged | ~batch.group_mask)
 
 
-Integral = (
-    Weigh | Callable[[Array], tuple[Array, Array]]
-)  # theta -> log p^(y_i | theta), and its bias
+# Theta -> log p^(y_i | theta), and its bias.
+Integral = Weigh | Callable[[Array], tuple[Array, Array]]
 
 
 def _expand_theta(
@@ -135,17 +133,9 @@ def _expand_theta(
 def _integral(
     problem: Problem, batch: Batch, site: Site, draws: Array | None, theta: Array
 ) -> Integral:
-    """Log p^(y_i | theta) of each group by points around its conditional at this theta.
-
-    Where the likelihood involves theta, z may be many of its sds away from where the site was solved:
-    one step of Newton from there is not enough.
-    """
+    """Log p^(y_i | theta) of each group by points around its conditional at this theta."""
     model, solver = problem.model, problem.solver
-    if solver.uses_theta:
-        site = jax.lax.stop_gradient(solver.solve(model, batch, theta, site.anchor))
-        local = Local(site.anchor, site.scale)
-    else:
-        local = jax.lax.stop_gradient(recombine(model, batch, site, theta, False))
+    site, local = solver.follow(model, batch, site, theta, solver.uses_theta)
     if problem.rule is None:
         assert draws is not None
         return weigh_block(model, solver, batch, site, local, draws)

@@ -22,10 +22,7 @@ class Axes(NamedTuple):
 
 
 def data_tree(tree: dict[str, Columns], axes: Axes, method: str) -> Any:
-    """A DataTree with one chain; groups and rows have dimensions with their labels and positions.
-
-    `tree` has the variables of each of its groups: those of `DRAWN` are [S, ...] each.
-    """
+    """A DataTree with one chain, from variables by group: those of `DRAWN` are [S, ...] each."""
     try:
         from arviz_base import from_dict
     except ImportError as error:

@@ -39,11 +39,9 @@ class Section(NamedTuple):
 
 
 class Adapter(eqx.Module):
-    """Reads tables for a model, names its results and saves it.
+    """Reads tables for a model, names its results and saves it; a front end derives its own.
 
-    `Model.adapter` returns it and `Posterior` owns it. This one is for models written as three
-    densities; a front end derives its own. Compiled functions take it as an argument: its model is
-    static or, as a formula's, a tree of arrays.
+    Compiled functions take it as an argument: its model is static or, as a formula's, a tree of arrays.
     """
 
     model: Any

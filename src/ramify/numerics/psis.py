@@ -3,8 +3,7 @@
 The upper tail of the weights p/q is fitted by a generalised Pareto distribution, whose shape k-hat says
 how even they are: below 0.5 they have a variance, above 0.7 averages over them can't be relied upon
 (Vehtari et al., "Pareto smoothed importance sampling", 2024). The fit is that of Zhang and Stephens
-(2009) in ten lines, for all groups at once: ArviZ has the same, one vector at a time and behind an
-optional dependency, and is what the tests compare with.
+(2009), for all groups at once: ArviZ has it for one vector at a time, behind an optional dependency.
 """
 
 from typing import Any

@@ -11,7 +11,6 @@ from ramify.families.branched import Branched
 from ramify.families.build import Family
 from ramify.families.conditional import Conditional, Local
 from ramify.families.newton import expand_local
-from ramify.families.solver import recombine
 from ramify.inference import local_integral as integral
 from ramify.inference.local_integral import Parts
 from ramify.models.densities import log_joints
@@ -50,10 +49,8 @@ def theta_log_weights(
     lean = len(groups) >= budgets.WELL_KNOWN_GROUPS
     for block in ranges(groups):
         known = condition(family, model, block.batches[0], K)
-        size = at_once(known, model, len(total), K)
-        found = [
-            _marginal_block(known, model, theta.key, chunk, K, lean) for chunk in theta.chunks(size)
-        ]
+        chunks = theta.chunks(at_once(known, model, len(total), K))
+        found = [_marginal_block(known, model, theta.key, chunk, K, lean) for chunk in chunks]
         *parts, apart = put_together(found, len(total))
         total += double(parts)
         noise += np.asarray(apart, np.float64)
@@ -110,15 +107,9 @@ def _with_control(
 
 def again_at_theta(known: Conditioned, model: Model, lean: bool) -> Conditional:
     """Theta -> the block's conditional, solved again at each theta if its likelihood involves theta."""
-    # As in the fit: z may be many sds away there. `lean` leaves that out, for a theta known well.
-    site, batch, local = known.site, known.batch, known.local
+    # As in the fit. `lean` leaves that out, for a theta that is known well.
+    site, batch = known.site, known.batch
     if site is None:
         return known.conditional(model)
-    if lean or not local.follows_theta(model, batch):
-        return lambda theta: recombine(model, batch, site, theta, False)
-
-    def solved_again(theta: Float[Array, " D"]) -> Local:
-        there = local.solve(model, batch, theta, site.anchor)
-        return Local(there.anchor, there.scale)
-
-    return solved_again
+    again = not lean and known.local.follows_theta(model, batch)
+    return lambda theta: known.local.follow(model, batch, site, theta, again)[1]

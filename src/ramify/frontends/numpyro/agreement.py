@@ -31,10 +31,8 @@ class Point(NamedTuple):
 
 
 def check_agreement(evaluator: Evaluator, groups: Any) -> tuple[set[str], bool]:
-    """Refuses a model whose densities mix groups or rows.
-
-    Returns the deterministic sites that do, and whether p(z | theta, u) is normal.
-    """
+    """Refuses a model whose densities mix groups or rows."""
+    # Returns the deterministic sites that do, and whether p(z | theta, u) is normal.
     block = small_block(evaluator.arguments, groups, 3, 7)
     rng = np.random.default_rng(0)
     noise = lambda *shape: np.asarray(0.3 * rng.normal(size=shape), jnp.result_type(float))
