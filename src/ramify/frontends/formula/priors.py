@@ -187,7 +187,7 @@ class _Known(eqx.Module):
         """The distribution itself."""
         whole = lambda x: x.distribution() if isinstance(x, _Known) else x
         own = {name: whole(x) for name, x in self.parameters.items()}
-        return self.kind(**own, **dict(self.fixed), validate_args=False)  # they were, once
+        return self.kind(**own, **dict(self.fixed))
 
     def __call__(self, value: Array) -> Array:
         return self.distribution().log_prob(value)
@@ -203,8 +203,9 @@ def _tree(prior: Any) -> Any:
     return _Known(type(prior), parameters, fixed)
 
 
-def _array(numbers: Any) -> Array:
-    return jnp.asarray(numbers, jnp.result_type(float))
+def _array(numbers: Any) -> np.ndarray:
+    """NumPy's, with which NumPyro validates without a program."""
+    return np.asarray(numbers, jnp.result_type(float))
 
 
 def densities(priors: Any, away: float = 0.0) -> Densities:
@@ -220,17 +221,13 @@ def densities(priors: Any, away: float = 0.0) -> Densities:
     trees = [_tree(prior) for prior in priors]
     for i, tree in enumerate(trees):
         kinds.setdefault(jax.tree.structure(tree) if isinstance(tree, _Known) else i, []).append(i)
-    many = lambda *trees: Partial(_each, jax.tree.map(lambda *x: _array(np.stack(x)), *trees))
-    each = ((kind, places, [trees[i] for i in places]) for kind, places in kinds.items())
-    return {tuple(p): own[0] if isinstance(kind, int) else many(*own) for kind, p, own in each}
+    stack = lambda *numbers: np.stack(numbers)
+    many = lambda own: jax.tree.map(stack, *own) if isinstance(own[0], _Known) else own[0]
+    return {tuple(places): many([trees[i] for i in places]) for places in kinds.values()}
 
 
-def _at(density: Any, away: Array, value: Array) -> Array:
+def _at(density: Any, away: Any, value: Array) -> Array:
     return density(value + away)
-
-
-def _each(density: Any, values: Array) -> Array:
-    return jax.vmap(lambda one, value: one(value))(density, values)
 
 
 def log_density(priors: Densities, values: Float[Array, "..."]) -> Float[Array, ""]:
