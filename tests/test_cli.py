@@ -135,7 +135,7 @@ def test_errors_are_one_line(folder, tmp_path):
     (tmp_path / "empty").mkdir()
     out = ["--out", tmp_path / "fit"]
     near = line(ramify("fit", data, "y ~ 1 + xx + (1 | shop)", *out))
-    assert 'no column "xx"' in near and "Did you mean x?" in near
+    assert 'no column "xx"' in near and 'Did you mean "x"?' in near
     assert "Did you mean" in line(ramify("fit", folder / "shop.csv", FORMULA, *out))
     assert ".csv or .parquet" in line(ramify("fit", tmp_path / "notes.txt", FORMULA, *out))
     assert "as Parquet" in line(ramify("fit", tmp_path / "bad.parquet", FORMULA, *out))

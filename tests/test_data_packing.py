@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ramify.data.groups import Groups
 from ramify.data.partition import block_shape, minibatches, partition, rows_needed, sequential
-from ramify.data.resident import Resident, cut, everything, to_device, whole
+from ramify.data.resident import Resident, cut, to_device, whole
 
 jitted = jax.jit(cut, static_argnames="R")
 
@@ -163,7 +163,7 @@ def test_rows_without_columns():
 def test_whole_is_the_data_in_order():
     groups = make([3, 0, 5])
     batch = jax.tree.map(np.asarray, whole(groups))
-    assert everything(groups).tolist() == [[0, 1, 2]]
+    assert whole(groups).index.tolist() == [0, 1, 2]
     check_batch(groups, batch, [0, 1, 2])
     assert batch.row_mask.all() and batch.scale == 1.0
     np.testing.assert_array_equal(batch.rows["y"], groups.rows["y"])

@@ -24,10 +24,8 @@ def read_csv(
     kinds: Mapping[str, str],
     check: Callable[[list[str]], None],
 ) -> Any:
-    """Reads these columns of a CSV file, by default all; `kinds` are those that a fit knows.
-
-    `check` is called with the names in the header, before the rest is read.
-    """
+    """Reads these columns of a CSV file, by default all; `kinds` are those that a fit knows."""
+    # `check` is called with the names in the header, before the rest is read.
     try:
         with csv.open_csv(path, **_options()) as reader:
             names = reader.schema.names

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ramify.data.parquet import open_parquet, read_columns
+from ramify.data.parquet import check_names, open_parquet, read_columns
 
 SUFFIXES = (".csv", ".parquet", ".pq")
 
@@ -15,33 +15,16 @@ SUFFIXES = (".csv", ".parquet", ".pq")
 def read_table(
     path: Path, columns: list[str] | None = None, kinds: Mapping[str, str] | None = None
 ) -> Any:
-    """Reads a CSV or Parquet file, or a folder of Parquet files, as an Arrow table.
-
-    `columns` are all by default; `kinds` ("number" or "category", for a fit's) set the types of a CSV.
-    """
+    """Reads a CSV or Parquet file, or a folder of Parquet files, as an Arrow table."""
+    # `columns` are all by default; `kinds` ("number" or "category", of a fit) set the types of a CSV.
     check_readable(path)
     if path.suffix.lower() == ".csv" and path.is_file():
         from ramify.cli.csv import read_csv
 
-        return read_csv(path, columns, kinds or {}, partial(check_columns, path, columns or []))
+        return read_csv(path, columns, kinds or {}, partial(check_names, path, columns or []))
     data = open_parquet(str(path))
-    check_columns(path, columns or [], data.schema.names)
+    check_names(path, columns or [], data.schema.names)
     return read_columns(data, path, columns)
-
-
-def check_columns(path: Path, wanted: list[str], there: list[str]) -> None:
-    """Raises if a column is missing, and suggests similar names, or if it is there twice."""
-    for name in wanted:
-        count = there.count(name)
-        if count > 1:
-            raise ValueError(f'{path} has {count} columns named "{name}": rename all but one.')
-        if count:
-            continue
-        same_letters = [other for other in there if other.lower() == name.lower()]
-        near = get_close_matches(name, there, n=3) or same_letters
-        hint = f" Did you mean {' or '.join(near)}?" if near else ""
-        shown = ", ".join(there[:12]) + (", ..." if len(there) > 12 else "")
-        raise ValueError(f'{path} has no column "{name}"; its columns are {shown}.{hint}')
 
 
 def write_table(table: Any, path: Path) -> None:

@@ -292,12 +292,9 @@ def _lines(title: str, columns: dict[str, np.ndarray]) -> list[str]:
 def _held_out(
     sizes: Int[np.ndarray, " N"], fraction: float, rng: np.random.Generator
 ) -> Bool[np.ndarray, " n_rows"]:
-    """Chooses at random, within each group, a fraction of its rows to hold out.
-
-    The share m_i = min(n_i fraction, n_i - 1) is rounded to whole rows systematically. With one
-    uniform u for all groups, group i takes floor(m_1 + .. + m_i + u) - floor(m_1 + .. + m_{i-1} + u)
-    rows: m_i rounded up or down, with expectation m_i, and likewise the total.
-    """
+    """Chooses at random, within each group, a fraction of its rows to hold out."""
+    # The share m_i = min(n_i fraction, n_i - 1) is rounded systematically, with one uniform u for all:
+    # group i takes floor(m_1 + .. + m_i + u) - floor(m_1 + .. + m_{i-1} + u) rows, m_i on average.
     share = np.maximum(np.minimum(sizes * fraction, sizes - 1), 0)
     take = np.diff(np.floor(np.cumsum(share) + rng.random()), prepend=0.0).astype(np.int64)
     take = np.minimum(take, np.maximum(sizes - 1, 0))

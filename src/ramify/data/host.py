@@ -65,12 +65,19 @@ def pack(groups: Groups, members: Int[np.ndarray, " B"], R: int) -> Batch:
     return jax.device_put(Batch(**fields))
 
 
-def with_a_row(column: Shaped[np.ndarray, "n ..."]) -> Shaped[np.ndarray, "_ ..."]:
-    """The column, or a single row of ones (0 for integers) if it has no rows.
+def some_groups(groups: Groups, rows: int, seed: int) -> Groups:
+    """All groups, or a random sample of them with about that many rows, in their order."""
+    if groups.n_rows + len(groups) <= rows:
+        return groups
+    order = np.random.default_rng(seed).permutation(len(groups))
+    taken = np.cumsum(groups.sizes[order] + 1) <= rows
+    taken[0] = True
+    return groups.subset(positions=np.sort(order[taken]))
 
-    Nobody's row is computed with, then masked. A logarithm or quotient is finite at one, and an
-    integer may be the number of something, of which 0 always exists.
-    """
+
+def with_a_row(column: Shaped[np.ndarray, "n ..."]) -> Shaped[np.ndarray, "_ ..."]:
+    """The column, or a single row of ones (0 for integers) if it has no rows, to be masked."""
+    # A logarithm or quotient is finite at one; an integer may number something, of which 0 exists.
     if len(column):
         return column
     return np.full((1, *column.shape[1:]), column.dtype.kind == "f", column.dtype)

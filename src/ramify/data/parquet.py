@@ -5,6 +5,7 @@ reports an unreadable file at once.
 """
 
 import os
+from difflib import get_close_matches
 from typing import Any
 
 _SUFFIXES = (".parquet", ".pq")
@@ -42,6 +43,24 @@ def read_columns(data: Any, source: Any, columns: list[str] | None) -> Any:
         raise ValueError(f"{source} can't be read as Parquet: {first_line(error)}") from error
 
 
+def check_names(where: Any, wanted: list[str], there: list[Any]) -> None:
+    """Raises if a column is missing, and suggests similar names, or if it is there twice."""
+    for name in wanted:
+        if there.count(name) == 1:
+            continue
+        if name in there:
+            many = f'{where} has {there.count(name)} columns named "{name}"'
+            raise ValueError(f"{many}: rename all but one.")
+        names = [str(other) for other in there]
+        same_letters = [other for other in names if other.lower() == str(name).lower()]
+        near = [f'"{other}"' for other in get_close_matches(str(name), names, n=3) or same_letters]
+        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        shown = ", ".join(f'"{other}"' for other in names[:12]) + (", ..." * (len(names) > 12))
+        raise ValueError(
+            f'{where} has no column "{name}"; its columns are {shown or "none"}.{hint}'
+        )
+
+
 def first_line(error: Exception) -> str:
     """The first line of an Arrow error; the others point into Arrow's source."""
     return str(error).splitlines()[0].rstrip(".") + "."
@@ -53,10 +72,9 @@ def _files(source: str | list[str]) -> tuple[Any, list[str], str | None]:
 
     if isinstance(source, list):
         return fs.LocalFileSystem(), [_local(file) for file in source], None
-    remote = "://" in source
-    filesystem, path = (
-        fs.FileSystem.from_uri(source) if remote else (fs.LocalFileSystem(), _local(source))
-    )
+    filesystem, path = fs.LocalFileSystem(), _local(source)
+    if "://" in source:
+        filesystem, path = fs.FileSystem.from_uri(source)
     kind = filesystem.get_file_info(path).type
     if kind == fs.FileType.NotFound:
         raise FileNotFoundError(f"there is no file or folder {source}.")

@@ -16,12 +16,10 @@ Members = Int32[np.ndarray, "J B"]  # positions of the groups in each block, -1 
 
 
 def block_shape(sizes: Sizes, rows: int | None = None, most: int | None = None) -> tuple[int, int]:
-    """Chooses the static shape of blocks: R rows and B groups.
-
-    All data make one block if they are small. Otherwise blocks have `rows` rows or, by default, about
-    equally many up to `most` (`budgets.BLOCK_ROWS`); never fewer than the largest group. B is the mean
-    number of groups in R rows and two of its standard deviations: nearly always rows fill a block.
-    """
+    """Chooses the static shape of blocks: R rows and B groups."""
+    # All data make one block if they are small. Otherwise blocks have `rows` rows or, by default, about
+    # equally many up to `most`; never fewer than the largest group. B is the mean number of groups in
+    # R rows and two of its standard deviations: nearly always rows fill a block.
     if rows is not None and rows < 1:
         raise ValueError(f"blocks of {rows} rows were asked for; expected at least 1.")
     limit = rows or most or budgets.on_this_device(budgets.BLOCK_ROWS)
@@ -37,11 +35,8 @@ def block_shape(sizes: Sizes, rows: int | None = None, most: int | None = None) 
 
 
 def shared_shape(sizes: Sizes) -> tuple[int, int]:
-    """R rows and B groups from a short ladder: similar data have the same, and compile nothing anew.
-
-    So have a few rows of new groups and the data of the fit before them. A CPU does small blocks as
-    fast as large ones; only with many of them does it matter how often the host asks for one.
-    """
+    """R rows and B groups from a short ladder: similar data have the same, and compile nothing anew."""
+    # A CPU does small blocks as fast as large ones, if they are not so many that the host is busy.
     small = int(sizes.sum()) <= budgets.SMALL_DATA_ROWS
     R = budgets.SMALL_BLOCK_ROWS if small else budgets.BLOCK_ROWS["cpu"]
     R, B = max(R, rounded(int(sizes.max(initial=1)))), budgets.SMALL_BLOCK_GROUPS
@@ -66,12 +61,10 @@ def rounded(n: int, least: int = 1) -> int:
 
 
 def partition(rng: np.random.Generator, sizes: Sizes, R: int, B: int) -> Members:
-    """Cuts a random permutation of the groups into blocks of at most R rows and B groups.
-
-    Every group is in exactly one block, so J times the sum over one block, chosen uniformly, is
-    unbiased for the sum over all groups. Blocks come in random order. They are about equally full, since
-    a small one would add to the noise: a small last block fills gaps in the others, or all shrink.
-    """
+    """Cuts a random permutation of the groups into blocks of at most R rows and B groups."""
+    # Every group is in exactly one block, so J times the sum over one block, chosen uniformly, is
+    # unbiased for the sum over all groups. Blocks come in random order. They are about equally full,
+    # since a small one would add to the noise: a small last block fills gaps, or all shrink.
     _check_shape(sizes, R, B)
     permuted = rng.permutation(len(sizes)).astype(np.int32)
     size = sizes[permuted]
@@ -115,10 +108,7 @@ def _next_fit(size: Sizes, R: int, B: int) -> Bounds:
 
 
 def _without_last(size: Sizes, bounds: Bounds, R: int, B: int) -> Int[np.ndarray, " N"] | None:
-    """Moves the last block's groups into the others' gaps: largest first, into the largest gap.
-
-    Returns the block of each group, or None if they do not fit.
-    """
+    """The last block's groups moved, largest first, into the largest gaps; None if they don't fit."""
     J, last = len(bounds) - 1, int(bounds[-2])
     block = np.repeat(np.arange(J), np.diff(bounds))
     gaps = R - np.add.reduceat(size, bounds[:-1])[:-1]
@@ -169,10 +159,8 @@ def minibatches(rng: np.random.Generator, N: int, size: int, steps: int) -> Memb
 
 
 def rows_needed(members: Int[np.ndarray, "*steps B"], sizes: Sizes) -> int:
-    """Returns a static number of rows that holds each of these minibatches.
-
-    From a short ladder, 4 to 7 times a power of two: few compilations, at most a fifth filler.
-    """
+    """Returns a static number of rows that holds each of these minibatches."""
+    # From a short ladder, 4 to 7 times a power of two: few compilations, at most a fifth filler.
     rows = int(np.where(members >= 0, sizes[members], 0).sum(axis=-1).max())
     step = 2 ** max((max(rows, 1) - 1).bit_length() - 3, 0)
     return max(-(-rows // step) * step, 8)

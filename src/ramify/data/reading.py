@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Int, Int64, Shaped
 
 from ramify.data.labels import Factor, Labels, factorize, find, kind_of, show
-from ramify.data.parquet import open_parquet, read_columns
+from ramify.data.parquet import check_names, open_parquet, read_columns
 from ramify.data.tables import Raw, Table, any_in_row, columns_of, read
 
 Names = str | Sequence[str]
@@ -124,15 +124,12 @@ def _read_parquet(path: Any, names: list[str]) -> Table:
     """Reads these columns of a Parquet file or folder into an Arrow table."""
     source = [fspath(part) for part in path] if isinstance(path, list) else fspath(path)
     data = open_parquet(source)
-    columns_of(data.schema.empty_table(), names, f"Parquet {source!r}")  # raises if one is missing
+    check_names(f"Parquet {source!r}", names, data.schema.names)
     return read_columns(data, source, names)
 
 
 def read_numbers(name: str, raw: Raw, factor: Factor) -> Values:
-    """Reads a column of numbers; refuses nulls, NaN and infinity. `factor` is for messages.
-
-    Integers become int32 and float16 float32; the precision on the device is chosen later.
-    """
+    """Reads a column of numbers; refuses nulls, NaN and infinity. `factor` is for messages."""
     values, bad = read(name, raw)
     if bad is None:
         _check_kind(name, values, factor)
@@ -168,20 +165,15 @@ def _narrowed(name: str, values: Values, factor: Factor) -> Values:
     if values.dtype.kind == "b":
         return values
     if values.dtype.kind in "iu":
-        _check_fits(name, values, factor)
+        outside = (values < _INT32.min) | (values > _INT32.max)
+        if outside.any():
+            raise ValueError(
+                f'column "{name}" holds integers that do not fit 32 bits in '
+                f"{_some(any_in_row(outside), factor)}: {values[outside][0]}. Number its values from "
+                "0 if they are identifiers, or cast the column to floating point if they are quantities."
+            )
         return values.astype(np.int32, copy=False)
     return values.astype(np.float32 if values.dtype.itemsize <= 4 else np.float64, copy=False)
-
-
-def _check_fits(name: str, values: Values, factor: Factor) -> None:
-    if not values.size or (values.min() >= _INT32.min and values.max() <= _INT32.max):
-        return
-    outside = (values < _INT32.min) | (values > _INT32.max)
-    raise ValueError(
-        f'column "{name}" holds integers that do not fit 32 bits in '
-        f"{_some(any_in_row(outside), factor)}: {values[outside][0]}. Number its values from 0 if "
-        "they are identifiers, or cast the column to floating point if they are quantities."
-    )
 
 
 def _value_per_group(name: str, values: Values, factor: Factor) -> Shaped[np.ndarray, "N ..."]:

@@ -73,11 +73,9 @@ class RowPlan(NamedTuple):
 
 
 def lay_out(data: Resident, members: Places, R: int) -> RowPlan:
-    """Lays a block out: the part of `cut` that is sums over numbers of rows.
-
-    Apart, so that it can be mapped over many blocks ahead of their steps: one block at a time, these
-    sums are a fifth of an accelerator's short step.
-    """
+    """Lays a block out: the part of `cut` that is sums over numbers of rows."""
+    # Apart, so that it can be mapped over many blocks ahead of their steps: one block at a time, these
+    # sums are a fifth of an accelerator's short step.
     real = members >= 0
     member = jnp.where(real, members, members[0])
     count = jnp.where(real, data.count[member], 0)
@@ -107,20 +105,13 @@ def filled(data: Resident, members: Places, scale: Scale, layout: RowPlan) -> Ba
 
 
 def _segments(end: Int[Array, " B"], R: int) -> Int[Array, " R"]:
-    """Returns the place of each row's group: the number of groups whose rows end at or before it.
-
-    Counting the ends at each row and summing up is faster than a search for each row. Ends at the
-    very end are left out, so that filler rows go with the last real row.
-    """
+    """Returns the place of each row's group: the number of groups whose rows end at or before it."""
+    # Counting ends and summing up is faster than a search for each row. Ends at the very end are left
+    # out, so that filler rows go with the last real row.
     inner = jnp.where(end < end[-1], end, R)  # R is out of bounds: dropped
     return jnp.cumsum(jnp.zeros(R, jnp.int32).at[inner].add(1, mode="drop"), dtype=jnp.int32)
 
 
-def everything(groups: Groups) -> Int[np.ndarray, "1 N"]:
-    """Returns the members of the one block that holds all groups, in order."""
-    return np.arange(len(groups), dtype=np.int32)[None, :]
-
-
 def whole(groups: Groups) -> Batch:
     """Returns the whole data set as one batch, with scale 1 and no filler."""
-    return pack(groups, everything(groups)[0], max(groups.n_rows, 1))
+    return pack(groups, np.arange(len(groups)), max(groups.n_rows, 1))

@@ -47,9 +47,6 @@ def resident(groups: Groups, members: Int[np.ndarray, "J B"], rows: int) -> Bloc
 
 
 def on_device(groups: Groups, members: Int[np.ndarray, "J B"], rows: int) -> BlockSource:
-    """A source for data that fit on the device, which then stay there.
-
-    An accelerator cuts blocks out faster than the host packs them. On a CPU both are the same
-    memory, and packing needs no compilation.
-    """
+    """A source for data that fit on the device, which then stay there."""
+    # An accelerator cuts blocks out faster than the host packs them. A CPU need not compile to pack.
     return (kept if jax.default_backend() == "cpu" else resident)(groups, members, rows)

@@ -5,13 +5,14 @@ a mask of nulls. pandas and polars are imported only when one of their tables or
 """
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 import narwhals.stable.v2 as nw
 import numpy as np
 import pyarrow as pa
 from jaxtyping import Bool, Shaped
+
+from ramify.data.parquet import check_names
 
 Table = Any  # a dict of arrays, or a data frame: see `columns_of`
 Raw = Any  # a column as the user gave it
@@ -48,10 +49,7 @@ def columns_of(table: Table, wanted: list[str], argument: str = "table") -> dict
     object with the Arrow stream protocol; `argument` is what the caller calls it, for messages.
     """
     opened = _opened(table, argument)
-    names = _names(opened)
-    for name in wanted:
-        if names.count(name) != 1:
-            raise ValueError(_not_one(name, names, argument))
+    check_names(argument, wanted, _names(opened))
     columns = {name: opened[name] for name in wanted}
     lengths = {name: _length(name, column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
@@ -85,15 +83,6 @@ def _names(opened: Any) -> list[Any]:
     return list(opened.column_names if library_of(opened) == "pyarrow" else opened.columns)
 
 
-def _not_one(name: str, names: list[Any], argument: str) -> str:
-    if name in names:
-        return f'{argument} has {names.count(name)} columns named "{name}": rename all but one.'
-    near = [f'"{other}"' for other in get_close_matches(str(name), map(str, names), n=3)]
-    hint = f" Did you mean {' or '.join(near)}?" if near else ""
-    shown = ", ".join(f'"{other}"' for other in names[:12]) + (", ..." if len(names) > 12 else "")
-    return f'{argument} has no column "{name}"; its columns are {shown or "none"}.{hint}'
-
-
 def _length(name: str, raw: Raw) -> int:
     single = isinstance(raw, str | bytes) or getattr(raw, "ndim", 1) == 0
     if single or not hasattr(raw, "__len__"):
@@ -110,11 +99,9 @@ def as_table(kind: str, columns: dict[str, Any]) -> Table:
 
 
 def append_columns(table: Table, columns: dict[str, np.ndarray]) -> Table:
-    """Returns the table with columns [n, ...] appended, as the same kind of table.
-
-    Each library's own method does it: narwhals refuses tables with two columns of one name, has no
-    RecordBatch, and makes no Arrow column of an array of two or more dimensions.
-    """
+    """Returns the table with columns [n, ...] appended, as the same kind of table."""
+    # Each library's own method does it: narwhals refuses tables with two columns of one name, has no
+    # RecordBatch, and makes no Arrow column of an array of two or more dimensions.
     if isinstance(table, Mapping):
         return {**table, **columns}
     if hasattr(table, "assign"):  # pandas and libraries that imitate it

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Float64, Int64, PRNGKeyArray, Shaped
 
 from ramify.data.groups import Groups
-from ramify.data.host import ranges
+from ramify.data.host import ranges, some_groups
 from ramify.diagnostics.verdict import Locals, Theta, Verdict, judge
 from ramify.families.branched import Branched
 from ramify.families.conditional import Local
@@ -112,8 +112,7 @@ def diagnose(
     judged, locals_ = _judge_groups(posterior, groups, jax.random.fold_in(key, 1))
     shift, shift_noise = _shifts(theta, sd, log_weights, noise)
     named = dict(zip(posterior.model.theta.coordinates(), shift, strict=True))
-    effective = effective_draws(log_weights)
-    found = Theta(k_hat(log_weights), effective, S, named, shift_noise)
+    found = Theta(k_hat(log_weights), effective_draws(log_weights), S, named, shift_noise)
     verdict, reasons = judge(posterior, found, judged, locals_, groups)
     return Diagnosis(verdict, reasons, *found, posterior.by, judged.labels, judged.sizes, *locals_)
 
@@ -124,12 +123,9 @@ def _judge_groups(posterior: Posterior, groups: Groups, key: PRNGKeyArray) -> tu
     if not isinstance(family, Branched):
         none = np.zeros(0)
         return groups._take(np.zeros(0, np.int64)), Locals(none, none, none, none > 0)
-    order = np.random.default_rng(0).permutation(len(groups))
     (fewest, most), S = budgets.GROUP_CHECK_DRAWS, budgets.GROUP_CHECK_THETAS
     work = budgets.GROUP_CHECK_WORK
-    within = np.cumsum(groups.sizes[order] + 1) <= 2 * work // (S * fewest)
-    within[0] = True
-    judged = groups if within.all() else groups.subset(positions=np.sort(order[within]))
+    judged = some_groups(groups, 2 * work // (S * fewest), 0)
     thetas = next(draw_theta(key, family, model, S).chunks(S))
     tight = posterior.local_draws > 1
     K = int(np.clip(work // (4 * S * (judged.n_rows + len(judged))), fewest, most))
@@ -151,10 +147,7 @@ def _judge_groups(posterior: Posterior, groups: Groups, key: PRNGKeyArray) -> tu
 def _local_block(
     known: Conditioned, model: Model, chunk: Chunk, K: int, tight: bool
 ) -> tuple[Float[Array, "S K B"], Float[Array, " B"], Bool[Array, " B"]]:
-    """Log weights of draws at each theta, the Gaussian's gap, and who converged.
-
-    Weights are those of what draws come from: the Student t proposal of a tight fit, or the Gaussian.
-    """
+    """Log weights of draws at each theta, from what they come from; the Gaussian's gap; who converged."""
     conditional, site, batch = again_at_theta(known, model, lean=False), known.site, known.batch
     converged = jnp.ones(len(batch.index), bool) if site is None else site.converged
     M = model.z.size
@@ -170,8 +163,7 @@ def _local_block(
         return joint - log_q, _gap(local, joint, z, log_q)
 
     weights, gaps = jax.lax.map(lambda x: one(*x), (chunk.keys(), jnp.asarray(chunk.theta)))
-    gap = jnp.mean(gaps, 0)
-    return weights, gap, converged | ~batch.group_mask
+    return weights, jnp.mean(gaps, 0), converged | ~batch.group_mask
 
 
 def _gap(
@@ -184,13 +176,9 @@ def _gap(
     return log_mean_exp(joint - log_q) - plain
 
 
-def _proposal(
-    posterior: Posterior, key: PRNGKeyArray, S: int
-) -> tuple[Draws, Float64[np.ndarray, " D"]]:
-    """Draws of theta to weigh, and theta's sds.
-
-    From q(theta); or, to compare new weights with those of a fit's weighted draws, from a t like them.
-    """
+def _proposal(posterior: Posterior, key: PRNGKeyArray, S: int) -> tuple[Draws, np.ndarray]:
+    """Draws of theta to weigh, and theta's sds."""
+    # From q(theta) or, to compare new weights with those of a fit's weighted draws, a t like theirs.
     drawn = draw_theta(key, posterior.family, posterior.model, S)
     weighted = getattr(posterior.family, "weighted", None)
     if weighted is None:
@@ -201,8 +189,7 @@ def _proposal(
     points = rng.normal(size=(S, D)) / np.sqrt(rng.chisquare(FREEDOM, (S, 1)) / FREEDOM)
     log_q = -0.5 * (FREEDOM + D) * np.log1p(np.sum(points**2, 1) / FREEDOM)  # less a constant
     theta = (weighted.mean + points @ factor.T).astype(drawn.theta.dtype)
-    new = drawn._replace(theta=theta, log_q=log_q)
-    return new, np.sqrt(np.diagonal(weighted.covariance))
+    return drawn._replace(theta=theta, log_q=log_q), np.sqrt(np.diagonal(weighted.covariance))
 
 
 def _shifts(

@@ -15,16 +15,13 @@ from ramify.numerics.hashing import normals
 
 
 class Draw(NamedTuple):
-    """One draw of (theta, z) from a family, with its log density split as the ELBO needs it.
-
-    `noise` has the standard normals that theta and z were made of; of a joint family, all with theta's.
-    """
+    """One draw of (theta, z) from a family, with its log density split as the ELBO needs it."""
 
     theta: Float[Array, " D"]
     z: Float[Array, "B M"]
     log_q_theta: Float[Array, ""]
     log_q_z: Float[Array, " B"]
-    noise: tuple[Array, Array]
+    noise: tuple[Array, Array]  # that theta and z were made of; of a joint family, all with theta's
 
 
 class Branched(eqx.Module):

@@ -8,57 +8,39 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ramify.data.batch import Batch
-from ramify.numerics.triangular import (
-    Covariance,
-    ScaleMap,
-    free_size,
-    free_start,
-    log_density,
-    log_density_t,
-    log_det,
-    scale_factor,
-    times,
-    whiten,
-)
+from ramify.data.batch import Batch, Theta, Z
+from ramify.numerics import triangular as tri
 
 
 class Local(NamedTuple):
-    """Gaussians N(mean, L L'): q(z_i | theta) of every group of a block, for one theta.
+    """Gaussians N(mean, L L'): q(z_i | theta) of every group of a block, for one theta."""
 
-    The scale L is [B, M] if diagonal, else [B, M, M]. A single Gaussian has no axis B.
-    """
-
-    mean: Float[Array, "*B M"]
-    scale: Float[Array, "..."]
+    mean: Float[Array, "*B M"]  # a single Gaussian has no axis B
+    scale: Float[Array, "..."]  # L: [*B, M] if diagonal, else [*B, M, M]
 
     def draw(self, noise: Float[Array, "*B M"]) -> tuple[Float[Array, "*B M"], Float[Array, "*B"]]:
         """Mean + L noise, and its log density computed from the noise."""
-        return self.mean + times(self.scale, noise), log_density(noise, self._log_det())
+        return self.mean + tri.times(self.scale, noise), tri.log_density(noise, self._log_det())
 
     def log_prob(
         self, z: Float[Array, "*B M"], noise: Float[Array, "*B M"] | None = None
     ) -> Float[Array, "*B"]:
         """Log density at any z, by a triangular solve; `noise` is what z was drawn with."""
-        return log_density(whiten(self.scale, z - self.mean, noise), self._log_det())
+        return tri.log_density(tri.whiten(self.scale, z - self.mean, noise), self._log_det())
 
-    def propose(
-        self, points: Float[Array, "B M"]
-    ) -> tuple[Float[Array, "B M"], Float[Array, " B"]]:
+    def propose(self, points: Z) -> tuple[Z, Float[Array, " B"]]:
         """Mean + L points, and its log density as a Student t proposal."""
-        return self.mean + times(self.scale, points), log_density_t(points, self._log_det())
+        return self.mean + tri.times(self.scale, points), tri.log_density_t(points, self._log_det())
 
-    def log_proposal(
-        self, z: Float[Array, "B M"], points: Float[Array, "B M"] | None = None
-    ) -> Float[Array, " B"]:
+    def log_proposal(self, z: Z, points: Z | None = None) -> Float[Array, " B"]:
         """Log density of the Student t proposal at any z; `points` are what z was proposed with."""
-        return log_density_t(whiten(self.scale, z - self.mean, points), self._log_det())
+        return tri.log_density_t(tri.whiten(self.scale, z - self.mean, points), self._log_det())
 
     def _log_det(self) -> Float[Array, "*B"]:
-        return log_det(self.scale, diagonal=self.scale.ndim == self.mean.ndim)
+        return tri.log_det(self.scale, diagonal=self.scale.ndim == self.mean.ndim)
 
 
-Conditional = Callable[[Float[Array, " D"]], Local]  # theta -> q(z_i | theta) of a block's groups
+Conditional = Callable[[Theta], Local]  # theta -> q(z_i | theta) of a block's groups
 
 
 @runtime_checkable
@@ -69,7 +51,7 @@ class Supplier(Protocol):
     the conditional for any theta. `centre` is the mean of q(theta).
     """
 
-    def prepare(self, model: Any, batch: Batch, centre: Float[Array, " D"]) -> Any:
+    def prepare(self, model: Any, batch: Batch, centre: Theta) -> Any:
         """What is worked out for a block, a tree of arrays."""
         ...
 
@@ -79,28 +61,24 @@ class Supplier(Protocol):
 
 
 class Form(NamedTuple):
-    """The shape of a learned conditional, N(b_i + W_i (theta - centre), L_i L_i').
-
-    It is the paper's mu_i + A_i theta with mu_i = b_i - W_i centre. Dense has W and a full L, block
-    no W and a full L, diagonal neither.
-    """
+    """The shape of a learned conditional, N(b_i + W_i (theta - centre), L_i L_i')."""
 
     D: int
     M: int
-    covariance: Covariance
-    map: ScaleMap
-    centred: bool
+    covariance: tri.Covariance  # dense has W and a full L, block no W, diagonal neither
+    map: tri.ScaleMap
+    centred: bool  # False for the paper's mu_i + A_i theta, mu_i = b_i - W_i centre
 
     @property
     def sizes(self) -> tuple[int, int, int]:
         """How many numbers per group b, W and the scale take."""
         slopes = self.M * self.D if self.covariance == "dense" else 0
-        return self.M, slopes, free_size(self.M, self.covariance == "diagonal")
+        return self.M, slopes, tri.free_size(self.M, self.covariance == "diagonal")
 
-    def conditional(self, w: Float[Array, "B P"], centre: Float[Array, " D"]) -> Conditional:
+    def conditional(self, w: Float[Array, "B P"], centre: Theta) -> Conditional:
         """q(z_i | theta) of parameters w_i = (b_i, W_i, scale_i), as a function of theta."""
         mean, slopes, free = jnp.split(w, np.cumsum(self.sizes[:2]), axis=-1)
-        scale = scale_factor(free, self.M, self.covariance == "diagonal", self.map)
+        scale = tri.scale_factor(free, self.M, self.covariance == "diagonal", self.map)
         if self.covariance != "dense":
             return lambda theta: Local(mean, scale)
         slopes = slopes.reshape(-1, self.M, self.D)
@@ -110,7 +88,7 @@ class Form(NamedTuple):
 
     def start(self, scale: float = 1.0) -> Float[Array, " P"]:
         """Parameters of N(0, scale^2 I)."""
-        free = free_start(self.M, self.covariance == "diagonal", scale, self.map)
+        free = tri.free_start(self.M, self.covariance == "diagonal", scale, self.map)
         return jnp.concatenate([jnp.zeros(sum(self.sizes[:2])), free])
 
 

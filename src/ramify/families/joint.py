@@ -14,12 +14,10 @@ from ramify.numerics.precision import computing
 
 
 class Joint(eqx.Module):
-    """q(theta, z_1..z_N) as one Gaussian or independent ones; needs every group in every step.
+    """q(theta, z_1..z_N) as one Gaussian or independent ones; needs every group in every step."""
 
-    `parts` are laid end to end over (theta, z_1, ..., z_N): dense is one full Gaussian, block is one
-    for theta and one over *all* of z, diagonal is one with independent entries.
-    """
-
+    # Laid end to end over (theta, z_1, ..., z_N): dense is one full Gaussian, block is one for theta
+    # and one over *all* of z, diagonal is one with independent entries.
     parts: tuple[Gaussian, ...]
     D: int = eqx.field(static=True)
     M: int = eqx.field(static=True)

@@ -22,19 +22,15 @@ class Layers(eqx.Module):
     linears: tuple[eqx.nn.Linear, ...]
 
     def __init__(self, key: PRNGKeyArray, widths: tuple[int, ...], last_scale: float | None = None):
-        """Truncated normal weights of sd sqrt(1/fan_in), as in the paper; zero biases.
-
-        `widths` are the input's and then each layer's; `last_scale` is the sd of the last weights.
-        """
+        """Truncated normal weights of sd sqrt(1/fan_in), as the paper; the last of `last_scale`."""
         linears = []
         for place, (fan_in, width) in enumerate(zip(widths[:-1], widths[1:], strict=True)):
             key_layer = jax.random.fold_in(key, place)
             weight = jax.random.truncated_normal(key_layer, -2, 2, (width, fan_in)) / fan_in**0.5
             if last_scale is not None and place == len(widths) - 2:
                 weight = last_scale * jax.random.normal(key_layer, (width, fan_in))
-            linear = eqx.nn.Linear(fan_in, width, key=key_layer)
-            bias = jnp.zeros(width)
-            linears.append(eqx.tree_at(lambda m: (m.weight, m.bias), linear, (weight, bias)))
+            linear, own = eqx.nn.Linear(fan_in, width, key=key_layer), (weight, jnp.zeros(width))
+            linears.append(eqx.tree_at(lambda m: (m.weight, m.bias), linear, own))
         self.linears = tuple(linears)
 
     def __call__(self, x: Float[Array, "*batch first"]) -> Float[Array, "*batch last"]:
@@ -47,13 +43,10 @@ class Layers(eqx.Module):
 
 
 class Pooled(eqx.Module):
-    """The paper's encoder: feat_net on each row, squares appended, mean over the group's rows.
-
-    `count_aware` appends functions of n_i, without which the network can't know that a group with
-    many rows has a narrow conditional (figure of net_u; appendix A, feature network).
-    """
+    """The paper's encoder: feat_net on each row, squares appended, mean over the group's rows."""
 
     features: Layers
+    # Whether functions of n_i are appended: many rows make a narrow conditional (appendix A).
     count_aware: bool = eqx.field(static=True)
 
     def __call__(self, x: Float[Array, "R F"], batch: Batch) -> Float[Array, "B E"]:
@@ -77,15 +70,12 @@ class Single(eqx.Module):
 
 
 class Amortizer(LearnedSupplier, eqx.Module):
-    """One network gives every group its parameters from its rows (Definition 4, figure of net_u).
-
-    Parameters do not grow with N. Columns are standardised by the training data's mean and sd.
-    """
+    """One network gives every group its parameters from its rows (Definition 4, figure of net_u)."""
 
     encoder: Callable[[Float[Array, "R F"], Batch], Float[Array, "B E"]]
     head: Layers
     start: Float[Array, " P"]
-    columns: dict[str, tuple[Array, Array]]
+    columns: dict[str, tuple[Array, Array]]  # mean and sd of each, to standardise it
     form: Form = eqx.field(static=True)
 
     def parameters(self, batch: Batch) -> Float[Array, "B P"]:

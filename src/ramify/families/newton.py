@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ramify.data.batch import Batch
+from ramify.data.batch import Batch, Z
 from ramify.models.densities import sum_rows
 from ramify.models.model import Model
 from ramify.models.structure import linear
@@ -21,13 +21,13 @@ class Quadratic(NamedTuple):
     """Value, gradient and negative Hessian in z, for each group of a block."""
 
     value: Float[Array, " B"]
-    slope: Float[Array, "B M"]
+    slope: Z
     curvature: Float[Array, "B M M"]
 
     def __add__(self, other: "Quadratic") -> "Quadratic":  # pyright: ignore[reportIncompatibleMethodOverride]
         return Quadratic(*(a + b for a, b in zip(self, other, strict=True)))
 
-    def moved(self, step: Float[Array, "B M"]) -> "Quadratic":
+    def moved(self, step: Z) -> "Quadratic":
         """The same parabola, written around a point that is a step away."""
         pull = jnp.einsum("bij,bj->bi", self.curvature, step)
         value = self.value + jnp.sum((self.slope - 0.5 * pull) * step, -1)
@@ -46,10 +46,8 @@ class Quadratic(NamedTuple):
 
 
 def expand(function: Callable[[Array], Array], z: Float[Array, "n M"]) -> Quadratic:
-    """Expansion of n independent functions, function(z)[i] depending on z[i] alone.
-
-    One Hessian-vector product along each coordinate, the same for every i, gives every Hessian.
-    """
+    """Expansion of n independent functions, function(z)[i] depending on z[i] alone."""
+    # One Hessian-vector product along each coordinate, the same for every i, gives every Hessian.
 
     def gradient(z: Array) -> tuple[Array, Array]:
         def total(z: Array) -> tuple[Array, Array]:
@@ -64,7 +62,7 @@ def expand(function: Callable[[Array], Array], z: Float[Array, "n M"]) -> Quadra
     return Quadratic(value, slope, -hessian)
 
 
-Expander = Callable[[Float[Array, "B M"]], Quadratic]  # z -> an expansion of each group around it
+Expander = Callable[[Z], Quadratic]  # z -> an expansion of each group around it
 
 
 def expand_local(model: Model, batch: Batch, theta: Array) -> Expander:
@@ -74,7 +72,7 @@ def expand_local(model: Model, batch: Batch, theta: Array) -> Expander:
     normal = model.structure.prior(theta, batch)
     precision = jnp.einsum("...ki,...kj->...ij", normal.root, normal.root)
 
-    def closed_form(z: Float[Array, "B M"]) -> Quadratic:
+    def closed_form(z: Z) -> Quadratic:
         white, root = normal.whitened(z), normal.root
         value = normal.log_height - 0.5 * jnp.sum(white**2, -1)
         slope = -jnp.einsum("...ij,...i->...j", root, white)
@@ -91,7 +89,7 @@ def expand_likelihood(model: Model, batch: Batch, theta: Array) -> Expander:
         return lambda z: _sum_rows(expand(rows, batch.at_rows(z)), batch)
     weights, offsets = declared.weights(batch), declared.offsets(theta, batch)
 
-    def by_predictors(z: Float[Array, "B M"]) -> Quadratic:
+    def by_predictors(z: Z) -> Quadratic:
         eta = linear(weights, batch.at_rows(z)[..., None])[..., 0] + offsets
         rows = expand(lambda eta: declared.density(theta, eta[..., None], batch)[:, 0], eta)
         return _sum_rows(_chain(rows, weights), batch)
@@ -118,7 +116,7 @@ def _sum_rows(rows: Quadratic, batch: Batch) -> Quadratic:
 class Climb(NamedTuple):
     """Where Newton ended: each group's best point, the expansions there, and how it went."""
 
-    z: Float[Array, "B M"]
+    z: Z
     prior: Quadratic
     likelihood: Quadratic
     converged: Bool[Array, " B"]
@@ -128,24 +126,20 @@ class Climb(NamedTuple):
 class _Walk(NamedTuple):
     """Where Newton stands: each group's best point, what is known there, and the next step."""
 
-    z: Float[Array, "B M"]
+    z: Z
     both: Float[Array, "B 2 numbers"]
-    move: Float[Array, "B M"]
+    move: Z
     damping: Float[Array, " B"]
     done: Bool[Array, " B"]
     converged: Bool[Array, " B"]
     steps: Int[Array, ""]
 
 
-def newton(
-    model: Model, batch: Batch, theta: Array, begin: Float[Array, "B M"], max_steps: int
-) -> Climb:
-    """Climbs f_i of every group at once; a step that would lower a group's f_i is not taken.
-
-    Levenberg-Marquardt: where the curvature is not positive definite or a step fails, that
-    group's damping grows; where it succeeds, it shrinks to nothing, so that good groups take plain
-    Newton steps. Stops when every group has converged.
-    """
+def newton(model: Model, batch: Batch, theta: Array, begin: Z, max_steps: int) -> Climb:
+    """Climbs f_i of every group at once; a step that would lower a group's f_i is not taken."""
+    # Levenberg-Marquardt: where the curvature is not positive definite or a step fails, that group's
+    # damping grows; where it succeeds, it shrinks to nothing, so that good groups take plain Newton
+    # steps. Stops when every group has converged.
     places, M = begin.shape
     expand_prior = expand_local(model, batch, theta)
     expand_rows = expand_likelihood(model, batch, theta)
@@ -177,21 +171,17 @@ def newton(
     return Climb(end.z, prior, likelihood, end.converged, end.steps)
 
 
-def _rises(here: Quadratic, there: Quadratic, move: Float[Array, "B M"]) -> Bool[Array, " B"]:
-    """Whether each group's f is no lower after its step.
-
-    A short step is judged by the slopes at both ends: what it gains may be less than the rounding of f,
-    which is large inside a density of large counts, however small its value.
-    """
+def _rises(here: Quadratic, there: Quadratic, move: Z) -> Bool[Array, " B"]:
+    """Whether each group's f is no lower after its step."""
+    # What a short step gains may be less than the rounding of f: the slopes at both ends tell.
     ahead = jnp.sum(here.slope * move, -1)
     by_slopes = ahead + jnp.sum(there.slope * move, -1)
     up = jnp.where(ahead < SHORT, by_slopes >= 0, there.value >= here.value)
-    return up & _finite(there)
+    finite = jnp.isfinite(there.packed()).all(-1)
+    return up & finite
 
 
-def _damped_step(
-    here: Quadratic, damping: Float[Array, " B"]
-) -> tuple[Float[Array, "B M"], Float[Array, " B"]]:
+def _damped_step(here: Quadratic, damping: Float[Array, " B"]) -> tuple[Z, Float[Array, " B"]]:
     """(P + damping) ^-1 g and the squared Newton decrement; no step where P is not definite."""
     size = jnp.mean(jnp.abs(jnp.diagonal(here.curvature, axis1=-2, axis2=-1)), -1) + 1e-6
     eye = jnp.eye(here.slope.shape[-1], dtype=here.slope.dtype)
@@ -218,14 +208,9 @@ def safe_scale(precision: Float[Array, "B M M"]) -> tuple[Float[Array, "B M M"],
     return _where(usable, chosen, jnp.broadcast_to(eye, chosen.shape)), good[0]
 
 
-def times_covariance(scale: Float[Array, "B M M"], x: Float[Array, "B M"]) -> Float[Array, "B M"]:
+def times_covariance(scale: Float[Array, "B M M"], x: Z) -> Z:
     """P^-1 x for P^-1 = L L'."""
     return jnp.einsum("bij,bkj,bk->bi", scale, scale, x)
-
-
-def _finite(q: Quadratic) -> Bool[Array, " B"]:
-    slope = jnp.all(jnp.isfinite(q.slope), -1)
-    return jnp.isfinite(q.value) & slope & jnp.all(jnp.isfinite(q.curvature), (-2, -1))
 
 
 def _where(which: Bool[Array, " B"], new: Array, old: Array) -> Array:

@@ -22,17 +22,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from ramify.data.batch import Batch
+from ramify.data.batch import Batch, Theta, Z
+from ramify.families import newton
 from ramify.families.conditional import Conditional, Local
-from ramify.families.newton import (
-    Quadratic,
-    _where,
-    expand_likelihood,
-    expand_local,
-    newton,
-    safe_scale,
-    times_covariance,
-)
+from ramify.families.newton import Quadratic, expand_local, safe_scale, times_covariance
 from ramify.models.densities import log_joint
 from ramify.models.model import Model
 from ramify.models.traced import uses_theta
@@ -43,18 +36,13 @@ MAX_DIM = 48  # M x M curvature of every row of a block: past this a network is 
 
 
 class Site(NamedTuple):
-    """What stands for a group's likelihood: its averaged expansion around an anchor.
+    """What stands for a group's likelihood: its averaged expansion around an anchor."""
 
-    `offsets` are the points, relative to the anchor, over which the expansion is averaged;
-    `scale` is the solved conditional's at the centre, the fallback where a recombined precision
-    is not positive definite. `converged` is False for groups whose mode was not found.
-    """
-
-    anchor: Float[Array, "B M"]
-    offsets: Float[Array, "Q B M"]
+    anchor: Z
+    offsets: Float[Array, "Q B M"]  # points around the anchor that the expansion is averaged over
     likelihood: Quadratic
-    scale: Float[Array, "B M M"]
-    converged: Bool[Array, " B"]
+    scale: Float[Array, "B M M"]  # at the centre; for other theta where a precision is not definite
+    converged: Bool[Array, " B"]  # whose mode was found
     steps: Int[Array, ""]
 
 
@@ -65,16 +53,14 @@ class Solver(eqx.Module):
     # call, and never those that evaluate the bound, else q is not one distribution.
     points: Float[Array, "Q M"]
     start: Any  # a supplier to begin from (an amortized network), or None
-    # Rounds of variational Newton; 0 gives Laplace's approximation.
-    rounds: int = eqx.field(static=True)
+    rounds: int = eqx.field(static=True)  # of variational Newton; 0 is Laplace's approximation
     max_steps: int = eqx.field(static=True)  # Newton's budget
-    # Whether the likelihood of the fit involves theta, so that sites depend on it.
-    uses_theta: bool = eqx.field(static=True)
+    uses_theta: bool = eqx.field(static=True)  # whether it is in the likelihood, and so in sites
     # Of the groups of the fit, by number, NaN where unknown; None before a fit. Those of `for_block`
     # are of the places of a block.
     modes: Float[Array, "N M"] | Float[np.ndarray, "N M"] | None = None
 
-    def prepare(self, model: Model, batch: Batch, centre: Float[Array, " D"]) -> Site:
+    def prepare(self, model: Model, batch: Batch, centre: Theta) -> Site:
         """Solves the block at the centre, from the modes of the fit where they are known."""
         begin = self.begin(model, batch, centre)
         if self.modes is not None:
@@ -83,12 +69,9 @@ class Solver(eqx.Module):
 
     def for_block(self, index: Int[np.ndarray, " B"]) -> "Solver":
         """The solver with the modes of these groups alone: what it is compiled to has no N."""
-        modes = (
-            np.zeros((0, self.points.shape[1])) if self.modes is None else np.asarray(self.modes)
-        )
-        known = np.append(modes, np.full((1, modes.shape[1]), np.nan), 0)
-        kind = jnp.result_type(float)
-        return replace(self, modes=known[np.minimum(index, len(modes))].astype(kind))
+        unknown, kind = np.full((1, self.points.shape[1]), np.nan), jnp.result_type(float)
+        known = unknown if self.modes is None else np.append(np.asarray(self.modes), unknown, 0)
+        return replace(self, modes=known[np.minimum(index, len(known) - 1)].astype(kind))
 
     def lean(self) -> "Solver":
         """Laplace's approximation: for draws that are weighted a better Gaussian is no gain."""
@@ -104,11 +87,9 @@ class Solver(eqx.Module):
         """Whether these sites depend on theta: rows may bring it in that the fit did not have."""
         return self.uses_theta or uses_theta(model, batch)
 
-    def solve(
-        self, model: Model, batch: Batch, centre: Float[Array, " D"], begin: Float[Array, "B M"]
-    ) -> Site:
+    def solve(self, model: Model, batch: Batch, centre: Theta, begin: Z) -> Site:
         """The site of every group at theta = centre; Newton starts at `begin`."""
-        climb = newton(model, batch, centre, begin, self.max_steps)
+        climb = newton.newton(model, batch, centre, begin, self.max_steps)
         scale, definite = safe_scale(climb.prior.curvature + climb.likelihood.curvature)
         none = jnp.zeros((len(self.points), *climb.z.shape))
         converged = climb.converged & definite
@@ -117,7 +98,7 @@ class Solver(eqx.Module):
             site = polish(model, batch, centre, site, self.points)
         return site
 
-    def begin(self, model: Model, batch: Batch, centre: Array) -> Float[Array, "B M"]:
+    def begin(self, model: Model, batch: Batch, centre: Array) -> Z:
         """Where Newton starts: the prior's mode, or the network's guess where that is better."""
         begin = _prior_mode(model, batch, centre)
         if self.start is None:
@@ -128,7 +109,7 @@ class Solver(eqx.Module):
         return jnp.where(better[:, None], guess, begin)
 
 
-def _prior_mode(model: Model, batch: Batch, theta: Array) -> Float[Array, "B M"]:
+def _prior_mode(model: Model, batch: Batch, theta: Array) -> Z:
     """About the mode of p(z | theta): that of its expansion around zero, or zero where that is better."""
     zero = jnp.zeros((batch.index.shape[0], model.z.size))
     if model.structure.prior is not None:
@@ -142,11 +123,8 @@ def _prior_mode(model: Model, batch: Batch, theta: Array) -> Float[Array, "B M"]
 
 
 def _aside(M: int) -> np.ndarray:
-    """A thousandth of an sd in every direction, in no simple ratio to each other.
-
-    At round numbers a density may have no derivative: the logit zero of NumPyro's Bernoulli has one of
-    its two sides, and Newton would take it for a maximum.
-    """
+    """A thousandth of an sd in every direction, in no simple ratio to each other."""
+    # At round numbers a density may have no derivative, such as NumPyro's Bernoulli at logit zero.
     return 1e-3 * np.sqrt(np.arange(2.0, M + 2)).astype(np.float32)
 
 
@@ -165,10 +143,8 @@ def solver(
 
 
 def polish(model: Model, batch: Batch, theta: Array, site: Site, points: Array) -> Site:
-    """One round of variational Newton: C^-1 = -E[hess f], m moved to where E[grad f] = 0.
-
-    Kept only for groups whose local bound, on the same fixed points, it does not lower.
-    """
+    """One round of variational Newton: C^-1 = -E[hess f], m moved to where E[grad f] = 0."""
+    # Kept only for groups whose local bound, on the same fixed points, it does not lower.
     mean, scale = _combine(model, batch, theta, site, site.likelihood)
     offsets = jnp.einsum("bij,qj->qbi", scale, points)
     averaged = average_likelihood(model, batch, theta, mean, offsets)
@@ -177,14 +153,12 @@ def polish(model: Model, batch: Batch, theta: Array, site: Site, points: Array) 
     both = jnp.stack([mean, new_mean]), jnp.stack([scale, new_scale])
     before, after = jax.lax.map(lambda q: _bound(model, batch, theta, q[0], q[1], points), both)
     better = after >= before
-    choose = lambda n, o: _where(better, n, o)
-    return Site(
+    choose = lambda n, o: newton._where(better, n, o)
+    return site._replace(
         anchor=choose(new.anchor, site.anchor),
         offsets=jnp.where(better[None, :, None], new.offsets, site.offsets),
         likelihood=jax.tree.map(choose, averaged, site.likelihood),
         scale=choose(new_scale, site.scale),
-        converged=site.converged,
-        steps=site.steps,
     )
 
 
@@ -192,14 +166,12 @@ def average_likelihood(
     model: Model, batch: Batch, theta: Array, anchor: Array, offsets: Float[Array, "Q B M"]
 ) -> Quadratic:
     """The likelihood's expansion averaged over points around the anchor."""
-    expand = expand_likelihood(model, batch, theta)
+    expand = newton.expand_likelihood(model, batch, theta)
     each = jax.lax.map(lambda offset: expand(anchor + offset), offsets)
     return jax.tree.map(lambda leaf: jnp.mean(leaf, 0), each)
 
 
-def recombine(
-    model: Model, batch: Batch, site: Site, theta: Float[Array, " D"], uses_theta: bool
-) -> Local:
+def recombine(model: Model, batch: Batch, site: Site, theta: Theta, uses_theta: bool) -> Local:
     """q(z_i | theta) of a site: one M x M factorisation per group and draw of theta."""
     likelihood = site.likelihood
     if uses_theta:
@@ -209,7 +181,7 @@ def recombine(
 
 def _combine(
     model: Model, batch: Batch, theta: Array, site: Site, likelihood: Quadratic
-) -> tuple[Float[Array, "B M"], Float[Array, "B M M"]]:
+) -> tuple[Z, Float[Array, "B M M"]]:
     """Mean and scale of the site times p(z | theta), where that is a Gaussian."""
     prior = expand_local(model, batch, theta)(site.anchor)
     precision = likelihood.curvature + prior.curvature

@@ -8,12 +8,10 @@ from ramify.families.conditional import Form, LearnedSupplier
 
 
 class Table(LearnedSupplier, eqx.Module):
-    """Each group has parameters of its own (the paper's branch, Definition 1).
+    """Each group has parameters of its own (the paper's branch, Definition 1)."""
 
-    Memory grows with N: M + M D + M (M+1)/2 numbers a group when dense, M + M (M+1)/2 when block,
-    2 M when diagonal, three times over with Adam's moments.
-    """
-
+    # M + M D + M (M+1)/2 numbers a group when dense, M + M (M+1)/2 when block, 2 M when diagonal;
+    # three times over with Adam's moments.
     w: Float[Array, "N P"]
     form: Form = eqx.field(static=True)
 

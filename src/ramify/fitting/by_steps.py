@@ -14,7 +14,7 @@ from ramify.families.branched import Branched
 from ramify.families.build import Family, method_of
 from ramify.families.network import Amortizer
 from ramify.inference import steps as _steps
-from ramify.inference.failures import NonFiniteError, explain_not_finite
+from ramify.inference.failures import not_finite
 from ramify.inference.minibatches import Minibatches, Place
 from ramify.inference.progress import Progress
 from ramify.inference.schedules import Cycle, Plateau
@@ -24,30 +24,24 @@ from ramify.posterior.posterior import Posterior
 
 
 class StepsTask(NamedTuple):
-    """What stays the same during a fit by steps.
-
-    Without a plateau the optimizer has step sizes of its own, and runs for all steps.
-    """
+    """What stays the same during a fit by steps."""
 
     model: Model
     groups: Groups
     data: Resident
     recipe: _steps.Recipe
     minibatches: Minibatches
-    plateau: Plateau | None
+    plateau: Plateau | None  # None where the optimizer has step sizes of its own
     max_steps: int | None
 
 
 class StepsState(NamedTuple):
-    """All that the next steps need: arrays and numbers.
-
-    The noise of a step is a function of the seed and the number of the step.
-    """
+    """All that the next steps need: arrays and numbers."""
 
     learner: _steps.State
     place: Place
     cycle: Cycle | None
-    seed: int
+    seed: int  # with the number of a step, it makes the step's noise
 
     @property
     def steps(self) -> int:
@@ -68,10 +62,8 @@ def done(task: StepsTask, state: StepsState) -> bool:
 
 
 def step(task: StepsTask, state: StepsState) -> tuple[StepsState, dict[str, np.ndarray]]:
-    """A chunk of steps; returns the next state, and step, ELBO and step size of each.
-
-    The arrays of `state.learner` are given to the next state: copy them first to keep them.
-    """
+    """A chunk of steps; returns the next state, and step, ELBO and step size of each."""
+    # The arrays of `state.learner` are given to the next state: copy them first to keep them.
     left = (task.max_steps or budgets.MOST_STEPS) - state.steps
     wanted = budgets.CHUNK_ROWS // task.minibatches.rows_per_step
     count = min(int(np.clip(wanted, *budgets.CHUNK_STEPS)), left)
@@ -79,15 +71,13 @@ def step(task: StepsTask, state: StepsState) -> tuple[StepsState, dict[str, np.n
     cycle, plateau = state.cycle, task.plateau
     rates = plateau.rates(cycle, count) if plateau and cycle else np.ones(count)
     key, recipe = jax.random.key(state.seed), task.recipe._replace(rows=chunk.rows)
-    before = state.steps
-    arrays = jnp.asarray(rates), jnp.asarray(chunk.members), jnp.asarray(chunk.scales)
-    fixed = key, task.model, task.data, recipe
+    before, fixed = state.steps, (key, task.model, task.data, recipe)
+    arrays = map(jnp.asarray, (rates, chunk.members, chunk.scales))
     learner, values = _steps.steps(fixed, state.learner, *arrays)
     values = np.asarray(values, np.float64)
     if not np.isfinite(values).all():
         bad = chunk.members[np.argmax(~np.isfinite(values))]
-        where = key, learner, task.model, task.data, bad, recipe, task.groups
-        raise NonFiniteError(explain_not_finite(*where), learner)
+        raise not_finite(fixed, learner, bad, task.groups)
     cycle = plateau.update(cycle, values) if plateau and cycle else None
     info = {"step": before + 1 + np.arange(count), "elbo": values, "rate": np.asarray(rates)}
     return StepsState(learner, place, cycle, state.seed), info
@@ -115,11 +105,9 @@ def fit_by_steps(task: StepsTask, family: Family, seed: int, bar: Progress, why:
 
 @cache  # a new one would be compiled anew by every fit
 def adam() -> optax.GradientTransformation:
-    """Adam without a step size, and with a short memory of the gradient's size (b2 = 0.99).
-
-    Near the optimum the STL gradient is almost zero, so a spike after it is taken for three steps
-    at once if Adam still remembers that (b2 = 0.999): one fit in nine ran away for good.
-    """
+    """Adam without a step size, and with a short memory of the gradient's size (b2 = 0.99)."""
+    # Near the optimum the STL gradient is almost zero, so a spike after it is taken for three steps
+    # at once if Adam still remembers that (b2 = 0.999): one fit in nine ran away for good.
     return optax.chain(optax.scale_by_adam(b2=0.99), optax.scale(-1.0))
 
 

@@ -41,15 +41,8 @@ def load(
     groups = saving.load_rows(folder, schema.by, schema.labels, model.adapter.origin)
     if groups is not None:
         _check_rows(schema, record.n_rows, groups, folder)
-    return Posterior(
-        model,
-        record.family,
-        groups,
-        local_draws=record.local_draws,
-        history=record.history,
-        notes=record.notes,
-        schema=schema,
-    )
+    own = {"local_draws": record.local_draws, "history": record.history, "notes": record.notes}
+    return Posterior(model, record.family, groups, **own, schema=schema)
 
 
 def _check_rows(schema: DataSchema, n_rows: int | None, groups: Groups, folder: Path) -> None:

@@ -16,7 +16,7 @@ from ramify.engine.local import LocalEngine
 from ramify.families.branched import Branched
 from ramify.families.gaussian import Gaussian
 from ramify.fitting.theta_shape import not_gaussian, with_weighted_theta
-from ramify.inference.failures import NonFiniteError, explain_not_finite
+from ramify.inference.failures import NonFiniteError, not_finite
 from ramify.inference.marginal import Marginal
 from ramify.inference.progress import Budget
 from ramify.inference.steps import Recipe
@@ -64,10 +64,9 @@ class Task(NamedTuple):
 
     def start(self) -> Search:
         """The state before the first sweep. K is raised later unless the user chose it."""
-        K = default_local_draws(self.model.z.size, self.groups.n_rows)
-        most = budgets.MOST_LOCAL_DRAWS
+        M = self.model.z.size
+        K, most = default_local_draws(M, self.groups.n_rows), budgets.MOST_LOCAL_DRAWS
         if self.quadrature:
-            M = self.model.z.size
             K, most = budgets.FIRST_ORDER[M] ** M, budgets.MOST_ORDER[M] ** M
         elif self.wish.local_draws is not None and self.wish.local_draws > 1:
             K = most = self.wish.local_draws
@@ -107,57 +106,40 @@ class Task(NamedTuple):
         return Marginal(problem, source, LocalEngine(), key, room, report, budget)
 
 
-class Found(NamedTuple):
-    """A search for theta that has ended: what it learned, and the F that it asked last."""
-
-    learned: Learned
-    marginal: Marginal
-    history: History
-
-    @property
-    def local_draws(self) -> int:
-        """K of the last F, draws or points of a rule."""
-        return self.marginal.problem.local_draws
-
-    @property
-    def bias(self) -> float:
-        """What K draws leave in theta's means: the largest, in posterior sds."""
-        return float(np.abs(self.learned.bias).max())
-
-
 def fit_solved(
     model: Model, groups: Groups, family: Branched, wish: Wish, budget: Budget, why: str
 ) -> Posterior:
     """Finds q(theta), and weighted draws of theta where the data are small enough for them."""
     task = Task(model, groups, family, wish)
-    found = search(task, budget)
-    ended = budget.spent()
-    family, about = _with_shape(task, found)
-    columns = {name: np.asarray([h[name] for h in found.history]) for name in found.history[0]}
-    usual, unconverged = default_local_draws(model.z.size, groups.n_rows), found.learned.unconverged
-    K = usual if task.quadrature else found.local_draws
+    learned, F, history = search(task, budget)
+    ended, points = budget.spent(), F.problem.local_draws
+    family, about = _with_shape(task, learned, F)
+    columns = {name: np.asarray([h[name] for h in history]) for name in history[0]}
+    usual = default_local_draws(model.z.size, groups.n_rows)
+    bias = float(np.abs(learned.bias).max())
+    K = usual if task.quadrature else points
     notes: dict[str, Any] = {
         "method": "solved",
         "why": why,
-        "converged": not ended and found.learned.left < STALLED,
+        "converged": not ended and learned.left < STALLED,
         "local_draws": K,
         "local_draws_raised": K > usual,
-        "left_sds": found.learned.left,
-        "unconverged": int(unconverged.sum()),
-        "unconverged_groups": [str(x) for x in groups.labels[unconverged][:20]],
+        "left_sds": learned.left,
+        "unconverged": int(learned.unconverged.sum()),
+        "unconverged_groups": [str(x) for x in groups.labels[learned.unconverged][:20]],
         "sweeps": budget.steps,
         "seconds": budget.bar.seconds,
         **about,
     }
     if task.quadrature:
-        notes["quadrature_points"] = found.local_draws
-    if np.isfinite(found.bias):  # the budget may have ended before it was estimated
-        notes["bias_sds"] = found.bias
+        notes["quadrature_points"] = points
+    if np.isfinite(bias):  # the budget may have ended before it was estimated
+        notes["bias_sds"] = bias
     return Posterior(model, family, groups, local_draws=K, history=columns, notes=notes)
 
 
-def search(task: Task, budget: Budget) -> Found:
-    """The search for theta from its start to its end, or to that of the budget."""
+def search(task: Task, budget: Budget) -> tuple[Learned, Marginal, History]:
+    """The search for theta to its end, or to that of the budget: what it learned, and the last F."""
     state, F, history = task.start(), None, []
     while not done(state):
         if F is None or F.problem.local_draws != state.local_draws:
@@ -165,26 +147,26 @@ def search(task: Task, budget: Budget) -> Found:
         try:
             state = step(state, F)
         except NotFinite as error:
-            raise _not_finite(task, F, error.block) from None
+            raise _not_finite(task, F, error.args[0]) from None
         if budget.spent():
             break
     assert F is not None  # the first state is never done
-    return Found(finish(state, F), F, history)
+    return finish(state, F), F, history
 
 
-def _with_shape(task: Task, found: Found) -> tuple[Branched, dict[str, Any]]:
+def _with_shape(task: Task, learned: Learned, F: Marginal) -> tuple[Branched, dict[str, Any]]:
     """The family with what was learned of theta, weighted draws included, and notes on them."""
-    learned, groups = found.learned, task.groups
-    local = replace(task.family.local, modes=found.marginal.modes)
-    theta = _gaussian(learned.mean, learned.precision)
-    family = replace(task.family, theta=theta, local=local)
+    factor = jnp.asarray(np.linalg.cholesky(np.linalg.inv(learned.precision)))
+    free = free_numbers(factor, False, "log")
+    theta = Gaussian(jnp.asarray(learned.mean), free, len(learned.mean), False, "log")
+    family = replace(task.family, theta=theta, local=replace(task.family.local, modes=F.modes))
     fewest, most = budgets.WEIGHTED_THETA_DRAWS
-    each = found.local_draws * (groups.n_rows + len(groups))
+    each = F.problem.local_draws * (task.groups.n_rows + len(task.groups))
     affordable = min(most, budgets.WEIGHTED_THETA_WORK // each)
     # Those with K = 1 asked for the paper's bound, whose q(theta) is a Gaussian.
     if task.wish.local_draws != 1 and task.points > 1 and affordable >= fewest:
-        return with_weighted_theta(family, found.marginal, learned, affordable, task.wish.seed)
-    far = not_gaussian(task.model, found.marginal, learned)
+        return with_weighted_theta(family, F, learned, affordable, task.wish.seed)
+    far = not_gaussian(task.model, F, learned)
     return family, {"warnings": [far]} if far else {}
 
 
@@ -192,17 +174,14 @@ def _not_finite(task: Task, F: Marginal, block: int) -> NonFiniteError:
     """The error of a fit whose first sweep is not finite, with the term and group at fault."""
     recipe = Recipe(optax.identity(), 4, 1, "total", F.source.rows)
     state = init_steps(task.family, recipe.optimizer)
-    data, groups = to_device(task.groups), task.groups
-    where = jax.random.key(0), state, task.model, data, F.members[block], recipe, groups
-    return NonFiniteError(explain_not_finite(*where), state)
+    fixed = jax.random.key(0), task.model, to_device(task.groups), recipe
+    return not_finite(fixed, state, F.members[block], task.groups)
 
 
 def default_local_draws(M: int, rows: int) -> int:
-    """K that `solved` begins with: eight points a local dimension, at least 32; more for few rows.
-
-    Theta's noise from the draws, in its posterior sds, goes as 1/sqrt(K) whatever N. What is left of
-    their bias after correction goes as sqrt(N)/K^2: it is measured, and K doubled where it matters.
-    """
+    """K that `solved` begins with: eight points a local dimension, at least 32; more for few rows."""
+    # Theta's noise from the draws, in sds, goes as 1/sqrt(K) whatever N. What is left of their bias
+    # goes as sqrt(N)/K^2: it is measured, and K doubled where it matters.
     K = int(8 * M * np.ceil(4 / M))
     while 2 * K * rows <= budgets.FREE_WORK and K < budgets.MOST_FIRST_DRAWS:
         K *= 2
@@ -210,17 +189,8 @@ def default_local_draws(M: int, rows: int) -> int:
 
 
 def _rows(numbers: int) -> int:
-    """Most rows of a sweep's block on an accelerator if each row has so many numbers of z.
-
-    Kernels take longer to start than to run unless a block is large: as large as a share of the
-    memory can hold.
-    """
+    """Most rows of a sweep's block on an accelerator if each row has so many numbers of z."""
+    # Kernels take longer to start than to run unless a block is large.
     memory = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", 2**34)
     rows = memory * budgets.SWEEP_MEMORY // (jnp.zeros(()).nbytes * numbers)
     return int(np.clip(rows, *budgets.SWEEP_ROWS))
-
-
-def _gaussian(mean: np.ndarray, precision: np.ndarray) -> Gaussian:
-    factor = jnp.asarray(np.linalg.cholesky(np.linalg.inv(precision)))
-    D = len(mean)
-    return Gaussian(jnp.asarray(mean), free_numbers(factor, False, "log"), D, False, "log")

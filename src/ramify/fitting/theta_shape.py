@@ -50,10 +50,8 @@ def _uneven(k: float, noise: float) -> str:
 
 
 def not_gaussian(model: Model, F: Marginal, learned: Learned) -> str | None:
-    """A warning if F is far from a parabola, as it is for the log of an sd near zero.
-
-    F is evaluated 1.5 sds to both sides of the widest coordinates, where a Gaussian falls by 1.125.
-    """
+    """A warning if F is far from a parabola, as it is for the log of an sd near zero."""
+    # F is evaluated 1.5 sds to both sides of the widest coordinates, where a Gaussian falls by 1.125.
     covariance = np.linalg.inv(learned.precision)
     sd = np.sqrt(np.diag(covariance))
     widest = [i for i in np.argsort(-sd)[:WIDEST] if sd[i] > WIDE]
@@ -61,8 +59,7 @@ def not_gaussian(model: Model, F: Marginal, learned: Learned) -> str | None:
         return None
     way = 1.5 * covariance[widest] / sd[widest, None]
     try:
-        around = np.concatenate([0 * way[:1], way, -way])
-        values = F.values(learned.mean + around)
+        values = F.values(learned.mean + np.concatenate([0 * way[:1], way, -way]))
     except OutOfBudget:
         return None
     fall = (values[0] - values[1:]).reshape(2, -1)

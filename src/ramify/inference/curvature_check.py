@@ -7,9 +7,7 @@ nonsense without a sign of it.
 """
 
 from functools import partial
-from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,27 +17,18 @@ from ramify.data.batch import Batch
 from ramify.families.conditional import Local
 from ramify.families.newton import expand_likelihood, expand_local, safe_scale, times_covariance
 from ramify.models.model import Model
+from ramify.numerics.programs import filter_jit
 
 POINTS = 64
 UNLIKE = 0.3  # relative disagreement that noise must not explain
 
 
 # It runs once, on little data: compiling is what it costs.
-_OPTIONS: Any = {"compiler_options": {"xla_backend_optimization_level": 0}}
-_quickly: Any = partial(eqx.filter_jit, **_OPTIONS)
-
-
-@_quickly
+@partial(filter_jit, compiler_options={"xla_backend_optimization_level": 0})
 def opinions(model: Model, batch: Batch, theta: Float[Array, " D"]) -> tuple[Array, ...]:
-    """Each group's expected slope and curvature under p(z | theta), taken for a Gaussian, whitened.
-
-    The mode of p(z | theta) is one Newton step from zero: exact where it is a Gaussian.
-
-    Returns:
-        The trace of the curvature by differentiation and by Stein [B]; the slope by Stein, and what
-        it differs by from ours [2, B, M], from two independent sets of points, so that a product of
-        the two is free of noise on average.
-    """
+    """Each group's expected slope and curvature under p(z | theta), taken for a Gaussian, whitened."""
+    # Returns the trace of the curvature by differentiation and by Stein [B]; the slope by Stein and its
+    # gap to ours [2, B, M], from two independent sets of points: a product has no noise on average.
     zero = jnp.zeros((batch.index.shape[0], model.z.size))
     prior = expand_local(model, batch, theta)(zero)
     scale = safe_scale(prior.curvature)[0]

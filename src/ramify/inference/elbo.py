@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ramify.data.batch import Batch
+from ramify.data.batch import Batch, Theta
 from ramify.families.branched import Branched
 from ramify.families.build import Family
 from ramify.families.conditional import Local
@@ -41,12 +41,10 @@ class Terms(NamedTuple):
 
 
 def seeds(key: PRNGKeyArray, draws: int, estimator: Estimator) -> tuple[Array, Array]:
-    """Keys and signs of S draws: independent ones for `total`, as the paper's, mirror images for `stl`.
-
-    The slope of log p has noise of its own, from which groups are in the step, and all S draws share
-    it. In the gradient of a scale it is multiplied by the mean of the draws' noise, which is zero for
-    pairs of mirror images: otherwise a full q(theta) of many groups drifts without end.
-    """
+    """Keys and signs of S draws: independent for `total`, as the paper's, mirror images for `stl`."""
+    # The slope of log p has noise from which groups are in the step, and all S draws share it. In the
+    # gradient of a scale it is multiplied by the mean of the draws' noise: zero for mirror images, else
+    # a full q(theta) of many groups drifts without end.
     if estimator == "total":
         return jax.random.split(key, draws), jnp.ones(draws)
     place = jnp.arange(draws)
@@ -62,11 +60,9 @@ def terms(
     estimator: Estimator = "total",
     sign: float | Array = 1.0,
 ) -> Terms:
-    """The ELBO's terms for one draw of (theta, z), or with sign -1 for its mirror image.
-
-    `stl` (sticking the landing) keeps the path through the draw and drops the score: log q is
-    evaluated at the draw with its parameters held fixed.
-    """
+    """The ELBO's terms for one draw of (theta, z), or with sign -1 for its mirror image."""
+    # `stl` (sticking the landing) keeps the path through the draw and drops the score: log q is
+    # evaluated at the draw with its parameters held fixed.
     draw = family.draw(key, model, batch, sign)
     log_q = draw.log_q_theta, draw.log_q_z
     if estimator == "stl":
@@ -86,7 +82,6 @@ def elbo(
     family: Family,
     model: Model,
     batch: Batch,
-    *,
     draws: int = 1,
     local_draws: int = 1,
     estimator: Estimator = "total",
@@ -112,12 +107,7 @@ class Weighted(NamedTuple):
 
 
 def weigh(
-    key: PRNGKeyArray,
-    local: Local,
-    model: Model,
-    batch: Batch,
-    theta: Float[Array, " D"],
-    local_draws: int,
+    key: PRNGKeyArray, local: Local, model: Model, batch: Batch, theta: Theta, local_draws: int
 ) -> Weighted:
     """K weighted draws of every group's z given theta, from its conditional `local`."""
     noise = group_points(key, batch.index, local_draws, local.mean.shape[-1])
@@ -134,14 +124,12 @@ def tight(
     estimator: Estimator = "total",
     sign: float | Array = 1.0,
 ) -> Float[Array, ""]:
-    """One draw of theta; each group's term is the importance-weighted bound on log p(y_i | theta).
-
-    For theta the proposal is held fixed, which makes its gradient Fisher's identity by
-    self-normalised importance sampling. Parameters of a table or network get the doubly
-    reparameterised gradient: weights squared, along the path of z only. That is the gradient of the
-    bound with K *independent* draws, which is what a good proposal maximises; draws that are spread
-    evenly have a tighter bound, and less noise in this gradient.
-    """
+    """One draw of theta; each group's term is the importance-weighted bound on log p(y_i | theta)."""
+    # For theta the proposal is held fixed, which makes its gradient Fisher's identity by
+    # self-normalised importance sampling. Parameters of a table or network get the doubly
+    # reparameterised gradient: weights squared, along the path of z only. That is the gradient of the
+    # bound with K *independent* draws, which a good proposal maximises; draws that are spread evenly
+    # have a tighter bound, and less noise in this gradient.
     if not isinstance(family, Branched):
         raise ValueError(
             "local_draws > 1 needs q(z_i | theta) of each group; joint() has none. "

@@ -1,14 +1,11 @@
 """The error of a fit that met a number that is not finite: which step, which term, which group."""
 
-from typing import Any
-
 import jax.numpy as jnp
 import numpy as np
 
 from ramify.data.groups import Groups
-from ramify.data.resident import Resident
-from ramify.inference.steps import Recipe, State, terms_of_step
-from ramify.models.model import Model
+from ramify.inference.elbo import Terms
+from ramify.inference.steps import Fixed, State, terms_of_step
 
 
 class NonFiniteError(FloatingPointError):
@@ -19,18 +16,13 @@ class NonFiniteError(FloatingPointError):
         self.state, self.family = state, state.family
 
 
-def explain_not_finite(
-    key: Any,
-    state: State,
-    model: Model,
-    data: Resident,
-    members: np.ndarray,
-    recipe: Recipe,
-    groups: Groups,
-) -> str:
-    """Says which term of the ELBO is not finite after `state`, and for which group first."""
-    parts = terms_of_step(key, state, model, data, jnp.asarray(members), recipe)
-    step = int(state.step) + 1
+def not_finite(fixed: Fixed, state: State, members: np.ndarray, groups: Groups) -> NonFiniteError:
+    """The error that says which term of the ELBO is not finite after `state`, for which group first."""
+    parts = terms_of_step(fixed, state, jnp.asarray(members))
+    return NonFiniteError(_explain(parts, int(state.step) + 1, members, groups), state)
+
+
+def _explain(parts: Terms, step: int, members: np.ndarray, groups: Groups) -> str:
     for name, values in parts._asdict().items():
         bad = ~np.isfinite(np.asarray(values))
         if bad.any():

@@ -37,11 +37,8 @@ from ramify.numerics.sums import log_mean_exp
 def quadrature(
     model: Model, uses_theta: bool, batch: Batch, local: Local, rule: Rule
 ) -> Callable[[Array], Float[Array, " B"]]:
-    """Theta -> log p(y_i | theta) by a rule whose points are spread as the Gaussian `local` is.
-
-    Its points do not move with theta: so the gradient is Fisher's identity, the mean of
-    d/dtheta log p(y_i, z | theta) over the weights of the points.
-    """
+    """Theta -> log p(y_i | theta) by a rule whose points are spread as the Gaussian `local` is."""
+    # Its points do not move with theta: so the gradient is Fisher's identity.
     step = jnp.einsum("bij,kj->bik", local.scale, rule.points)
     z = local.mean[..., None] + step
     likelihood = lambda theta: log_liks_at(model, theta, z, batch)
@@ -67,14 +64,12 @@ def _log_prior_at(
 
 
 def bound(log_weight: Float[Array, "K B"]) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
-    """Log p^(y_i | theta) from log weights, and an estimate of the bias that is left in it.
-
-    log-mean-exp of K weights is low by a term in 1/K. Halves are low by twice that, so
-    2 LME(all) - mean LME(halves) is free of it: the jackknife, an estimate and no longer a bound.
-    What is left goes as 1/K^2; the same estimate from half as many weights is off by four times as
-    much, so a third of the difference tells its size. The correction itself is kept below a nat:
-    where one half of the draws has no weight to speak of it would be thousands, and mean nothing.
-    """
+    """Log p^(y_i | theta) from log weights, and an estimate of the bias that is left in it."""
+    # log-mean-exp of K weights is low by a term in 1/K. Halves are low by twice that, so
+    # 2 LME(all) - mean LME(halves) is free of it: the jackknife, an estimate and no longer a bound.
+    # What is left goes as 1/K^2; the same estimate from half as many weights is off by four times as
+    # much, so a third of the difference tells its size. The correction is kept below a nat: where one
+    # half of the draws has no weight to speak of it would be thousands, and mean nothing.
     sizes = quarter_sizes(log_weight.shape[0])
     if sizes[-1] < 2:
         whole = log_mean_exp(log_weight)
@@ -117,20 +112,16 @@ def controlled(
 
 
 class Weigh(NamedTuple):
-    """A block's importance draws with the proposal held fixed, and their weights at any theta.
+    """A block's importance draws with the proposal held fixed, and their weights at any theta."""
 
-    `prior(theta)` is the expansion of log p(z | theta) around the proposal's mean, `density(theta)` its
-    value at each draw, or None where the expansion is the whole of it; `likelihood(theta)` is what is
-    known of the likelihood. `step` leads from the mean to each draw. Where both expansions together
-    have a maximum (`definite`), their Gaussian is the draws' control.
-    """
-
-    prior: Callable[[Array], Quadratic]
-    density: Callable[[Array], Float[Array, "K B"]] | None
+    prior: Callable[[Array], Quadratic]  # log p(z | theta) expanded around the proposal's mean
+    density: Callable[[Array], Float[Array, "K B"]] | None  # it at each draw; None if that is all
     likelihood: Callable[[Array], "Likelihood"]
-    step: Float[Array, "B M K"]
+    step: Float[Array, "B M K"]  # from the mean to each draw
     log_q: Float[Array, "K B"]
-    definite: Bool[Array, " B"]
+    definite: Bool[
+        Array, " B"
+    ]  # where both expansions have a maximum: their Gaussian is the control
 
     def parts(self, theta: Float[Array, " D"]) -> Parts:
         """Weights and the Gaussian's integral at this theta."""
@@ -164,12 +155,10 @@ def weigh_block(
     local: Local,
     points: Float[Array, "K B M"],
 ) -> Weigh:
-    """Draws of every group's z from its solved conditional `local`, with their control.
-
-    Where p(z | theta) is a Gaussian its expansion gives its density at all the draws: then theta is
-    looked at once a group, not once a draw. Expansions are around the proposal's mean: from afar the
-    parabola of a narrow p(z | theta) is a difference of large numbers.
-    """
+    """Draws of every group's z from its solved conditional `local`, with their control."""
+    # Where p(z | theta) is a Gaussian its expansion gives its density at all the draws: then theta is
+    # looked at once a group. Expansions are around the proposal's mean: from afar the parabola of a
+    # narrow p(z | theta) is a difference of large numbers.
     z, log_q = jax.vmap(local.propose)(points)
     step = jnp.moveaxis(z - local.mean, 0, -1)
     expansion = site_likelihood(model, batch, site, local.mean, solver.uses_theta)
@@ -193,10 +182,7 @@ def weigh_block(
 def site_likelihood(
     model: Model, batch: Batch, site: Site, around: Float[Array, "B M"], again: bool
 ) -> Callable[[Array], Quadratic]:
-    """Theta -> an expansion of the likelihood, written around a point of each group.
-
-    It is the site's own or, where theta is in it, made `again` there at each theta.
-    """
+    """Theta -> the likelihood expanded around a point of each group: the site's, or made `again`."""
     if again:
         return lambda theta: expand_likelihood(model, batch, theta)(around)
     # Filler groups have an expansion of minus infinity, whose gradient is no number.

@@ -1,51 +1,36 @@
 """The Hessian of a block's share of F by Louis's identity, where only p(z | theta) involves theta.
 
-If p(z | theta) is normal, its log at a draw is a product of two parts: the numbers of its expansion
-around the group's mode, which depend on theta, and functions of the draw, which do not. Then the
-Hessian is made of a few products of matrices: the mean second derivative of log p(z | theta) over the
-weights of a group's draws, and the covariance over them of its first derivatives (the scores). The same
-for the draws' Gaussian is taken off, and the exact Hessian of that Gaussian's integral added, as in
-`inference.local_integral`.
+If p(z | theta) is normal, its log at a draw is the numbers of its expansion around the group's mode,
+which depend on theta, times functions of the draw. The Hessian is then the mean second derivative over
+the weights of a group's draws, and the covariance over them of the scores. The same for the draws'
+Gaussian is taken off, and the Hessian of that Gaussian's integral added (`inference.local_integral`).
 """
-
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from ramify.data.batch import Theta
 from ramify.inference.local_integral import Weigh, log_integral
 
 
-class Shares(NamedTuple):
-    """Each draw's share of its group's weight: by the model, and by the Gaussian as its control."""
-
-    model: Float[Array, "B K"]
-    control: Float[Array, "B K"]
-
-
-def louis_hessian(
-    weigh: Weigh, theta: Float[Array, " D"], real: Float[Array, " B"]
-) -> Float[Array, "D D"]:
-    """The Hessian at theta of the sum of log p^(y_i | theta) over the real groups.
-
-    For weights whose likelihood and draws do not involve theta.
-    """
+def louis_hessian(weigh: Weigh, theta: Theta, real: Float[Array, " B"]) -> Float[Array, "D D"]:
+    """The Hessian of the sum of log p^(y_i | theta) over real groups; theta is in p(z | theta) alone."""
     numbers = lambda theta: weigh.prior(theta).packed()  # of each group, [B, n]
     features = _features(weigh.step)
     parts = weigh.parts(theta)
     held = weigh.definite[:, None]
     share = lambda log_weight: jax.nn.softmax(log_weight.T, -1) * real[:, None]
-    shares = Shares(share(parts.log_weight), jnp.where(held, share(parts.log_weight_gaussian), 0.0))
+    own, control = share(parts.log_weight), jnp.where(held, share(parts.log_weight_gaussian), 0.0)
     scores = jnp.einsum("bkn,bnd->bkd", features, jax.jacfwd(numbers)(theta))
-    mean = jnp.einsum("bk,bkn->bn", shares.model - shares.control, features)
+    mean = jnp.einsum("bk,bkn->bn", own - control, features)
     integral = weigh.likelihood(theta).expansion
 
-    def cheap(theta: Float[Array, " D"]) -> Float[Array, ""]:
+    def cheap(theta: Theta) -> Float[Array, ""]:
         volume = log_integral(weigh.prior(theta) + integral, weigh.definite)
         return jnp.sum(numbers(theta) * mean) + jnp.sum(jnp.where(held[:, 0], volume * real, 0.0))
 
-    return jax.hessian(cheap)(theta) + _covariance(scores, shares)
+    return jax.hessian(cheap)(theta) + _covariance(scores, own, control)
 
 
 def _features(step: Float[Array, "B M K"]) -> Float[Array, "B K n"]:
@@ -55,11 +40,12 @@ def _features(step: Float[Array, "B M K"]) -> Float[Array, "B K n"]:
     return jnp.concatenate([jnp.ones_like(x[..., :1]), x, square], -1)
 
 
-def _covariance(scores: Float[Array, "B K D"], shares: Shares) -> Float[Array, "D D"]:
+def _covariance(
+    scores: Float[Array, "B K D"], own: Float[Array, "B K"], control: Float[Array, "B K"]
+) -> Float[Array, "D D"]:
     """The covariance of scores over the model's weights less that over the control's, summed."""
-    apart = shares.model - shares.control
-    total = jnp.einsum("bkd,bke->de", scores * apart[..., None], scores)
-    for share, sign in ((shares.model, -1.0), (shares.control, 1.0)):
+    total = jnp.einsum("bkd,bke->de", scores * (own - control)[..., None], scores)
+    for share, sign in ((own, -1.0), (control, 1.0)):
         mean = jnp.einsum("bk,bkd->bd", share, scores)
         total += sign * jnp.einsum("bd,be->de", mean, mean)
     return total

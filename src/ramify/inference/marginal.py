@@ -4,10 +4,8 @@ With z integrated by K points a group around its mode, what is left is
 
     F(theta) = log p(theta) + sum_i log p^(y_i | theta),
 
-a smooth function of D numbers. One sweep over the data returns it with its gradient. Curvature comes
-from gradients at several points or, with many groups, from the Hessian at one. The same noise, if
-any, belongs to a group in every sweep, so that F is one deterministic function. A sweep is a sum over
-blocks: `inference.sweep` says what is added, an engine adds.
+a smooth function of D numbers, and deterministic: a group has the same noise in every sweep. One
+sweep over the data returns it with its gradient; an engine adds up what `inference.sweep` computes.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,14 +31,11 @@ FARTHEST = 1.0
 
 
 class Expansion(NamedTuple):
-    """F at a few points of theta: mean value and gradient over them, in float64.
-
-    And the mean Hessian, if it was asked for.
-    """
+    """F at a few points of theta: mean value, gradient and Hessian over them, in float64."""
 
     value: float
     slope: np.ndarray
-    hessian: np.ndarray | None = None
+    hessian: np.ndarray | None = None  # if it was asked for
 
     @property
     def finite(self) -> bool:
@@ -65,13 +60,10 @@ class Marginal:
         report: Callable[[dict[str, float]], None],
         budget: Budget | None = None,
     ):
-        """Nothing is computed before the first call; `budget` counts the sweeps.
-
-        `points` is how many points of theta one sweep takes.
-        """
+        """`points` is how many points of theta one sweep takes; `budget` counts the sweeps."""
         self.problem, self.source, self.engine, self.key = problem, source, engine, key
         self.points, self.report, self.budget = points, report, budget
-        self.model, self.members = problem.model, source.members
+        self.model, self.members, self.exact = problem.model, source.members, problem.hessian
         self.groups_upto = np.cumsum((self.members >= 0).sum(1))
         self.memory = None
 
@@ -82,10 +74,7 @@ class Marginal:
 
     @memory.setter
     def memory(self, memory: Any) -> None:
-        """Continues from the memory of an equal F; None is that before the first sweep.
-
-        Newton then begins at the prior's mode.
-        """
+        """Continues from the memory of an equal F; None is that before the first sweep."""
         if memory is None:
             B, M = self.members.shape[1], self.model.z.size
             # Not weakly typed, or the second sweep would be compiled anew.
@@ -112,16 +101,8 @@ class Marginal:
             found[members[members >= 0]] = part[members >= 0]
         return found
 
-    @property
-    def exact(self) -> bool:
-        """Whether curvature is the Hessian at a point, and not how gradients differ around it."""
-        return self.problem.hessian
-
     def __call__(self, thetas: np.ndarray, blocks: int, curved: bool = False) -> Expansion:
-        """Expands F at `thetas` [S, D] over the first blocks; with the Hessian if `curved` and exact.
-
-        Not finite after a step too far, or where the model is at fault: the caller knows which.
-        """
+        """Expands F at `thetas` [S, D] over the first blocks; with the Hessian if it can be had."""
         curved = curved and self.exact
         found = self._expand(thetas, blocks, curved=curved)
         self.newton_steps = float(found.steps) / blocks
@@ -138,13 +119,10 @@ class Marginal:
     def curvature(
         self, mean: np.ndarray, precision: np.ndarray, blocks: int, one_sided: bool = False
     ) -> np.ndarray:
-        """The Hessian of F: at the mean, or as gradients differ between points one sd to either side.
-
-        Along the axes of N(mean, precision^-1). Gradients have less noise than the Hessian that
-        their derivative is, and a secant over theta's own spread is what a skewed F needs. A short step
-        to `one_sided` costs half as much. Where groups are many F is hardly skewed, and the Hessian
-        at the mean costs least.
-        """
+        """The Hessian of F: at the mean, or as gradients differ between points one sd to either side."""
+        # Secants over theta's own spread, along the axes of N(mean, precision^-1), are what a skewed F
+        # needs, and gradients have little noise. `one_sided` costs half as much. With many groups F is
+        # hardly skewed, and the Hessian at the mean costs least.
         if self.exact:
             found = self(mean[None], blocks, curved=True).hessian
             assert found is not None
@@ -178,10 +156,8 @@ class Marginal:
             yield thetas[start : start + self.points]
 
     def bias(self, mean: np.ndarray) -> np.ndarray:
-        """The slope, at the mean, of the bias that K points leave in F, all groups included.
-
-        That of a quadrature rule is taken to be as large as the change from a coarser rule.
-        """
+        """The slope, at the mean, of the bias that K points leave in F, all groups included."""
+        # That of a quadrature rule is taken to be as large as the change from a coarser rule.
         problem, every = self.problem, len(self.source)
         if problem.rule is None:
             return self._sweep(mean[None], every, of=(0.0, 1.0))[1].slopes[0]
@@ -211,27 +187,21 @@ class Marginal:
         problem: Problem | None = None,
         curved: bool = False,
     ) -> tuple[Array, Sums]:
-        """A sweep at these points, repeated to fill the compiled shape; the next begins from here.
-
-        `blocks` says how many of the first blocks are swept, or which.
-        """
+        """A sweep over the first blocks, or those; points are repeated to fill the compiled shape."""
         numbers = list(range(blocks)) if isinstance(blocks, int) else blocks
         if self.budget is not None and isinstance(blocks, int):
             self.budget.steps += 1
         D, kind = self.model.theta.size, jnp.result_type(float)
         padded = jnp.asarray(np.resize(thetas, (self.points, D)), kind)
-        counts = (np.int32(n) for n in (len(thetas), D if curved else 0))
-        count, columns = map(jnp.asarray, counts)
+        count, columns = (jnp.asarray(np.int32(n)) for n in (len(thetas), D if curved else 0))
         centre = jnp.asarray(thetas.mean(0), kind)
         at = At(self.key, centre, padded, count, jnp.asarray(of, kind), columns)
         function = partial(sweep_block, problem or self.problem)
         return padded, self.engine.sum(function, self.source, at, self._modes, numbers)
 
     def tell(self, value: float, precision: np.ndarray, blocks: int, points: int = 1) -> None:
-        """Reports the ELBO that follows from E_q[F] and the precision of q(theta).
-
-        At one point, the centre, E_q[F] is lower than F by D/2, Laplace's.
-        """
+        """Reports the ELBO that follows from E_q[F] and the precision of q(theta)."""
+        # At one point, the centre, E_q[F] is lower than F by D/2, Laplace's.
         nats = 0.5 * len(precision) * (np.log(2 * np.pi) + (points > 1))
         elbo = value + nats - 0.5 * np.linalg.slogdet(precision)[1]
         row = {"elbo": float(elbo), "groups": int(self.groups_upto[blocks - 1])}

@@ -6,7 +6,6 @@ import numpy as np
 
 from ramify.data.groups import Groups
 from ramify.data.partition import block_shape, minibatches, partition, rows_needed
-from ramify.data.resident import everything
 
 
 class Chunk(NamedTuple):
@@ -18,12 +17,9 @@ class Chunk(NamedTuple):
 
 
 class Place(NamedTuple):
-    """How far the minibatches have been taken: epochs, and blocks of the present one.
+    """How far the minibatches have been taken: epochs, and blocks of the present one."""
 
-    With uniform minibatches each step is an epoch of its own.
-    """
-
-    epoch: int = 0
+    epoch: int = 0  # a step, if minibatches are uniform
     block: int = 0
 
 
@@ -45,7 +41,7 @@ class Minibatches:
         one_block = len(groups) <= self._B and groups.n_rows <= self._R
         self.whole = whole or (minibatch is None and one_block)
         if self.whole:
-            self._members = everything(groups)
+            self._members = np.arange(len(groups), dtype=np.int32)[None]
             self._R = max(int(groups.n_rows), 1)
         self._last: tuple[int, np.ndarray] | None = None  # the last epoch that was cut, kept
 

@@ -9,16 +9,9 @@ from ramify.inference.marginal import Expansion, Marginal, OutOfBudget, definite
 
 
 def measured_precision(
-    F: Marginal,
-    mean: np.ndarray,
-    precision: np.ndarray,
-    blocks: int,
-    one_sided: bool = False,
+    F: Marginal, mean: np.ndarray, precision: np.ndarray, blocks: int, one_sided: bool = False
 ) -> np.ndarray:
-    """The precision that F has at the mean, or around it (`Marginal.curvature`).
-
-    Unchanged if it is not finite, or if the budget ends before all of them are known.
-    """
+    """The precision of F at the mean, or around it; unchanged if it is not finite or the budget ends."""
     try:
         hessian = F.curvature(mean, precision, blocks, one_sided)
     except OutOfBudget:

@@ -6,10 +6,7 @@ from typing import Any
 
 
 class Progress:
-    """Keeps the time; shows step, ELBO per group, rate and time left on a terminal.
-
-    The fit makes the same calls whether or not anything is shown.
-    """
+    """Keeps the time; shows step, ELBO per group, rate and time left on a terminal."""
 
     def __init__(
         self, show: bool | None, groups: int, max_steps: int | None, max_seconds: float | None

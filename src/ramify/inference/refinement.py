@@ -19,7 +19,6 @@ from ramify.data.groups import Groups
 from ramify.data.partition import block_shape, sequential
 from ramify.data.resident import Resident, cut, to_device
 from ramify.families.branched import Branched
-from ramify.families.conditional import Form
 from ramify.families.network import Amortizer
 from ramify.families.solver import MAX_DIM, solver
 from ramify.families.table import Table
@@ -61,7 +60,6 @@ def refine_block(
     model: Model,
     data: Resident,
     members: Array,
-    form: Form,
     rows: int,
 ) -> tuple[Float[Array, "B P"], Float[Array, " B"], Float[Array, " B"]]:
     """The block's refined parameters, with both gaps, judged on noise not used to refine."""
@@ -69,7 +67,7 @@ def refine_block(
     place = batch._replace(index=jnp.arange(members.shape[0], dtype=batch.index.dtype))
     q = jax.lax.stop_gradient(family.theta)
     start = family.local.parameters(batch)
-    own = lambda w: Branched(q, Table(w, form), members.shape[0])
+    own = lambda w: Branched(q, Table(w, family.local.form), members.shape[0])
     optimizer = optax.adam(optax.cosine_decay_schedule(0.03, budgets.REFINING_STEPS))
 
     def step(carry: Any, key: PRNGKeyArray) -> tuple[Any, None]:
@@ -106,7 +104,7 @@ def refine(model: Model, family: Any, groups: Groups) -> tuple[Branched, Gaps]:
     gaps = np.zeros((2, len(groups)))
     for members in blocks:
         real = members >= 0
-        out = refine_block(family, judge, model, data, jnp.asarray(members), form, R)
+        out = refine_block(family, judge, model, data, jnp.asarray(members), R)
         w[members[real]] = np.asarray(out[0])[real]
         gaps[:, members[real]] = np.asarray(out[1:])[:, real]
     refined = Branched(family.theta, Table(jnp.asarray(w), form), len(groups))

@@ -56,26 +56,14 @@ def step(
     batch: Batch,
     recipe: Recipe,
 ) -> tuple[State, Float[Array, ""]]:
-    """One step up the ELBO of one block; returns the new state and the block's estimate.
-
-    The state stays as it is if the estimate is not finite, or if not `alive`. A gradient that
-    overflows float32 once, at a rare draw, costs that step only; three times in a row stop the fit.
-    """
-
-    def loss(family: Family) -> Float[Array, ""]:
-        return -elbo(
-            jax.random.fold_in(key, state.step),
-            family,
-            model,
-            batch,
-            draws=recipe.draws,
-            local_draws=recipe.local_draws,
-            estimator=recipe.estimator,
-        )
-
+    """One step up the ELBO of one block; returns the new state and the block's estimate."""
+    # The state stays as it is if the estimate is not finite, or if not `alive`. A gradient that
+    # overflows float32 once, at a rare draw, costs that step; three times in a row stop the fit.
+    own, how = jax.random.fold_in(key, state.step), (recipe.draws, recipe.local_draws)
+    loss = lambda family: -elbo(own, family, model, batch, *how, recipe.estimator)
     value, gradient = eqx.filter_value_and_grad(loss)(state.family)
     moved = _moved(state, gradient, rate, recipe.optimizer)
-    usable = _all_finite(gradient)
+    usable = jnp.array([jnp.all(jnp.isfinite(g)) for g in jax.tree.leaves(gradient)]).all()
     skipped = jnp.where(usable, 0, state.skipped + 1)
     finite = jnp.isfinite(value) & (skipped < 3)
     new = _keep_if(usable, moved, state)._replace(step=state.step + 1, skipped=skipped)
@@ -119,23 +107,13 @@ def steps(
 
 
 @eqx.filter_jit
-def terms_of_step(
-    key: PRNGKeyArray,
-    state: State,
-    model: Model,
-    data: Resident,
-    members: Int[Array, " B"],
-    recipe: Recipe,
-) -> Terms:
+def terms_of_step(fixed: Fixed, state: State, members: Int[Array, " B"]) -> Terms:
     """The terms of every draw of the step that the state stands before, [S] or [S, B]."""
+    key, model, data, recipe = fixed
     batch = cut(data, members, jnp.ones(()), recipe.rows)
     drawn = seeds(jax.random.fold_in(key, state.step), recipe.draws, recipe.estimator)
     one = lambda k, sign: terms(k, state.family, model, batch, sign=sign)
     return jax.vmap(one)(*drawn)
-
-
-def _all_finite(tree: Any) -> Bool[Array, ""]:
-    return jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]).all()
 
 
 def _keep_if(condition: Bool[Array, ""], new: Any, old: Any) -> Any:

@@ -23,17 +23,13 @@ from ramify.numerics.programs import program
 
 
 class Problem(NamedTuple):
-    """What is integrated, and how.
-
-    K points a group: those of the quadrature rule or, if there is none, importance draws. `hessian`
-    says whether a sweep can return the Hessian, which takes longer to compile.
-    """
+    """What is integrated, and how."""
 
     model: Model
     solver: Solver
-    local_draws: int
+    local_draws: int  # K points a group: those of the rule or, without one, importance draws
     rule: Rule | None = None
-    hessian: bool = False
+    hessian: bool = False  # whether a sweep can return the Hessian, which takes longer to compile
 
     @property
     def order(self) -> int:
@@ -42,10 +38,8 @@ class Problem(NamedTuple):
 
     def with_rule(self, order: int) -> "Problem":
         """By the product rule of this order, in the shape of the present one where that is larger."""
-        rule = gauss_hermite(
-            order, self.model.z.size, max(self.local_draws, order**self.model.z.size)
-        )
-        kind = jnp.result_type(float)
+        M, kind = self.model.z.size, jnp.result_type(float)
+        rule = gauss_hermite(order, M, max(self.local_draws, order**M))
         return self._replace(rule=Rule(*(jnp.asarray(x, kind) for x in rule)))
 
     def more_draws(self) -> int:
@@ -56,19 +50,15 @@ class Problem(NamedTuple):
 
 
 class At(NamedTuple):
-    """Where a sweep evaluates F; the same for all blocks.
-
-    How many of the points count is an array, not a shape, so that one compilation serves every
-    stage of a fit. So is what slopes are `of`: [1, 0] for those of F, [0, 1] for those of the bias of
-    draws. And so is how many columns of the Hessian are wanted: all or none.
-    """
+    """Where a sweep evaluates F, the same for all blocks; no shapes, so one compilation serves all."""
 
     key: PRNGKeyArray
     centre: Float[Array, " D"]  # where modes are looked for first
     thetas: Float[Array, "S D"]
+    # How many of the points count.
     count: Int[Array, ""]  # pyright: ignore[reportIncompatibleMethodOverride]
-    of: Float[Array, "2"]
-    columns: Int[Array, ""]
+    of: Float[Array, "2"]  # slopes of what: [1, 0] for F, [0, 1] for the bias of draws
+    columns: Int[Array, ""]  # of the Hessian, all or none
 
 
 class Sums(NamedTuple):
@@ -128,10 +118,11 @@ def _expand_theta(
         return at.of[0] * value + at.of[1] * bias, value
 
     gradient, none = jax.grad(sums, has_aux=True), jnp.zeros((len(theta), len(theta)))
-    if problem.hessian and isinstance(integral, Weigh) and _by_louis(problem, batch):
+    # Louis's identity is for a theta that is in a normal p(z | theta) alone.
+    alone = not problem.solver.uses_theta and normal_prior(problem.model, batch)
+    if problem.hessian and isinstance(integral, Weigh) and alone:
         slope, value = gradient(theta)
-        real = batch.group_mask.astype(theta.dtype)
-        exact = lambda: louis_hessian(integral, theta, real)
+        exact = lambda: louis_hessian(integral, theta, batch.group_mask.astype(theta.dtype))
         return value, slope, jax.lax.cond(at.columns > 0, exact, lambda: none)
     if problem.hessian:
         slope, along, value = jax.linearize(gradient, theta, has_aux=True)
@@ -139,11 +130,6 @@ def _expand_theta(
         return value, slope, jax.lax.fori_loop(0, at.columns, column, none)
     slope, value = gradient(theta)
     return value, slope, none
-
-
-def _by_louis(problem: Problem, batch: Batch) -> bool:
-    """Whether theta is in a normal p(z | theta) alone."""
-    return not problem.solver.uses_theta and normal_prior(problem.model, batch)
 
 
 def _integral(

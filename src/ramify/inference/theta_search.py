@@ -12,21 +12,12 @@ The phase of a state says what its next step does:
 Stopping after any step and going on later, with another `Marginal` of the same data, changes no bit.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ramify.inference import newton_updates as updates
 from ramify.inference.marginal import ONE_SIDED, Expansion, Marginal, OutOfBudget, definite
-from ramify.inference.newton_updates import (
-    at_most,
-    bfgs,
-    largest_change,
-    measured_precision,
-    newton_move,
-    rms_sds,
-    shorter,
-)
 from ramify.numerics import budgets
 from ramify.numerics.points import normal_points
 
@@ -51,39 +42,27 @@ class Search(NamedTuple):
     stage: int = 0  # which part of the data is searched: an index of `stages`, -1 for all blocks
     tries: int = 0  # steps tried in this phase
     calm: int = 0  # steps of this phase with next to nothing to gain (in "average" those in a row)
-    # The longest step ("climb"), or the part of a step to try ("newton", "average").
-    length: float = 1.0
+    length: float = 1.0  # of the longest step ("climb"), or the part to try ("newton", "average")
     measured: bool = True  # whether the precision was measured at this mean ("climb")
-    # The precision measured at this mean, for the next step ("average").
-    target: np.ndarray | None = None
+    target: np.ndarray | None = None  # the precision measured at this mean ("average")
     cut: bool = False  # whether the last step failed and was cut ("average")
     rounds: int = 0  # how often the curvature at the mode was measured ("laplace", "newton")
     steady: bool = False  # whether it changed little the last time
-    # What F keeps from sweep to sweep (`Marginal.memory`): the modes of all groups.
-    memory: Any = None
+    memory: Any = None  # what F keeps from sweep to sweep: the modes of all groups
 
 
 class Learned(NamedTuple):
-    """q(theta) = N(mean, precision^-1), and what is left to worry about.
-
-    `left` is the step that the last gradient still asks for, rms in posterior sds: near zero unless
-    the search stalled. `bias` estimates, in posterior sds, how far finite K still moves each mean
-    (NaN if the budget ended before); `unconverged` marks the groups whose mode was not found.
-    """
+    """q(theta) = N(mean, precision^-1), and what is left to worry about."""
 
     mean: np.ndarray
     precision: np.ndarray
-    left: float
-    bias: np.ndarray
-    unconverged: np.ndarray
+    left: float  # rms of the step that the last slope asks for, in sds: near 0 unless stalled
+    bias: np.ndarray  # how far finite K moves each mean, in sds; NaN if the budget ended before
+    unconverged: np.ndarray  # the groups whose mode was not found
 
 
 class NotFinite(Exception):
-    """F is not finite at the starting point; `block` is the first block where it is not."""
-
-    def __init__(self, block: int):
-        super().__init__(block)
-        self.block = block
+    """F is not finite at the starting point; its argument is the first block where it is not."""
 
 
 def init(
@@ -110,7 +89,7 @@ def step(state: Search, F: Marginal) -> Search:
 def finish(state: Search, F: Marginal) -> Learned:
     """What the search found; also where the budget ended before it was done."""
     state = _settle(state, F) if state.rounds else state
-    left = rms_sds(np.linalg.solve(state.precision, state.slope), state.precision)
+    left = updates.rms_sds(np.linalg.solve(state.precision, state.slope), state.precision)
     return Learned(state.mean, state.precision, left, state.bias, ~F.converged)
 
 
@@ -166,7 +145,7 @@ def _first_precision(s: Search, F: Marginal) -> np.ndarray:
 
 def _rough_precision(s: Search, F: Marginal, precision: np.ndarray, blocks: int) -> np.ndarray:
     """A precision to search with; that of the answer is measured at the end, and more exactly."""
-    return measured_precision(F, s.mean, precision, blocks, one_sided=True)
+    return updates.measured_precision(F, s.mean, precision, blocks, one_sided=True)
 
 
 def _known_precision(there: Expansion, otherwise: np.ndarray) -> np.ndarray:
@@ -177,20 +156,17 @@ def _known_precision(there: Expansion, otherwise: np.ndarray) -> np.ndarray:
 
 
 def _climb(s: Search, F: Marginal) -> Search:
-    """One Newton step to the mode of F over the first blocks; it must not lower F.
-
-    The curvature is updated by every step (BFGS), and measured again if a step fails. If a step
-    fails right after that, the next one is shorter.
-    """
-    move, gain = newton_move(s.precision, s.slope)
+    """One Newton step to the mode of F over the first blocks; it must not lower F."""
+    move, gain = updates.newton_move(s.precision, s.slope)
     close = gain < 0.5 * len(s.mean)
-    move = at_most(s.length, move)
+    move = updates.at_most(s.length, move)
     there = _expand(s, F, s.mean + move)
     slack = 0.1 + 1e-7 * abs(s.value) + (len(s.mean) if close else 0)
     longest = float(np.abs(move).max())
     s = s._replace(tries=s.tries + 1)
+    # A failed step has the curvature measured; the step after another failure is shorter.
     if there.finite and there.value >= s.value - slack:
-        learned = bfgs(s.precision, move, s.slope - there.slope)
+        learned = updates.bfgs(s.precision, move, s.slope - there.slope)
         s = _moved(s, s.mean + move, _known_precision(there, learned), there)
         known = there.hessian is not None
         s = s._replace(length=min(LONGEST, max(s.length, 2 * longest)), measured=known)
@@ -199,17 +175,14 @@ def _climb(s: Search, F: Marginal) -> Search:
         precision = _rough_precision(s, F, s.precision, _curvature_blocks(s, F))
         s = s._replace(precision=precision, measured=True)
     else:
-        s = s._replace(length=shorter(Expansion(s.value, s.slope), there, move) * longest)
+        s = s._replace(length=updates.shorter(Expansion(s.value, s.slope), there, move) * longest)
     return _next_climb(s, F)
 
 
 def _next_climb(s: Search, F: Marginal) -> Search:
-    """Goes on climbing, or to the next stage, or to the search for the answer.
-
-    A climb ends when a step would gain less than 0.1 nats, or after three steps that would gain less
-    than D/2: there the noise of K draws moves F by more than a step does.
-    """
-    gain = newton_move(s.precision, s.slope)[1]
+    """Goes on climbing, or to the next stage, or to the search for the answer."""
+    gain = updates.newton_move(s.precision, s.slope)[1]
+    # After three steps that would gain less than D/2 the noise of K draws moves F by more.
     s = s._replace(calm=s.calm + int(gain < 0.5 * len(s.mean)))
     if gain >= WORTHWHILE and s.calm <= 3 and s.length >= 1e-6 and s.tries < budgets.MOST_CLIMBS:
         return s
@@ -225,22 +198,21 @@ def _next_climb(s: Search, F: Marginal) -> Search:
 
 def _laplace(s: Search, F: Marginal) -> Search:
     """Measures the curvature at the mode."""
-    blocks = _curvature_blocks(s, F)
-    target = measured_precision(F, s.mean, s.precision, blocks, one_sided=True)
-    steady = largest_change(s.precision, target) < 0.3
+    target = _rough_precision(s, F, s.precision, _curvature_blocks(s, F))
+    steady = updates.largest_change(s.precision, target) < 0.3
     s = s._replace(precision=target, steady=steady, rounds=s.rounds + 1, tries=0, length=1.0)
-    if newton_move(s.precision, s.slope)[1] < WORTHWHILE:
+    if updates.newton_move(s.precision, s.slope)[1] < WORTHWHILE:
         return _next_round(s, F)
     return s._replace(phase="newton")
 
 
 def _newton(s: Search, F: Marginal) -> Search:
     """One Newton step that raises F. If it fails it is tried once more, shorter."""
-    move = at_most(LONGEST, newton_move(s.precision, s.slope)[0]) * s.length
+    move = updates.at_most(LONGEST, updates.newton_move(s.precision, s.slope)[0]) * s.length
     there = _expand(s, F, s.mean + move)
     slack = 0.1 + 1e-7 * abs(s.value)
     if s.length == 1.0 and not (there.finite and there.value >= s.value - slack):
-        return s._replace(length=shorter(Expansion(s.value, s.slope), there, move))
+        return s._replace(length=updates.shorter(Expansion(s.value, s.slope), there, move))
     gained = there.value - s.value if there.finite else 0.0
     if gained > 0:
         s = _moved(s, s.mean + move, s.precision, there)
@@ -248,7 +220,7 @@ def _newton(s: Search, F: Marginal) -> Search:
     s = s._replace(tries=s.tries + 1, length=1.0)
     # What the slope still promises after a step that gained nothing is noise.
     over = gained < WORTHWHILE or s.tries == budgets.MOST_NEWTON
-    over = over or newton_move(s.precision, s.slope)[1] < WORTHWHILE
+    over = over or updates.newton_move(s.precision, s.slope)[1] < WORTHWHILE
     return _next_round(s, F) if over else s
 
 
@@ -271,7 +243,7 @@ def _settle(s: Search, F: Marginal) -> Search:
 
 def _spread(s: Search, F: Marginal) -> Search:
     """Measures the curvature: the points of q(theta) spread as it says, and BFGS is too rough."""
-    precision = measured_precision(F, s.mean, s.precision, _blocks(s, F), one_sided=True)
+    precision = _rough_precision(s, F, s.precision, _blocks(s, F))
     return s._replace(precision=precision, phase="look")
 
 
@@ -286,27 +258,22 @@ def _look(s: Search, F: Marginal) -> Search:
 
 
 def _average(s: Search, F: Marginal) -> Search:
-    """Measures the precision to move to; then moves, or ends if it is close already.
-
-    The last step is taken without another sweep: Newton squares an error that is small already.
-    """
+    """Measures the precision to move to; then moves, or ends if it is close already."""
     if s.target is None:
-        target = measured_precision(F, s.mean, s.precision, _blocks(s, F))
+        target = updates.measured_precision(F, s.mean, s.precision, _blocks(s, F))
         return s._replace(target=target)
     move = np.linalg.solve(s.target, s.slope)
-    steady = rms_sds(move, s.target) < 0.1 and largest_change(s.precision, s.target) < 0.3
-    if steady and not s.cut:
+    near = updates.rms_sds(move, s.target) < 0.1
+    steady = near and updates.largest_change(s.precision, s.target) < 0.3
+    if steady and not s.cut:  # without another sweep: Newton squares an error that is small
         return s._replace(mean=s.mean + move, precision=s.target, phase="bias")
-    s = _tried(s, F, at_most(LONGEST, move), s.target)
+    s = _tried(s, F, updates.at_most(LONGEST, move), s.target)
     over = s.length < 0.01 or s.calm > 1 or s.tries == budgets.MOST_AVERAGES
     return s._replace(phase="bias" if over else "average")
 
 
 def _tried(s: Search, F: Marginal, move: np.ndarray, target: np.ndarray) -> Search:
-    """A step is taken unless it lowers the bound E_q[F] + entropy; then the next is half as long.
-
-    The step after a halved one is no longer than it; later ones may be.
-    """
+    """Takes a step unless it lowers E_q[F] + entropy: then the next two are half as long."""
     mean = s.mean + s.length * move
     precision = (1 - s.length) * s.precision + s.length * target
     there = _average_over(s, F, mean, precision)
@@ -353,14 +320,5 @@ def _double(s: Search, F: Marginal) -> Search:
     return s._replace(local_draws=F.problem.more_draws(), bias=unknown, phase="open", stage=-1)
 
 
-PHASES: dict[str, Callable[[Search, Marginal], Search]] = {
-    "open": _open,
-    "climb": _climb,
-    "laplace": _laplace,
-    "newton": _newton,
-    "spread": _spread,
-    "look": _look,
-    "average": _average,
-    "bias": _bias,
-    "double": _double,
-}
+_ALL = _open, _climb, _laplace, _newton, _spread, _look, _average, _bias, _double
+PHASES = {phase.__name__.removeprefix("_"): phase for phase in _ALL}

@@ -13,11 +13,9 @@ MOST_K_HAT = 0.7  # of theta's weights, past which they tell little (Vehtari and
 def weigh_theta(
     F: Marginal, learned: Learned, count: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Points of theta [T, D] and their log weights p^(theta, y) / t(theta), up to a constant.
-
-    The Student t first has the mean and covariance of q(theta). A quarter of the points give better
-    ones. So do all of them, at most twice, while a few in a tail have most of the weight.
-    """
+    """Points of theta [T, D] and their log weights p^(theta, y) / t(theta), up to a constant."""
+    # The t first has the mean and covariance of q(theta). A quarter of the points give better ones.
+    # So do all of them, at most twice, while a few in a tail have most of the weight.
     mean, covariance = learned.mean, np.linalg.inv(learned.precision)
     points, log_weight = _student_points(F, mean, covariance, count // 4, 4 * seed)
     for attempt in range(1, 4):
@@ -32,10 +30,7 @@ def weigh_theta(
 
 
 def _moments(points: np.ndarray, log_weight: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """Mean and covariance by weights cut at sqrt(T) times their mean (Ionides 2008).
-
-    So no single point in a tail decides. None if too few points count to estimate a covariance.
-    """
+    """Moments by weights cut at sqrt(T) times their mean (Ionides 2008); None if too few count."""
     if not np.isfinite(log_weight.max()):
         return None
     weight = np.exp(log_weight - log_weight.max())

@@ -58,10 +58,7 @@ WEIGHTED = "cloud"  # what files call `Branched.weighted`, since the first relea
 
 
 def save(record: FitRecord, path: Path, more: Callable[[Path], None]) -> None:
-    """Writes a fit to a folder, and what `more` writes to it: all of it or nothing.
-
-    It replaces an earlier fit and its report.html; a folder with something else in it is refused.
-    """
+    """Writes a fit to a folder, and what `more` writes to it; replaces a fit there, and nothing else."""
     write_folder(path, lambda folder: _write(record, folder, more))
 
 

@@ -61,18 +61,12 @@ class Adapter(eqx.Module):
     # Reading tables.
 
     def read(self, table: Any, what: str, *, outcomes: bool) -> Groups | None:
-        """A user's table as groups of the fit's columns; None if it has these columns itself.
-
-        `what` is what the caller calls the table, for messages; `outcomes` says whether its rows are
-        data to condition on, else places to predict.
-        """
+        """A user's table as groups of the fit's columns; None if it has these columns itself."""
+        # `what` names the table in messages; with `outcomes` its rows are data to condition on.
         return None
 
     def beside(self, at: Groups, group: Mapping[str, np.ndarray] | None) -> Groups:
-        """Rows to predict, adapted to the group columns [N, ...] of the rows that z is conditioned on.
-
-        `group` is None if the groups have no such rows.
-        """
+        """Rows to predict, adapted to the group columns [N, ...] of the rows to condition on, if any."""
         return at
 
     def columns(self) -> dict[str, str | None]:
@@ -100,10 +94,7 @@ class Adapter(eqx.Module):
     # Outcomes.
 
     def categories(self, kind: str) -> list[str]:
-        """Names of the categories that `expected` returns for this kind; [] if it is one number.
-
-        Raises if the model has no predictions of this kind.
-        """
+        """Names of the categories that `expected` returns for this kind; [] if it is one number."""
         if kind != "response":
             raise ValueError(
                 f'kind="{kind}" is for models made from formulas; this one can make new outcomes '

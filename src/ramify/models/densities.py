@@ -9,10 +9,8 @@ from ramify.models.model import Model
 
 
 def sum_rows(values: Float[Array, "R *rest"], batch: Batch) -> Float[Array, "B *rest"]:
-    """Sum over each group's rows; filler rows count nothing.
-
-    One scatter of contiguous windows with sorted indices: much faster on a CPU than one per column.
-    """
+    """Sum over each group's rows; filler rows count nothing."""
+    # One scatter of contiguous windows with sorted indices: much faster on a CPU than one per column.
     mask = batch.row_mask.reshape(-1, *(1,) * (values.ndim - 1))
     return jax.ops.segment_sum(
         jnp.where(mask, values, 0), batch.segment, batch.index.shape[0], indices_are_sorted=True
@@ -34,11 +32,9 @@ def group_log_liks(
 def log_liks_at(
     model: Model, theta: Float[Array, " D"], z: Float[Array, "B M K"], batch: Batch
 ) -> Float[Array, "B K"]:
-    """`group_log_lik` of K points of every z.
-
-    With the points in the last axis a row's copy of its z is one contiguous window, and what follows
-    runs along the points: half the time of one point after the other.
-    """
+    """`group_log_lik` of K points of every z."""
+    # With the points in the last axis a row's copy of its z is one contiguous window, and what follows
+    # runs along the points: half the time of one point after the other.
     z_rows = batch.at_rows(z)
     if (declared := model.structure.likelihood) is not None:
         return sum_rows(declared.log_lik(theta, z_rows, batch), batch)

@@ -23,10 +23,7 @@ WRITTEN_OUT = 16  # terms of a linear predictor that become part of the pass tha
 
 
 class Normal(NamedTuple):
-    """p(z_i | theta, u_i) of each place: N(mean, P^-1), with a triangular root of P = root' root.
-
-    All places may share one root.
-    """
+    """p(z_i | theta, u_i) of each place: N(mean, P^-1), P = root' root; places may share a root."""
 
     mean: Float[Array, "*places M"]
     root: Float[Array, "*places_or_one M M"]
@@ -175,11 +172,9 @@ class Structure:
 
 
 def linear(weights: Float[Array, "R P M"], z_rows: Float[Array, "R M K"]) -> Float[Array, "R P K"]:
-    """Sums over m of w_pm z_m, for each row and draw.
-
-    Few terms are written out: they become part of the pass that uses them, where a product of
-    matrices is a pass of its own, and a GPU's are slow for small matrices.
-    """
+    """Sums over m of w_pm z_m, for each row and draw."""
+    # Few terms are written out: they become part of the pass that uses them, where a product of
+    # matrices is a pass of its own, and a GPU's are slow for small matrices.
     M = z_rows.shape[1]
     if M > WRITTEN_OUT:
         return jnp.einsum("rpm,rmk->rpk", weights, z_rows)

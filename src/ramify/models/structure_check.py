@@ -15,10 +15,7 @@ _QUICKLY: Any = {"xla_backend_optimization_level": 0}
 
 
 def check_structure(model: Model, batch: Batch) -> None:
-    """Raises where what was declared of a model is not what its densities return.
-
-    Both are evaluated at two random theta, on the same z. They may differ by rounding.
-    """
+    """Raises where a declaration is not what the densities return, but for rounding."""
     if model.structure.trusted or model.structure == BlockStructure():
         return
     rng = np.random.default_rng(0)

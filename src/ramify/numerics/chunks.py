@@ -14,10 +14,7 @@ CHUNK = 1024
 def in_chunks(
     function: Callable[[Any], Any], points: Shaped[np.ndarray, "S ..."], size: int = CHUNK
 ) -> Any:
-    """`function` of all points, `size` at a time; its results put together on the host.
-
-    The last chunk is filled up with copies, whose results are dropped.
-    """
+    """`function` of all points, `size` at a time, the last filled up; results together on the host."""
     found = []
     for start in range(0, len(points), size):
         own = points[start : start + size]

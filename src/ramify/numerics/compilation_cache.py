@@ -1,12 +1,9 @@
 """Compiled programs kept on disk, so that a new process does not compile them again.
 
 The folder is `$XDG_CACHE_HOME/ramify` (or `~/.cache/ramify`), apart for each version of Ramify and
-JAX and for each kind of processor: machine code of one may not run on another. It holds at most
-1 GiB; the oldest programs go first. `RAMIFY_CACHE=/elsewhere` names another folder, `RAMIFY_CACHE=off`
-keeps nothing. A cache that the user has set in JAX itself is used as it is.
-
-JAX has one cache for the whole process. It is ours only while Ramify computes: what a user compiles
-between two calls is not kept here.
+JAX and for each kind of processor. It holds at most 1 GiB; the oldest programs go first.
+`RAMIFY_CACHE=/elsewhere` names another folder, `RAMIFY_CACHE=off` keeps nothing. A cache that the user
+has set in JAX itself is used as it is. JAX's cache is ours only while Ramify computes.
 """
 
 import hashlib
@@ -31,39 +28,25 @@ _lock, _depth, _before = threading.Lock(), 0, {}
 @contextmanager
 def programs_on_disk() -> Iterator[None]:
     """Within it, JAX looks for programs in our folder before it compiles, and keeps what is new."""
-    folder = _folder()
-    if folder is None:
-        yield
-        return
-    _enter(folder)
+    global _depth
+    ours: dict[str, Any] = {
+        "jax_compilation_cache_dir": str(_folder()),
+        "jax_persistent_cache_min_compile_time_secs": SHORTEST,
+    }
+    with _lock:  # the first call turns the cache on, unless the user has one; the last turns it off
+        _depth += 1
+        free = jax.config.jax_compilation_cache_dir is None  # pyright: ignore
+        if _folder() is not None and _depth == 1 and free:
+            _before.update({name: getattr(jax.config, name) for name in ours})
+            _set(ours)
     try:
         yield
     finally:
-        _leave()
-
-
-def _enter(folder: Path) -> None:
-    """Turns the cache on, unless another call has; a cache of the user's own stays."""
-    global _depth
-    with _lock:
-        _depth += 1
-        if _depth == 1 and jax.config.jax_compilation_cache_dir is None:  # pyright: ignore
-            ours: dict[str, Any] = {
-                "jax_compilation_cache_dir": str(folder),
-                "jax_persistent_cache_min_compile_time_secs": SHORTEST,
-            }
-            _before.update({name: getattr(jax.config, name) for name in ours})
-            _set(ours)
-
-
-def _leave() -> None:
-    """Turns the cache off when the last call has ended."""
-    global _depth
-    with _lock:
-        _depth -= 1
-        if _depth == 0 and _before:
-            _set(_before)
-            _before.clear()
+        with _lock:
+            _depth -= 1
+            if _depth == 0 and _before:
+                _set(_before)
+                _before.clear()
 
 
 def _set(options: dict[str, Any]) -> None:

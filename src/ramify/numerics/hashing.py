@@ -18,10 +18,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt32
 def uniforms(
     key: PRNGKeyArray, index: Int[Array, " B"], shape: tuple[int, ...]
 ) -> Float[Array, "B *shape"]:
-    """Numbers between zero and one, neither included: functions of key, group and place alone.
-
-    So an estimate does not depend on the order of groups, the block they are in or the device.
-    """
+    """Numbers between zero and one, neither included: functions of key, group and place alone."""
+    # So an estimate does not depend on the order of groups, the block they are in or the device.
     count = math.prod(shape)
     place = jnp.arange(-(-count // 4), dtype=jnp.uint32)
     words = jax.random.key_data(key)

@@ -6,10 +6,8 @@ from ramify.numerics.budgets import WORKING_NUMBERS, on_this_device
 
 
 def chunk_size(draws: int, per_draw: int) -> int:
-    """How many draws a program takes at once when each needs `per_draw` numbers of working memory.
-
-    A power of two, and one of few: every size is compiled anew.
-    """
+    """How many draws a program takes at once when each needs `per_draw` numbers of working memory."""
+    # A power of two, and one of few: every size is compiled anew.
     room = max(on_this_device(WORKING_NUMBERS) // max(per_draw, 1), 1)
     wanted = 16 if draws <= 16 else on_this_device({"cpu": 128, "accelerator": 1024})
     return min(wanted, 2 ** (room.bit_length() - 1))

@@ -14,14 +14,13 @@ from ramify.numerics.triangular import FREEDOM
 
 
 class Rule(NamedTuple):
-    """Points x_k and log weights, such that the integral of f is about sum_k exp(log_weight_k) f(x_k).
+    """Points x_k and log weights: the integral of f is about sum_k exp(log_weight_k) f(x_k).
 
-    Exact where f is a standard normal density times a polynomial. Points with a weight of zero
-    fill a smaller rule up to the shape of a larger one.
+    Exact where f is a standard normal density times a polynomial.
     """
 
     points: Float[np.ndarray, "K M"] | Float[Array, "K M"]
-    log_weight: Float[np.ndarray, " K"] | Float[Array, " K"]
+    log_weight: Float[np.ndarray, " K"] | Float[Array, " K"]  # minus infinity for filler
 
 
 def gauss_hermite(order: int, dim: int, room: int | None = None) -> Rule:
@@ -66,14 +65,12 @@ def student_points(
 def group_points(
     key: PRNGKeyArray, index: Int[Array, " B"], K: int, M: int
 ) -> Float[Array, "K B M"]:
-    """K points of a standard multivariate Student t for each group, spread evenly together.
-
-    Random orthogonal frames, each direction taken both ways, with stratified radii. Every point alone
-    is t-distributed, so averages are unbiased; together they are balanced, which leaves little noise
-    for a nearly Gaussian integrand. The heavy tail bounds the importance weights: those of a Gaussian
-    proposal that is too narrow in one direction (separated data) have no variance. The four quarters
-    are independent, which is what the correction of the 1/K bias needs.
-    """
+    """K points of a standard multivariate Student t for each group, spread evenly together."""
+    # Random orthogonal frames, each direction taken both ways, with stratified radii. Every point alone
+    # is t-distributed, so averages are unbiased; together they leave little noise for a nearly Gaussian
+    # integrand. The heavy tail bounds the importance weights: those of a Gaussian that is too narrow in
+    # one direction (separated data) have no variance. The four quarters are independent, which the
+    # correction of the 1/K bias needs.
     own = quarter_sizes(K)
     frames = -(-own[0] // (2 * M))
     strata = frames * M
@@ -103,11 +100,9 @@ def quarter_sizes(K: int) -> list[int]:
 
 
 def orthogonal(noise: Float[Array, "*batch M M"]) -> Float[Array, "*batch M M"]:
-    """Uniform random orthogonal matrices: the rows of Gaussian matrices, by Gram and Schmidt.
-
-    M fused steps, where accelerators are slow at small QR factorisations. Each row is projected twice,
-    which keeps float32 orthogonal to rounding.
-    """
+    """Uniform random orthogonal matrices: the rows of Gaussian matrices, by Gram and Schmidt."""
+    # M fused steps, where accelerators are slow at small QR factorisations. Each row is projected
+    # twice, which keeps float32 orthogonal to rounding.
     M = noise.shape[-1]
 
     def row(j: Array, q: Float[Array, "*batch M M"]) -> Float[Array, "*batch M M"]:
@@ -131,10 +126,7 @@ def _radius_quantile(level: Float[Array, " n"], M: int) -> Float[Array, " n"]:
 
 
 def normal_points(count: int, dim: int) -> np.ndarray:
-    """`count` standard normal points in antithetic pairs, the pairs orthogonal where they can be.
-
-    One point is the centre itself: Laplace's approximation, enough when N is large.
-    """
+    """`count` normal points in antithetic pairs, orthogonal where they can be; one is the centre."""
     if count == 1:
         return np.zeros((1, dim))
     rng = np.random.default_rng(1)

@@ -2,10 +2,8 @@
 
 OpenBLAS, behind JAX's linear algebra on a CPU, starts threads of its own for a triangular solve with a
 few hundred columns. They wait for cores that XLA's threads hold: 9 ms for a 0.1 ms solve on two cores.
-
 On GPUs with tensor cores JAX multiplies float32 matrices in TF32, with three digits: enough for a
 network, which asks for it, not for a density or the factor of a covariance.
-
 No options are asked of XLA's compiler: its older emitters for CPUs (`xla_cpu_use_fusion_emitters=False`)
 take two thirds of the time, and are wrong in jaxlib 0.10 for a gather with a small sum after it.
 """

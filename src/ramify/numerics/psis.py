@@ -17,10 +17,8 @@ EVEN = 0.01  # weights that exceed their mean by less than this share have no ta
 
 
 def k_hat(log_weights: Float[np.ndarray, " S"] | Float[np.ndarray, "S N"]) -> Any:
-    """Shape of the upper tail of importance weights, a float, or [N] for the columns of [S, N].
-
-    Zero where the weights are even; infinite where one or a few are all there is.
-    """
+    """Shape of the upper tail of importance weights, a float, or [N] for the columns of [S, N]."""
+    # Zero where the weights are even; infinite where one or a few are all there is.
     columns = np.asarray(log_weights, np.float64)
     shapes = _tail_shapes(columns.reshape(len(columns), -1).T)
     return shapes if columns.ndim == 2 else float(shapes[0])

@@ -17,11 +17,9 @@ UNROLLED = 8  # dimensions up to which the passes are written out one after the 
 
 @jax.custom_jvp
 def inverse_factor(precision: Float[Array, "*batch M M"]) -> Float[Array, "*batch M M"]:
-    """Lower triangular L with L L' = precision^-1; not finite where it is not positive definite.
-
-    The Cholesky factor of the matrix read backwards is an upper factor U U' of the matrix itself,
-    and the transpose of its inverse is lower triangular.
-    """
+    """Lower triangular L with L L' = precision^-1; not finite where it is not positive definite."""
+    # The Cholesky factor of the matrix read backwards is an upper factor U U' of the matrix itself,
+    # and the transpose of its inverse is lower triangular.
     M = precision.shape[-1]
     eye = jnp.broadcast_to(jnp.eye(M, dtype=precision.dtype), precision.shape)
     both = jnp.concatenate([precision[..., ::-1, ::-1], eye], -1)

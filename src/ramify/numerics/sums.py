@@ -10,11 +10,9 @@ from jaxtyping import Array, Float
 def precise_sum(
     values: Float[Array, "*batch n"],
 ) -> tuple[Float[Array, "*batch"], Float[Array, "*batch"]]:
-    """The sum over the last axis as (sum, what rounding took from it): add them in float64.
-
-    A pairwise tree of error-free additions (Knuth's two-sum). In float32 a plain sum near 1e5 is
-    only known to a hundredth; this one to a part in 10^13.
-    """
+    """The sum over the last axis as (sum, what rounding took from it): add them in float64."""
+    # A pairwise tree of error-free additions (Knuth's two-sum). In float32 a plain sum near 1e5 is
+    # only known to a hundredth; this one to a part in 10^13.
     size = values.shape[-1]
     full = 2 ** math.ceil(math.log2(max(size, 1)))
     high = jnp.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, full - size)])

@@ -35,10 +35,8 @@ def free_start(dim: int, diagonal: bool, scale: float, map: ScaleMap) -> Float[A
 
 
 def positive_map(x: Float[Array, "..."], gamma: float = 1.0) -> Float[Array, "..."]:
-    """The paper's map to the positive numbers, x -> (x + sqrt(x^2 + 4 gamma)) / 2 (appendix A).
-
-    For x far below zero it is about -gamma/x, computed so that nothing cancels.
-    """
+    """The paper's map to the positive numbers, x -> (x + sqrt(x^2 + 4 gamma)) / 2 (appendix A)."""
+    # For x far below zero it is about -gamma/x, computed so that nothing cancels.
     root = jnp.sqrt(x**2 + 4 * gamma)
     # At zero, where the paper starts, the first form: the slope of |x| there is not that of -x.
     return jnp.where(x >= 0, (x + root) / 2, 2 * gamma / (root + jnp.abs(x)))
@@ -48,12 +46,9 @@ def positive_map(x: Float[Array, "..."], gamma: float = 1.0) -> Float[Array, "..
 def scale_factor(
     free: Float[Array, "*batch free"], dim: int, diagonal: bool, map: ScaleMap
 ) -> Float[Array, "..."]:
-    """The scale L of free numbers: a vector if diagonal, else lower triangular with L_ii > 0.
-
-    `log` is ours: L = diag(exp s) U with U unit lower triangular, so that one number moves a whole
-    row through orders of magnitude. `paper` puts the entries in place and maps the diagonal by
-    `positive_map`.
-    """
+    """The scale L of free numbers: a vector if diagonal, else lower triangular with L_ii > 0."""
+    # `log` is ours: L = diag(exp s) U with U unit lower triangular, so that one number moves a whole
+    # row through orders of magnitude. `paper` maps the diagonal by `positive_map`.
     first = free[..., :dim]
     size = jnp.exp(first) if map == "log" else positive_map(first)
     if diagonal:
@@ -90,10 +85,8 @@ def times(scale: Array, noise: Float[Array, "*batch dim"]) -> Float[Array, "*bat
 def whiten(
     scale: Array, x: Float[Array, "*batch dim"], known: Float[Array, "*batch dim"] | None = None
 ) -> Float[Array, "*batch dim"]:
-    """L^-1 x, for a vector or a lower triangular matrix L; `known` is what it is for a draw's own x.
-
-    For an ill-conditioned L a solve in float32 loses the noise, and fits diverge: hence `known`.
-    """
+    """L^-1 x, for a vector or a lower triangular matrix L; `known` is what it is for a draw's own x."""
+    # For an ill-conditioned L a solve in float32 loses the noise, and fits diverge: hence `known`.
     if known is not None:
         return _with_value(whiten(scale, x), jax.lax.stop_gradient(known))
     if scale.ndim == x.ndim:

@@ -75,10 +75,7 @@ def blocks_of(
     rows: int = RESULT_ROWS,
     places: int = RESULT_ROWS,
 ) -> Iterator[tuple[Conditioned, Batch, Int[np.ndarray, " rows"]]]:
-    """Yields blocks of the parts: conditioned on their rows, with the rows to predict.
-
-    Last come the positions of the latter in the result; rows of the batch beyond them are filler.
-    """
+    """Yields conditioned blocks of the parts, rows to predict, and the places of these in the result."""
     for part in parts:
         for block in ranges(part.given, part.at, rows=rows, places=places):
             given, at = block.batches

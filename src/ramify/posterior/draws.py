@@ -1,8 +1,7 @@
 """Draws of (theta, z): theta on the host, z of a block a few draws at a time.
 
-Draw s of group i is a function of (key, s, i): not of the block it is in, nor of how many draws
-were asked for. Numbers of draws are never shapes of a compiled program: draws come in chunks of a
-fixed size, and one program draws z for everything that is asked of a posterior.
+Draw s of group i is a function of (key, s, i) alone. Numbers of draws are never shapes of a compiled
+program: draws come in chunks of a fixed size.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,15 +29,11 @@ from ramify.posterior.conditioned import Conditioned
 
 
 class Draws(NamedTuple):
-    """S draws of theta, on the host.
-
-    `key` and a draw's number make the locals that go with it. `log_q` is log q(theta), and for a
-    joint family that of the whole draw.
-    """
+    """S draws of theta, on the host."""
 
     theta: Float[np.ndarray, "S D"]
-    log_q: Float[np.ndarray, " S"]
-    key: PRNGKeyArray
+    log_q: Float[np.ndarray, " S"]  # of theta, or for a joint family of the whole draw
+    key: PRNGKeyArray  # with a draw's number it makes the locals that go with the draw
     numbers: Int[np.ndarray, " S"]
 
     def chunks(self, size: int) -> Iterator["Chunk"]:
@@ -62,10 +57,7 @@ class Chunk(NamedTuple):
 
 
 def posterior_theta(key: PRNGKeyArray, family: Family, model: Model, draws: int) -> Draws:
-    """S draws of theta as the posterior has it: weighted draws, where the fit has them.
-
-    Their density has no meaning then: metrics that need it draw from q(theta) itself.
-    """
+    """S draws of theta as the posterior has it: weighted, where the fit has those, without a density."""
     found = draw_theta(key, family, model, draws)
     if isinstance(family, Joint) or family.weighted is None:
         return found
@@ -90,10 +82,8 @@ def draw_theta(key: PRNGKeyArray, family: Family, model: Model, draws: int) -> D
 
 
 def _random(key: PRNGKeyArray, stream: int) -> np.random.Generator:
-    """NumPy's generator for a key: theta has few numbers, and nothing is compiled for them.
-
-    Draw s takes the s-th row of what it returns, so that draws do not depend on how many follow.
-    """
+    """NumPy's generator for a key: theta has few numbers, and nothing is compiled for them."""
+    # Draw s takes the s-th row of what it returns, so that draws do not depend on how many follow.
     return np.random.default_rng([stream, *np.asarray(jax.random.key_data(key)).ravel().tolist()])
 
 
@@ -119,15 +109,12 @@ def map_draws(
     draws: Draws,
     local_draws: int,
 ) -> Any:
-    """`use(chunk, z [C, B, M], log_q [C, B])` of all draws, put together: [S, ...] each.
-
-    With K = local_draws > 1, z is one of K draws, chosen by importance weight, so that it is closer
-    to p(z | theta, y) than to q; log q has no meaning then and is zero.
-    """
-    size = draws_at_once(known, model, len(draws.theta), local_draws)
-    found = []
-    for chunk in draws.chunks(size):
-        found.append(use(chunk, *draw_locals(known, model, chunk, local_draws)))
+    """`use(chunk, z [C, B, M], log_q [C, B])` of all draws, put together: [S, ...] each."""
+    # With K = local_draws > 1, z is one of K draws, chosen by importance weight, so that it is closer
+    # to p(z | theta, y) than to q; log q has no meaning then and is zero.
+    size = at_once(known, model, len(draws.theta), local_draws)
+    locals_ = lambda chunk: draw_locals(known, model, chunk, local_draws)
+    found = [use(chunk, *locals_(chunk)) for chunk in draws.chunks(size)]
     return put_together(found, len(draws.theta))
 
 
@@ -155,11 +142,9 @@ def draw_locals(
 def _resample(
     key: PRNGKeyArray, local: Local, model: Model, batch: Batch, theta: Array, K: int
 ) -> Float[Array, "B M"]:
-    """One of K draws from the Student t proposal for each group, chosen by weight.
-
-    Independent draws, unlike the balanced ones of the bounds: balance helps averages, not choices,
-    and costs more than all the rest.
-    """
+    """One of K draws from the Student t proposal for each group, chosen by weight."""
+    # Independent draws, unlike those of the bounds: balance helps averages, not choices, and costs
+    # more than all the rest.
     points, chance = student_points(key, batch.index, K, model.z.size)
     z, log_q = jax.vmap(local.propose)(points)
     log_weight = log_joints(model, batch, theta, z) - log_q
@@ -175,7 +160,7 @@ def everyone(family: Joint) -> Batch:
     return Batch({}, {}, none, index, 0 * index, none > 0, yes, jnp.ones(()))
 
 
-def draws_at_once(known: Conditioned, model: Model, draws: int, local_draws: int) -> int:
+def at_once(known: Conditioned, model: Model, draws: int, local_draws: int) -> int:
     """How many draws of a block a program takes: a power of two that memory has room for."""
     family, batch, M = known.family, known.batch, model.z.size
     R, B = batch.segment.shape[0], batch.index.shape[0]

@@ -119,11 +119,9 @@ def unloaded(schema: DataSchema) -> Groups:
 
 
 def parts(fit: Fit, at: Groups, given: Groups | None, local_draws: int) -> list[Part]:
-    """Splits the groups of `at` by where the rows to condition them on come from.
-
-    In this order: `given`; for a group of the fit, the fit's own rows; for a new group there are
-    none, and it is drawn from the population p(z | theta, u_i).
-    """
+    """Splits the groups of `at` by where the rows to condition them on come from."""
+    # In this order: `given`; for a group of the fit, the fit's own rows; for a new group there are
+    # none, and it is drawn from the population p(z | theta, u_i).
     schema, fitted = fit.schema, fit.groups
     at = numbered(schema, fit.family, at)
     if is_fixed(fit.family):

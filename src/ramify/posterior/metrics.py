@@ -33,14 +33,7 @@ from ramify.numerics.chunks import put_together
 from ramify.numerics.programs import program
 from ramify.numerics.sums import log_mean_exp, precise_sum
 from ramify.posterior.conditioned import Conditioned, blocks_of, condition
-from ramify.posterior.draws import (
-    Chunk,
-    Draws,
-    draw_theta,
-    draws_at_once,
-    map_draws,
-    posterior_theta,
-)
+from ramify.posterior.draws import Chunk, Draws, at_once, draw_theta, map_draws, posterior_theta
 from ramify.posterior.marginal_values import has_rule, marginal_log_liks
 from ramify.posterior.matching import Part
 from ramify.posterior.rounding import log_ratio_terms, rounding, row_terms
@@ -68,11 +61,7 @@ class Estimate(float):
     draws: int | None
 
     def __new__(
-        cls,
-        value: float,
-        se: float = float("nan"),
-        ess: float | None = None,
-        draws: int | None = None,
+        cls, value: float, se: float = np.nan, ess: float | None = None, draws: int | None = None
     ) -> "Estimate":
         """A float with more to say."""
         self = super().__new__(cls, value)
@@ -117,17 +106,16 @@ def log_evidence(
     theta = draw_theta(key, family, model, draws)
     if form == "mean_likelihood":
         return _log_mean_exp(sums(family, model, groups, theta, "likelihood"))
+    variance = 0.0
     if form == "joint":
-        total = theta_terms(model, theta) + sums(family, model, groups, theta, "joint")
-        return _rounded(_log_mean_exp(total), 0.0, family, model, groups, theta)
-    if local_draws is None and has_rule(family, model):
+        local = sums(family, model, groups, theta, "joint")
+    elif local_draws is None and has_rule(family, model):
         local = marginal_log_liks(family, model, groups, theta.theta)
-        found = _log_mean_exp(theta_terms(model, theta) + local)
-        return _rounded(found, 0.0, family, model, groups, theta)
-    # All draws of theta share the groups' noise: log p^(y | theta) is then one smooth function, and
-    # the noise shifts it as a whole where independent noise would drown the weights of theta.
-    shared = theta._replace(numbers=np.zeros_like(theta.numbers))
-    local, variance = _tight(family, model, groups, shared, local_draws or LOCAL_DRAWS)
+    else:
+        # All draws of theta share the groups' noise: log p^(y | theta) is then one smooth function,
+        # shifted as a whole where independent noise would drown the weights of theta.
+        shared = theta._replace(numbers=np.zeros_like(theta.numbers))
+        local, variance = _tight(family, model, groups, shared, local_draws or LOCAL_DRAWS)
     found = _log_mean_exp(theta_terms(model, theta) + local)
     return _rounded(found, variance, family, model, groups, theta)
 
@@ -213,7 +201,7 @@ def _tight(
     total, variance, S = np.zeros(len(draws.theta)), 0.0, len(draws.theta)
     for block in ranges(groups):
         known = condition(family, model, block.batches[0], local_draws)
-        size = draws_at_once(known, model, S, max(local_draws, 2))
+        size = at_once(known, model, S, max(local_draws, 2))
         found = [_block_tight(known, model, chunk, local_draws) for chunk in draws.chunks(size)]
         *sums, spread = put_together(found, S)
         total += double(sums)
@@ -234,8 +222,8 @@ def _block_tight(
         if local_draws < 2:
             return *precise_sum(real(weighted.bound)), jnp.zeros(())
         # The two halves are independent: their difference shows the noise of their mean.
-        first, second = weighted.log_weight[:half], weighted.log_weight[half:]
-        apart = log_mean_exp(first) - log_mean_exp(second)
+        halves = weighted.log_weight[:half], weighted.log_weight[half:]
+        apart = log_mean_exp(halves[0]) - log_mean_exp(halves[1])
         return *precise_sum(real(weighted.bound)), jnp.sum(real(apart**2)) / 4
 
     return jax.vmap(one)(chunk.keys(), jnp.asarray(chunk.theta))
@@ -266,8 +254,7 @@ def _log_means(values: Float[np.ndarray, "S n"]) -> tuple[float, Float64[np.ndar
 
 def double(parts: Any) -> Float64[np.ndarray, " S"]:
     """The sum of the two parts of a `precise_sum`, in float64."""
-    high, low = parts
-    return np.asarray(high, np.float64) + np.asarray(low, np.float64)
+    return np.asarray(parts, np.float64).sum(0)
 
 
 def _standard_error(values: Float64[np.ndarray, " S"]) -> float:

@@ -80,10 +80,7 @@ class Summary:
 def summarise_theta(
     family: Family, adapter: Adapter, quantiles: Quantiles, draws: int, seed: int
 ) -> Summary:
-    """Real parameters exactly, from q(theta) itself; the others from draws.
-
-    Where the fit has weighted draws of theta, everything comes from all of them.
-    """
+    """Real parameters exactly, from q(theta); the others, and all of weighted theta, from draws."""
     model, weighted = adapter.model, getattr(family, "weighted", None)
     if weighted is not None:
         theta, weight = np.asarray(weighted.points), weighted.weight

@@ -12,13 +12,8 @@ from ramify.families.build import Family
 from ramify.families.conditional import Conditional, Local
 from ramify.families.newton import expand_local
 from ramify.families.solver import recombine
-from ramify.inference.local_integral import (
-    Parts,
-    controlled,
-    log_integral,
-    parabola,
-    site_likelihood,
-)
+from ramify.inference import local_integral as integral
+from ramify.inference.local_integral import Parts
 from ramify.models.densities import log_joints
 from ramify.models.model import Model
 from ramify.numerics import budgets
@@ -27,7 +22,7 @@ from ramify.numerics.points import group_points, quarter_sizes
 from ramify.numerics.programs import program
 from ramify.numerics.sums import log_mean_exp, precise_sum
 from ramify.posterior.conditioned import Conditioned, condition
-from ramify.posterior.draws import Chunk, Draws, draws_at_once
+from ramify.posterior.draws import Chunk, Draws, at_once
 from ramify.posterior.marginal_values import has_rule, marginal_log_liks
 from ramify.posterior.metrics import double, sums, theta_terms
 
@@ -44,10 +39,7 @@ def affordable(model: Model, groups: Groups, draws: int | None) -> tuple[int, in
 def theta_log_weights(
     family: Family, model: Model, groups: Groups, theta: Draws, K: int
 ) -> tuple[Float64[np.ndarray, " S"], Float64[np.ndarray, " S"]]:
-    """Log p^(theta, y) / q(theta) of each draw, and a sample of the noise that is in it.
-
-    Of everything together for a joint family, which has no such noise.
-    """
+    """Log p^(theta, y) / q(theta) of each draw, and a sample of its noise; of all for a joint family."""
     total = theta_terms(model, theta)
     noise = np.zeros_like(total)
     if not isinstance(family, Branched):
@@ -58,7 +50,7 @@ def theta_log_weights(
     lean = len(groups) >= budgets.WELL_KNOWN_GROUPS
     for block in ranges(groups):
         known = condition(family, model, block.batches[0], K)
-        size = draws_at_once(known, model, len(total), K)
+        size = at_once(known, model, len(total), K)
         found = [
             _marginal_block(known, model, theta.key, chunk, K, lean) for chunk in theta.chunks(size)
         ]
@@ -74,11 +66,9 @@ def theta_log_weights(
 def _marginal_block(
     known: Conditioned, model: Model, key: PRNGKeyArray, chunk: Chunk, K: int, lean: bool
 ) -> tuple[Float[Array, " S"], Float[Array, " S"], Float[Array, " S"]]:
-    """Sum over the block's groups of log p^(y_i | theta), freed of its 1/K bias, in two parts.
-
-    All draws of theta share the groups' points, so that noise is a smooth function of theta. A sample of
-    it comes third: half the difference between two independent halves. `lean`: see `again_at_theta`.
-    """
+    """Sum over groups of log p^(y_i | theta), freed of its 1/K bias, in two parts, and its noise."""
+    # All draws of theta share the groups' points, so that noise is a smooth function of theta. Its sample
+    # is half the difference between two independent halves.
     conditional, batch = again_at_theta(known, model, lean), known.batch
     points = group_points(key, batch.index, K, model.z.size)
     again = known.site is not None and not lean and known.local.follows_theta(model, batch)
@@ -86,7 +76,7 @@ def _marginal_block(
     def one(theta: Float[Array, " D"]) -> tuple[Array, Array, Array]:
         parts, definite = _with_control(known, model, theta, conditional(theta), points, again)
         real = lambda x: jnp.where(batch.group_mask, x, 0)
-        total, apart = controlled(parts, definite)[0], _apart(parts, definite)
+        total, apart = integral.controlled(parts, definite)[0], _apart(parts, definite)
         return *precise_sum(real(total)), 0.5 * jnp.sum(real(apart))
 
     return jax.vmap(one)(jnp.asarray(chunk.theta))
@@ -102,10 +92,7 @@ def _apart(parts: Parts, definite: Bool[Array, " B"]) -> Float[Array, " B"]:
 def _with_control(
     known: Conditioned, model: Model, theta: Array, local: Local, points: Array, again: bool
 ) -> tuple[Parts, Bool[Array, " B"]]:
-    """Draws from `local` with the Gaussian of a solved site as their control, if there is one.
-
-    The likelihood's expansion is the site's own or, `again`, made at this theta.
-    """
+    """Draws from `local`, controlled by the Gaussian of a site, if any, or of one expanded `again`."""
     site, batch, mean = known.site, known.batch, local.mean
     z, log_q = jax.vmap(local.propose)(points)
     log_weight = log_joints(model, batch, theta, z) - log_q
@@ -113,19 +100,17 @@ def _with_control(
         none = jnp.zeros(log_weight.shape[1])
         return Parts(log_weight, jnp.zeros_like(log_weight), none), none > 0
     prior = expand_local(model, batch, theta)(mean)
-    gaussian = prior + site_likelihood(model, batch, site, mean, again)(theta)
+    gaussian = prior + integral.site_likelihood(model, batch, site, mean, again)(theta)
     definite = site.converged & batch.group_mask
-    volume = log_integral(gaussian, definite)
-    expanded = parabola(gaussian, jnp.moveaxis(z - mean, 0, -1))
+    volume = integral.log_integral(gaussian, definite)
+    expanded = integral.parabola(gaussian, jnp.moveaxis(z - mean, 0, -1))
     parts = Parts(log_weight, expanded - log_q, volume)
     return parts, definite & jnp.isfinite(volume)
 
 
 def again_at_theta(known: Conditioned, model: Model, lean: bool) -> Conditional:
-    """Theta -> the block's conditional, solved again at each theta if its likelihood involves theta.
-
-    As in the fit: z may be many sds away there. `lean` leaves that out, for a theta that is known well.
-    """
+    """Theta -> the block's conditional, solved again at each theta if its likelihood involves theta."""
+    # As in the fit: z may be many sds away there. `lean` leaves that out, for a theta known well.
     site, batch, local = known.site, known.batch, known.local
     if site is None:
         return known.conditional(model)

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float64, Int64, Shaped
 
 from ramify.data.batch import example
 from ramify.data.groups import Groups
-from ramify.data.host import ranges
+from ramify.data.host import ranges, some_groups
 from ramify.families.branched import Branched
 from ramify.families.build import is_fixed
 from ramify.models.adapter import Adapter
@@ -120,16 +120,6 @@ def chosen(centre: Float64[np.ndarray, " N"]) -> Int64[np.ndarray, " G"]:
     return order[np.unique(ranks)]
 
 
-def some_groups(groups: Groups, rows: int, seed: int) -> Groups:
-    """All groups, or a random sample of them with about that many rows, in their order."""
-    if groups.n_rows + len(groups) <= rows:
-        return groups
-    order = np.random.default_rng(seed).permutation(len(groups))
-    taken = np.cumsum(groups.sizes[order] + 1) <= rows
-    taken[0] = True
-    return groups.subset(positions=np.sort(order[taken]))
-
-
 def _flat(posterior: Posterior, z: dict[str, np.ndarray]) -> tuple[list[str], np.ndarray]:
     """Names and draws [S, B, E] of the first entries of z."""
     names = [e for n, v in z.items() for e in posterior.adapter.entry_names(n, v.shape[2:])]
@@ -138,11 +128,7 @@ def _flat(posterior: Posterior, z: dict[str, np.ndarray]) -> tuple[list[str], np
 
 
 def outcome_of(posterior: Posterior, groups: Groups) -> Float64[np.ndarray, " n_rows"] | None:
-    """The observed outcomes in the order of the groups' rows, on the scale of `predict`.
-
-    None if the model can't simulate, if an outcome is not one number, or if the outcome's column is
-    unknown: it is the one that the likelihood reads and `simulate` does not.
-    """
+    """The observed outcomes, in the order of the groups' rows, on the scale of `predict`, if known."""
     if not posterior.model.can_simulate or not groups.n_rows:
         return None
     found = posterior.adapter.outcomes(groups)

@@ -101,10 +101,7 @@ def trace(history: dict[str, np.ndarray]) -> Figure | None:
 
 
 def forest(names: list[str], columns: dict[str, np.ndarray], zero: str) -> Figure:
-    """Means with 50% and 90% intervals, one line a parameter.
-
-    For `zero` see `models.adapter.Section`.
-    """
+    """Means with 50% and 90% intervals, one line a parameter; for `zero` see `models.adapter.Section`."""
     place = np.arange(len(names))[::-1]
     at = _segments(place, place)
     thin = _line(_segments(columns["q5"], columns["q95"]), at, "blue", 2)

@@ -8,8 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from ramify.data.groups import Groups
+from ramify.data.host import narrow, with_a_row
 
 Columns = Mapping[str, Any]
+Fn = Callable[..., Any]  # a NumPyro model
 
 
 class Refused(ValueError):
@@ -42,9 +44,7 @@ class Arguments(NamedTuple):
         return self.size or f"n_{self.by}"
 
 
-def read_arguments(
-    fn: Callable[..., Any], groups: Groups, index: str | None, size: str | None
-) -> Arguments:
+def read_arguments(fn: Fn, groups: Groups, index: str | None, size: str | None) -> Arguments:
     """Matches the model's arguments to the data by name; refuses those it can't supply."""
     parameters = inspect.signature(fn).parameters
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
@@ -103,13 +103,8 @@ class Block(NamedTuple):
 
 
 def small_block(arguments: Arguments, groups: Groups, n_group: int, n_rows: int) -> Block:
-    """Rows and group columns from all over the data, combined into new groups.
-
-    Groups have unequal numbers of rows: 0 has most of them. A model that takes no group numbers gets
-    as many rows as groups.
-    """
-    if arguments.index is None:
-        n_rows = n_group
+    """Rows and group columns from all over the data, in new groups of unequal size: 0 is the largest."""
+    n_rows = n_group if arguments.index is None else n_rows  # without group numbers one row each
     index = np.sort(np.arange(n_rows) * (np.arange(n_rows) < n_group)).astype(np.int32)
     rows = {name: _spread(groups.rows[name], n_rows) for name in arguments.rows}
     group = {name: _spread(groups.group[name], n_group) for name in arguments.group}
@@ -118,11 +113,8 @@ def small_block(arguments: Arguments, groups: Groups, n_group: int, n_rows: int)
 
 def _spread(column: np.ndarray, count: int) -> np.ndarray:
     """`count` entries from all over a column, in JAX's precision; ones (0 for integers) if empty."""
-    if not len(column):
-        column = np.full((1, *column.shape[1:]), column.dtype.kind == "f", column.dtype)
-    places = np.linspace(0, len(column) - 1, count).astype(int)
-    kind = jnp.result_type(float) if column.dtype.kind == "f" else None
-    return np.asarray(column[places], kind)
+    column = with_a_row(column)
+    return narrow(column[np.linspace(0, len(column) - 1, count).astype(int)])
 
 
 def repeated(columns: Columns, n: int) -> dict[str, Any]:

@@ -4,7 +4,7 @@ The function is run with as many groups as there are rows: row r is in group r, 
 The log density of row r then depends on that copy alone, and one run gives all of them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, final
 
 import jax
@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array
 
 from ramify.data.groups import Groups
-from ramify.frontends.numpyro.arguments import Arguments, repeated, small_block
+from ramify.frontends.numpyro.arguments import Arguments, Fn, repeated, small_block
 from ramify.frontends.numpyro.layout import Level, Place, SiteLayout
 from ramify.frontends.numpyro.program import Program
 from ramify.frontends.numpyro.sites import Seen, from_values, joined, normal_of, run
@@ -26,18 +26,12 @@ What = tuple[Kind, Level]
 
 @final
 class Evaluator:
-    """Evaluates the sites of a NumPyro function, for its model and its adapter.
+    """Evaluates the sites of a NumPyro function, for its model and its adapter."""
 
-    `theta` and `z` are the spaces of its latent sites, `row` and `group` one entry of each column,
-    [1, ...], used where the values do not matter.
-    """
-
-    def __init__(
-        self, fn: Callable[..., Any], arguments: Arguments, layout: SiteLayout, groups: Groups
-    ):
+    def __init__(self, fn: Fn, arguments: Arguments, layout: SiteLayout, groups: Groups):
         self.fn, self.arguments, self.layout = fn, arguments, layout
         self.theta, self.z = Space(layout.theta), Space(layout.z)
-        one = small_block(arguments, groups, 1, 1)
+        one = small_block(arguments, groups, 1, 1)  # used where the values of columns do not matter
         self.row, self.group = one.rows, one.group
         self._programs: dict[Any, Program] = {}
 

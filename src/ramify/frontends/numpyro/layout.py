@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import constraints
 
-from ramify.frontends.numpyro.arguments import Arguments, Block, Refused, small_block
+from ramify.frontends.numpyro.arguments import Arguments, Block, Fn, Refused, small_block
 from ramify.frontends.numpyro.program import Program
-from ramify.frontends.numpyro.sites import Fn, Seen, look
+from ramify.frontends.numpyro.sites import Seen, look
 from ramify.models.parameters import Parameter
 
 Level = Literal["theta", "z", "row"]

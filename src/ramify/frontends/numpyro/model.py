@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ramify.data.batch import Batch
+from ramify.data.batch import Batch, Theta, Z, ZRows
 from ramify.frontends.numpyro.arguments import Refused, repeated
 from ramify.frontends.numpyro.evaluator import Evaluator
 from ramify.frontends.numpyro.sites import draw
@@ -54,41 +54,29 @@ class NumpyroModel(Model):
         """Names results as the function names its sites."""
         return NumpyroAdapter(self)
 
-    def log_prior(self, theta: Float[Array, " D"]) -> Float[Array, ""]:
+    def log_prior(self, theta: Theta) -> Float[Array, ""]:
         """Log p(theta) of the unconstrained theta, Jacobian included."""
         terms = self.evaluator.evaluate("term", "theta", theta)
         return sum(terms.values(), self.theta.constrain(theta)[1])
 
-    def _normal(self, theta: Float[Array, " D"], batch: Batch) -> Normal:
+    def _normal(self, theta: Theta, batch: Batch) -> Normal:
         """p(z_i | theta, u_i) of each place, by the distributions of its sites."""
         return self.evaluator.normal_prior(theta, batch.group, batch.index.shape[0])
 
-    def log_local(
-        self, theta: Float[Array, " D"], z: Float[Array, "B M"], batch: Batch
-    ) -> Float[Array, " B"]:
+    def log_local(self, theta: Theta, z: Z, batch: Batch) -> Float[Array, " B"]:
         """Log p(z_i | theta, u_i) of each place, and of what is observed of the group itself."""
         terms = self.evaluator.evaluate("term", "z", theta, z, group=batch.group)
         return sum(terms.values(), jax.vmap(self.z.constrain)(z)[1])
 
-    def log_lik(
-        self, theta: Float[Array, " D"], z_rows: Float[Array, "R M"], batch: Batch
-    ) -> Float[Array, " R"]:
+    def log_lik(self, theta: Theta, z_rows: ZRows, batch: Batch) -> Float[Array, " R"]:
         """Log p(y_ij | theta, z_i, x_ij) of each row, given each row's own copy of its z."""
         terms = self.adapter.log_lik_by_outcome(theta, z_rows, batch)
         return sum(terms.values(), jnp.zeros(z_rows.shape[0], z_rows.dtype))
 
-    def simulate(
-        self,
-        key: PRNGKeyArray,
-        theta: Float[Array, " D"],
-        z_rows: Float[Array, "R M"],
-        batch: Batch,
-    ) -> Array:
-        """A new outcome for each row, [R, ...]: the model run forward, latent sites as given.
-
-        Outcome columns are None where the model allows it, as in `numpyro.infer.Predictive`. Where
-        it does not, data stand in, and the observed sites are drawn nevertheless.
-        """
+    def simulate(self, key: PRNGKeyArray, theta: Theta, z_rows: ZRows, batch: Batch) -> Array:
+        """A new outcome for each row, [R, ...]: the model run forward, latent sites as given."""
+        # Outcome columns are None where the model allows it, as in `numpyro.infer.Predictive`. Where
+        # it does not, data stand in, and the observed sites are drawn nevertheless.
         if self.outcome is None:
             raise ValueError(_no_outcome(list(self.layout.outcomes)))
         own, n = self.evaluator, z_rows.shape[0]
@@ -142,13 +130,11 @@ class NumpyroAdapter(Adapter):
     def _evaluate(self) -> Any:
         return self.model.evaluator.evaluate
 
-    def named_theta(self, theta: Float[Array, " D"]) -> Named:
+    def named_theta(self, theta: Theta) -> Named:
         """Named constrained values of theta, and the deterministic sites that follow from them."""
         return self.model.theta.values(theta) | self._evaluate("value", "theta", theta)
 
-    def local_values(
-        self, theta: Float[Array, " D"], z: Float[Array, "B M"], batch: Batch
-    ) -> Named:
+    def local_values(self, theta: Theta, z: Z, batch: Batch) -> Named:
         """Named constrained z of each place, [B, ...], and its deterministic sites."""
         deterministic = self._evaluate("value", "z", theta, z, group=batch.group)
         return jax.vmap(self.model.z.values)(z) | deterministic
@@ -159,8 +145,6 @@ class NumpyroAdapter(Adapter):
         z_rows = jnp.broadcast_to(z, (batch.segment.shape[0], len(z)))
         return self._evaluate("observed", "row", theta, z_rows, batch.rows, batch.group_at_rows())
 
-    def log_lik_by_outcome(
-        self, theta: Float[Array, " D"], z_rows: Float[Array, "R M"], batch: Batch
-    ) -> Named:
+    def log_lik_by_outcome(self, theta: Theta, z_rows: ZRows, batch: Batch) -> Named:
         """The log likelihood of each row, [R], for each site observed in the rows."""
         return self._evaluate("term", "row", theta, z_rows, batch.rows, batch.group_at_rows())

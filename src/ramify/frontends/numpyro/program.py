@@ -1,10 +1,9 @@
 """A function traced once, without gathers that are identities and without dead equations.
 
 A NumPyro model picks each row's group by `beta[user]`. On a block where every row is a group of its own
-`user` is 0, 1, 2, ..., and that gather is the identity. XLA does not see this, and the derivative of a
-gather is a scatter, which doubles the cost of a likelihood's curvature. So the traced program is read
-once per block shape: constant integers are propagated, and a gather at 0, 1, 2, ... becomes a slice.
-JAX's own interpreter runs the result.
+that gather is the identity. XLA does not see this, and the derivative of a gather is a scatter, which
+doubles the cost of a likelihood's curvature. So constant integers are propagated through the traced
+program, and a gather at 0, 1, 2, ... becomes a slice.
 """
 
 from collections.abc import Callable, Sequence
@@ -130,10 +129,7 @@ def _as_slice(gather: JaxprEqn, indices: np.ndarray, same: Same) -> list[JaxprEq
 def _own_axis(
     shape: tuple[int, ...], indices: np.ndarray, numbers: Any, sizes: Sequence[int]
 ) -> tuple[int, list[int], list[int]] | None:
-    """The axis at which row r takes entry r, and where the slice starts and stops at each axis.
-
-    None unless there is one such axis, and all rows take the same entries of the others.
-    """
+    """The axis, if any, at which row r takes entry r; the slice's start and stop at each axis."""
     start, stop, own = [0] * len(shape), list(sizes), None
     if numbers.operand_batching_dims or indices.ndim != 2 or len(indices) < 2:
         return None

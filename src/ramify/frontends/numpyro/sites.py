@@ -13,13 +13,12 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from numpyro import handlers
 from numpyro.distributions import biject_to
 
-from ramify.frontends.numpyro.arguments import Arguments, Block, Refused
+from ramify.frontends.numpyro.arguments import Arguments, Block, Fn, Refused
 from ramify.frontends.numpyro.program import Program
 from ramify.models.parameters import Named
 from ramify.models.structure import Normal, diagonal
 from ramify.numerics.small_linalg import inverse_lower
 
-Fn = Callable[..., Any]
 Supply = Callable[[dict[str, Any]], Any]
 
 
@@ -146,24 +145,18 @@ def _check_latent(name: Any, fn: Any) -> None:
 
 
 def look(fn: Fn, arguments: Arguments, block: Block) -> tuple[dict[str, Seen], Program]:
-    """The sites of a run on a block, shapes in place of arrays, and the program of that run.
-
-    The program takes (key, rows, group) and returns for each site its "value", its "log_prob" and
-    the "bounds" of its support. Nothing is computed here.
-    """
+    """The sites of a run on a block, shapes in place of arrays, and the program of that run."""
+    # The program takes (key, rows, group) and returns for each site its "value", its "log_prob" and
+    # the "bounds" of its support. Nothing is computed here.
     seen: dict[str, Seen] = {}
 
     def probe(key: PRNGKeyArray, rows: Any, group: Any) -> dict[str, dict[str, Any]]:
         named = arguments.bind(block.index, block.n_group, rows, group)
         found = run(fn, named, from_noise(key))
         seen.update(found)
-        bounds = lambda s: [
-            jnp.asarray(leaf) for leaf in jax.tree.leaves(getattr(s.fn, "support", None))
-        ]
-        return {
-            name: {"value": s.value, "log_prob": s.log_prob, "bounds": bounds(s)}
-            for name, s in found.items()
-        }
+        bounds = lambda s: [jnp.asarray(leaf) for leaf in jax.tree.leaves(s.support)]
+        told = lambda s: {"value": s.value, "log_prob": s.log_prob, "bounds": bounds(s)}
+        return {name: told(s) for name, s in found.items()}
 
     program = _traced(probe, arguments, block)
     shapes = program.shapes
@@ -220,10 +213,8 @@ def _first_line(error: Exception) -> str:
 def normal_of(
     site: Seen, axis: int
 ) -> tuple[Float[Array, "n m"], Float[Array, "n_or_1 m m"]] | None:
-    """Mean and root of a normal site for each group (a root once, if shared); None for any other.
-
-    Masks and scales (`handlers.mask`, `handlers.scale`) make a density that is not normal.
-    """
+    """Mean and root of a normal site for each group (a root once, if shared); None for any other."""
+    # Masks and scales (`handlers.mask`, `handlers.scale`) make a density that is not normal.
     base = site.fn
     while type(base) in (dist.Independent, dist.ExpandedDistribution):
         base = base.base_dist
