@@ -263,9 +263,8 @@ def test_test_rows_may_differ_where_those_of_the_fit_did_not(posterior, table):
 def test_a_saved_fit_predicts_the_same_without_a_model(posterior, at, link, tmp_path):
     posterior.save(tmp_path / "fit")
     again = rf.load(tmp_path / "fit")
-    assert eqx.tree_equal(again.model, posterior.model) and repr(again.model) == repr(
-        posterior.model
-    )
+    assert eqx.tree_equal(again.model, posterior.model)
+    assert repr(again.model) == repr(posterior.model)
     assert repr(again.model.priors) == repr(posterior.model.priors)
     np.testing.assert_array_equal(again.predict(at, draws=S, kind="link", summary=False), link)
     pd.testing.assert_frame_equal(again.group_effects(draws=S), posterior.group_effects(draws=S))

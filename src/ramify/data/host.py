@@ -23,15 +23,14 @@ class Range(NamedTuple):
     batches: tuple[Batch, ...]
 
 
-def ranges(
-    *data: Groups, rows: int = budgets.RESULT_ROWS, places: int = budgets.RESULT_ROWS
-) -> Iterator[Range]:
+def ranges(*data: Groups, rows: int | None = None, places: int | None = None) -> Iterator[Range]:
     """Yields all groups in their order, in blocks of about `rows` rows and at most `places` groups."""
     # The data sets have the same groups in the same order, and so have their batches of a block. The
     # largest group may need more rows. Few shapes are used, so that few are compiled.
     sizes = np.max([groups.sizes for groups in data], axis=0)
     R, B = shared_shape(sizes)
-    R, B = max(min(R, rows), int(sizes.max(initial=1))), min(B, rounded(places))
+    R = max(min(R, rows or R), int(sizes.max(initial=1)))
+    B = min(B, rounded(places or B))
     members = sequential(sizes, R, B)
     stops = np.cumsum((members >= 0).sum(1))
     starts = np.concatenate([[0], stops[:-1]])

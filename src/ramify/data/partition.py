@@ -36,9 +36,10 @@ def block_shape(sizes: Sizes, rows: int | None = None, most: int | None = None) 
 
 def shared_shape(sizes: Sizes) -> tuple[int, int]:
     """R rows and B groups from a short ladder: similar data have the same, and compile nothing anew."""
-    # A CPU does small blocks as fast as large ones, if they are not so many that the host is busy.
+    # Small blocks take a CPU no longer than large ones, if they are not so many that the host is busy.
+    # An accelerator needs large ones.
     small = int(sizes.sum()) <= budgets.SMALL_DATA_ROWS
-    R = budgets.SMALL_BLOCK_ROWS if small else budgets.BLOCK_ROWS["cpu"]
+    R = budgets.SMALL_BLOCK_ROWS if small else budgets.on_this_device(budgets.RESULT_ROWS)
     R, B = max(R, rounded(int(sizes.max(initial=1)))), budgets.SMALL_BLOCK_GROUPS
     if 4 * _groups_in(sizes, R) <= B:  # large groups
         B //= 4

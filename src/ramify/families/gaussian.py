@@ -2,6 +2,7 @@
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from ramify.families.conditional import Local
@@ -23,10 +24,10 @@ class Gaussian(eqx.Module):
         return scale_factor(self.free, self.dim, self.diagonal, self.map)
 
     @property
-    def covariance(self) -> Float[Array, "dim dim"]:
-        """L L'."""
-        L = jnp.diag(self.scale) if self.diagonal else self.scale
-        return jnp.matmul(L, L.T, precision="highest")
+    def covariance(self) -> Float[np.ndarray, "dim dim"]:
+        """L L', on the host: a GPU takes seconds to compile a product."""
+        L = np.asarray(self.scale)
+        return np.diag(L**2) if self.diagonal else L @ L.T
 
     def draw(self, noise: Float[Array, " dim"]) -> tuple[Float[Array, " dim"], Float[Array, ""]]:
         """The point mean + L noise and its log density."""

@@ -42,7 +42,8 @@ REFINING_STEPS, REFINING_DRAWS, REFINED_JUDGES = 400, 8, 64
 # --- After a fit ---
 # Numbers of working memory of all draws that a program takes at once.
 WORKING_NUMBERS = {"cpu": 2**22, "accelerator": 2**27}
-RESULT_ROWS = 16_384  # most rows, or groups, of a block of predictions or held-out densities
+# Most rows, or groups, of a block after a fit.
+RESULT_ROWS = {"cpu": 16_384, "accelerator": 2**18}
 SAMPLED_NUMBERS = 2**26  # of z sampled at once: 256 MB
 SUMMARY_NUMBERS = 2**26  # of theta drawn for a summary
 PREDICTED_NUMBERS = 2**25  # outcomes held at once while they are summarised: 128 MB

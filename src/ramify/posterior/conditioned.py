@@ -19,7 +19,6 @@ from ramify.families.build import Family
 from ramify.families.conditional import Conditional
 from ramify.families.solver import Site, Solver
 from ramify.models.model import Model
-from ramify.numerics.budgets import RESULT_ROWS
 from ramify.numerics.programs import program
 from ramify.posterior.matching import Part
 
@@ -72,8 +71,8 @@ def blocks_of(
     model: Model,
     local_draws: int,
     *,
-    rows: int = RESULT_ROWS,
-    places: int = RESULT_ROWS,
+    rows: int | None = None,
+    places: int | None = None,
 ) -> Iterator[tuple[Conditioned, Batch, Int[np.ndarray, " rows"]]]:
     """Yields conditioned blocks of the parts, rows to predict, and the places of these in the result."""
     for part in parts:

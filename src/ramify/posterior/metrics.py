@@ -133,7 +133,7 @@ def log_predictive(
     _check_form("log_predictive", form, PredictiveForm)
     theta = posterior_theta(key, family, model, draws)
     total, influence = np.zeros(draws), np.zeros(draws)
-    rows = budgets.RESULT_ROWS
+    rows = budgets.on_this_device(budgets.RESULT_ROWS)
     if form == "per_row":
         rows = int(np.clip(budgets.DENSITY_NUMBERS // draws, 1, rows))
     for given, at, _ in blocks_of(parts, model, local_draws, rows=rows):

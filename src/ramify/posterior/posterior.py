@@ -126,7 +126,7 @@ class Posterior(Fitted):
         key = jax.random.key(seed)
         theta = computing(posterior_theta)(key, self.family, self.model, draws)
         places = max(budgets.SAMPLED_NUMBERS // (draws * self.model.z.size), 1)
-        for block in ranges(groups, places=min(places, budgets.RESULT_ROWS)):
+        for block in ranges(groups, places=places):
             known = computing(condition)(self.family, self.model, block.batches[0], K)
             z = computing(sample_block)(known, self.adapter, theta, K)
             labels = groups.labels[block.start : block.stop]

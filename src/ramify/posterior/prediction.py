@@ -149,7 +149,8 @@ def outcomes(task: Task) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     model = task.adapter.model
     theta = posterior_theta(jax.random.key(task.seed), task.family, model, task.draws)
     size = max(int(np.prod(task.outcome.shape)), 1)
-    numbers, most = budgets.PREDICTED_NUMBERS // task.draws, budgets.RESULT_ROWS
+    numbers = budgets.PREDICTED_NUMBERS // task.draws
+    most = budgets.on_this_device(budgets.RESULT_ROWS)
     rows, places = (int(np.clip(numbers // each, 1, most)) for each in (size, model.z.size))
     on_host = task.kind == "response" and task.adapter.draws_on_host
     for given, at, places_of_rows in blocks_of(

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -171,52 +172,62 @@ def _range(support: Any) -> str:
     return f"numbers from {_number(low)} to {_number(high)}"
 
 
-def densities(priors: Any, away: float = 0.0) -> Densities:
-    """The log density of a parameter less `away`, from its prior or from one for each of its entries.
+class _Known(eqx.Module):
+    """The log density of a distribution that its class and parameters define; they are leaves.
 
-    Parameters of distributions become arrays, and those of one kind are stacked.
+    NumPyro's distributions are trees as well, with leaves in the order of a set: in another process
+    their programs may be others.
     """
-    if not isinstance(priors, list):
-        near = _moved(priors, away)
-        return {
-            (): Partial(_at, _tree(priors), _array(away))
-            if away and near is priors
-            else _tree(near)
-        }
-    kinds: dict[Any, list[int]] = {}
-    trees = [_tree(prior) for prior in priors]
-    for i, tree in enumerate(trees):
-        kinds.setdefault(jax.tree.structure(tree) if isinstance(tree, Partial) else i, []).append(i)
-    stacked = lambda *trees: Partial(_each, jax.tree.map(lambda *x: _array(np.stack(x)), *trees))
-    return {
-        tuple(places): trees[places[0]]
-        if isinstance(kind, int)
-        else stacked(*(trees[i] for i in places))
-        for kind, places in kinds.items()
-    }
+
+    kind: Any = eqx.field(static=True)
+    parameters: dict[str, Any]  # arrays; of a truncated distribution also what is truncated
+    fixed: tuple[tuple[str, int], ...] = eqx.field(static=True)  # other arguments of the class
+
+    def distribution(self) -> Any:
+        """The distribution itself."""
+        whole = lambda x: x.distribution() if isinstance(x, _Known) else x
+        own = {name: whole(x) for name, x in self.parameters.items()}
+        return self.kind(**own, **dict(self.fixed))
+
+    def __call__(self, value: Array) -> Array:
+        return self.distribution().log_prob(value)
 
 
 def _tree(prior: Any) -> Any:
-    """The log density of a distribution, its parameters as leaves; one we do not know is a leaf."""
-    if not _plain(prior) and not _wraps(prior):
+    """The log density of a distribution; of one that we do not know it is a leaf, not a tree."""
+    if not _plain(prior.base_dist if _wraps(prior) else prior):
         return prior.log_prob
-    return Partial(_log_prob, jax.tree.map(_array, prior))
+    parameters: dict[str, Any] = {name: _array(value) for name, value in _own(prior)}
+    parameters |= {"base_dist": _tree(prior.base_dist)} if _wraps(prior) else {}
+    fixed = (("dimension", prior.dimension),) if isinstance(prior, dist.LKJCholesky) else ()
+    return _Known(type(prior), parameters, fixed)
 
 
-def _array(numbers: Any) -> Array:
-    return jnp.asarray(numbers, jnp.result_type(float))
+def _array(numbers: Any) -> np.ndarray:
+    """NumPy's, with which NumPyro validates without a program."""
+    return np.asarray(numbers, jnp.result_type(float))
 
 
-def _log_prob(prior: Any, value: Array) -> Array:
-    return prior.log_prob(value)
+def densities(priors: Any, away: float = 0.0) -> Densities:
+    """The log density of a parameter less `away`, from its prior or from one for each of its entries.
+
+    Priors of one kind are stacked.
+    """
+    if not isinstance(priors, list):
+        near = _moved(priors, away)
+        far = bool(away) and near is priors
+        return {(): Partial(_at, _tree(near), _array(away)) if far else _tree(near)}
+    kinds: dict[Any, list[int]] = {}
+    trees = [_tree(prior) for prior in priors]
+    for i, tree in enumerate(trees):
+        kinds.setdefault(jax.tree.structure(tree) if isinstance(tree, _Known) else i, []).append(i)
+    stack = lambda *numbers: np.stack(numbers)
+    many = lambda own: jax.tree.map(stack, *own) if isinstance(own[0], _Known) else own[0]
+    return {tuple(places): many([trees[i] for i in places]) for places in kinds.values()}
 
 
-def _at(density: Any, away: Array, value: Array) -> Array:
+def _at(density: Any, away: Any, value: Array) -> Array:
     return density(value + away)
-
-
-def _each(density: Any, values: Array) -> Array:
-    return jax.vmap(lambda one, value: one(value))(density, values)
 
 
 def log_density(priors: Densities, values: Float[Array, "..."]) -> Float[Array, ""]:
