@@ -115,8 +115,7 @@ def fields_from_parquet(
     row_names, group_names = _checked(by, rows, group)
     if isinstance(group_table, str | PathLike):
         group_table = _read_parquet(group_table, [by, *group_names])
-    inner = group_names if group_table is None else []
-    table = _read_parquet(path, [by, *row_names, *inner])
+    table = _read_parquet(path, [by, *row_names, *(group_names if group_table is None else [])])
     return fields_from_table(table, by, row_names, group_names, group_table)
 
 

@@ -13,6 +13,8 @@ from ramify.families.weighted_theta import WeightedTheta
 from ramify.models.model import Model
 from ramify.numerics.hashing import normals
 
+Sign = float | Array  # -1 for the mirror image of a draw
+
 
 class Draw(NamedTuple):
     """One draw of (theta, z) from a family, with its log density split as the ELBO needs it."""
@@ -41,9 +43,7 @@ class Branched(eqx.Module):
         prepared = self.prepare(model, batch) if prepared is None else prepared
         return self.local.conditional(model, batch, self.theta.mean, prepared)
 
-    def draw(
-        self, key: PRNGKeyArray, model: Model, batch: Batch, sign: float | Array = 1.0
-    ) -> Draw:
+    def draw(self, key: PRNGKeyArray, model: Model, batch: Batch, sign: Sign = 1.0) -> Draw:
         """Theta ~ q(theta), then z_i ~ q(z_i | theta) of the block; with sign -1 the mirror image."""
         key_theta, key_z = jax.random.split(key)
         noise = sign * jax.random.normal(key_theta, (self.theta.dim,))

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ramify.data.batch import Batch
-from ramify.families.branched import Draw
+from ramify.families.branched import Draw, Sign
 from ramify.families.gaussian import Gaussian
 from ramify.models.model import Model
 from ramify.numerics.precision import computing
@@ -35,9 +35,7 @@ class Joint(eqx.Module):
         free = jnp.concatenate([first.free[:D], first.free[first.dim : first.dim + below]])
         return Gaussian(first.mean[:D], free, D, False, first.map)
 
-    def draw(
-        self, key: PRNGKeyArray, model: Model, batch: Batch, sign: float | Array = 1.0
-    ) -> Draw:
+    def draw(self, key: PRNGKeyArray, model: Model, batch: Batch, sign: Sign = 1.0) -> Draw:
         """Draws everything; z is then looked up by group number, never by place."""
         if batch.index.shape[0] < self.N:
             raise ValueError(

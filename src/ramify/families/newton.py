@@ -177,8 +177,7 @@ def _rises(here: Quadratic, there: Quadratic, move: Z) -> Bool[Array, " B"]:
     ahead = jnp.sum(here.slope * move, -1)
     by_slopes = ahead + jnp.sum(there.slope * move, -1)
     up = jnp.where(ahead < SHORT, by_slopes >= 0, there.value >= here.value)
-    finite = jnp.isfinite(there.packed()).all(-1)
-    return up & finite
+    return up & jnp.isfinite(there.packed()).all(-1)
 
 
 def _damped_step(here: Quadratic, damping: Float[Array, " B"]) -> tuple[Z, Float[Array, " B"]]:
@@ -204,8 +203,7 @@ def safe_scale(precision: Float[Array, "B M M"]) -> tuple[Float[Array, "B M M"],
     good = jnp.all(jnp.isfinite(scales), (-2, -1))
     first = jnp.argmax(good, 0)
     chosen = jnp.take_along_axis(scales, first[None, :, None, None], 0)[0]
-    usable = jnp.any(good, 0)
-    return _where(usable, chosen, jnp.broadcast_to(eye, chosen.shape)), good[0]
+    return _where(good.any(0), chosen, jnp.broadcast_to(eye, chosen.shape)), good[0]
 
 
 def times_covariance(scale: Float[Array, "B M M"], x: Z) -> Z:

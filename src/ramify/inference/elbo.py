@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ramify.data.batch import Batch, Theta
-from ramify.families.branched import Branched
+from ramify.families.branched import Branched, Sign
 from ramify.families.build import Family
 from ramify.families.conditional import Local
 from ramify.models.densities import group_log_lik, log_joint, log_joints
@@ -58,7 +58,7 @@ def terms(
     model: Model,
     batch: Batch,
     estimator: Estimator = "total",
-    sign: float | Array = 1.0,
+    sign: Sign = 1.0,
 ) -> Terms:
     """The ELBO's terms for one draw of (theta, z), or with sign -1 for its mirror image."""
     # `stl` (sticking the landing) keeps the path through the draw and drops the score: log q is
@@ -122,7 +122,7 @@ def tight(
     batch: Batch,
     local_draws: int,
     estimator: Estimator = "total",
-    sign: float | Array = 1.0,
+    sign: Sign = 1.0,
 ) -> Float[Array, ""]:
     """One draw of theta; each group's term is the importance-weighted bound on log p(y_i | theta)."""
     # For theta the proposal is held fixed, which makes its gradient Fisher's identity by

@@ -223,5 +223,4 @@ def _log_volume_jvp(
     mode = times_covariance(factor, slope)
     bent = jnp.einsum("bi,bij,bj->b", mode, tangents[1], mode)
     trace = jnp.einsum("bik,bij,bjk->b", factor, tangents[1], factor)
-    change = jnp.sum(mode * tangents[0], -1) - 0.5 * (bent + trace)
-    return _log_volume(slope, curvature), change
+    return _log_volume(*primals), jnp.sum(mode * tangents[0], -1) - 0.5 * (bent + trace)

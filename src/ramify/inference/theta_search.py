@@ -243,8 +243,7 @@ def _settle(s: Search, F: Marginal) -> Search:
 
 def _spread(s: Search, F: Marginal) -> Search:
     """Measures the curvature: the points of q(theta) spread as it says, and BFGS is too rough."""
-    precision = _rough_precision(s, F, s.precision, _blocks(s, F))
-    return s._replace(precision=precision, phase="look")
+    return s._replace(precision=_rough_precision(s, F, s.precision, _blocks(s, F)), phase="look")
 
 
 def _look(s: Search, F: Marginal) -> Search:

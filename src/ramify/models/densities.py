@@ -12,9 +12,8 @@ def sum_rows(values: Float[Array, "R *rest"], batch: Batch) -> Float[Array, "B *
     """Sum over each group's rows; filler rows count nothing."""
     # One scatter of contiguous windows with sorted indices: much faster on a CPU than one per column.
     mask = batch.row_mask.reshape(-1, *(1,) * (values.ndim - 1))
-    return jax.ops.segment_sum(
-        jnp.where(mask, values, 0), batch.segment, batch.index.shape[0], indices_are_sorted=True
-    )
+    kept, B = jnp.where(mask, values, 0), batch.index.shape[0]
+    return jax.ops.segment_sum(kept, batch.segment, B, indices_are_sorted=True)
 
 
 def group_log_lik(model: Model, theta: Theta, z: Z, batch: Batch) -> Float[Array, " B"]:
@@ -38,8 +37,7 @@ def log_liks_at(
     z_rows = batch.at_rows(z)
     if (declared := model.structure.likelihood) is not None:
         return sum_rows(declared.log_lik(theta, z_rows, batch), batch)
-    rows = jax.vmap(lambda z: model.log_lik(theta, z, batch), -1, -1)(z_rows)
-    return sum_rows(rows, batch)
+    return sum_rows(jax.vmap(lambda z: model.log_lik(theta, z, batch), -1, -1)(z_rows), batch)
 
 
 def log_joint(model: Model, batch: Batch, theta: Theta, z: Z) -> Float[Array, " B"]:

@@ -165,10 +165,8 @@ class Structure:
 
     def on_blocks(self, theta: Space) -> BlockStructure:
         """The same for blocks."""
-        prior, likelihood = self.prior, self.likelihood
-        return BlockStructure(
-            prior and prior.on_blocks(theta), likelihood and likelihood.on_blocks(theta)
-        )
+        on_blocks = lambda part: part and part.on_blocks(theta)
+        return BlockStructure(on_blocks(self.prior), on_blocks(self.likelihood))
 
 
 def linear(weights: Float[Array, "R P M"], z_rows: Float[Array, "R M K"]) -> Float[Array, "R P K"]:

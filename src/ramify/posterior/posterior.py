@@ -94,8 +94,7 @@ class Posterior(Fitted):
         for labels, block in self._blocks(draws, groups, seed, K):
             for name, value in block.items():
                 if at == 0:
-                    shape = (draws, len(groups), *value.shape[2:])
-                    out[name] = np.empty(shape, value.dtype)
+                    out[name] = np.empty((draws, len(groups), *value.shape[2:]), value.dtype)
                 out[name][:, at : at + len(labels)] = value
             at += len(labels)
         return out

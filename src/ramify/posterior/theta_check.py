@@ -101,8 +101,7 @@ def _with_control(
     definite = site.converged & batch.group_mask
     volume = integral.log_integral(gaussian, definite)
     expanded = integral.parabola(gaussian, jnp.moveaxis(z - mean, 0, -1))
-    parts = Parts(log_weight, expanded - log_q, volume)
-    return parts, definite & jnp.isfinite(volume)
+    return Parts(log_weight, expanded - log_q, volume), definite & jnp.isfinite(volume)
 
 
 def again_at_theta(known: Conditioned, model: Model, lean: bool) -> Conditional:

@@ -105,8 +105,7 @@ def _centres(posterior: Posterior, groups: Groups) -> Float64[np.ndarray, "N E"]
 @program
 def _centre_block(known: Conditioned, adapter: Adapter) -> dict[str, Array]:
     theta = known.family.theta.mean
-    centre = known.conditional(adapter.model)(theta).mean
-    return adapter.local_values(theta, centre, known.batch)
+    return adapter.local_values(theta, known.conditional(adapter.model)(theta).mean, known.batch)
 
 
 def chosen(centre: Float64[np.ndarray, " N"]) -> Int64[np.ndarray, " G"]:

@@ -228,8 +228,7 @@ def reliability(found: Calibration) -> Figure:
     marker = {"color": "var(--blue)", "size": 9}
     dots = _dots(p, share, hover, customdata=n.tolist(), marker=marker)
     top = float(min(1.0, 1.08 * max(p.max(), share.max())))
-    bottom = float(max(0.0, min(p.min(), share.min()) - 0.08 * top))
-    ends = [bottom, top]
+    ends = [float(max(0.0, min(p.min(), share.min()) - 0.08 * top)), top]
     x = {"title": "predicted probability", "tickformat": ".0%", "range": ends}
     y = {"title": "observed share", "tickformat": ".0%", "range": ends}
     diagonal = _line(ends, ends, "orange", 2, "dash")

@@ -151,8 +151,7 @@ def look(fn: Fn, arguments: Arguments, block: Block) -> tuple[dict[str, Seen], P
     seen: dict[str, Seen] = {}
 
     def probe(key: PRNGKeyArray, rows: Any, group: Any) -> dict[str, dict[str, Any]]:
-        named = arguments.bind(block.index, block.n_group, rows, group)
-        found = run(fn, named, from_noise(key))
+        found = run(fn, arguments.bind(block.index, block.n_group, rows, group), from_noise(key))
         seen.update(found)
         bounds = lambda s: [jnp.asarray(leaf) for leaf in jax.tree.leaves(s.support)]
         told = lambda s: {"value": s.value, "log_prob": s.log_prob, "bounds": bounds(s)}
