@@ -115,7 +115,7 @@ def core_of(formula: Formula, priors: Priors) -> Core:
     own |= {"sd": [priors[sd_name(name, by)] for name in layout.group]}
     own |= {"cor": priors["cor"]} if "cor" in priors else {}
     away = {"intercept": formula.far_intercept}
-    rounded = lambda x: jnp.asarray(x, jnp.result_type(float))
+    rounded = lambda x: jax.device_put(np.asarray(x, jnp.result_type(float)))
     return Core(
         layout,
         formula.likelihood,
