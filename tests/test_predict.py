@@ -160,7 +160,7 @@ def test_blocks_have_noise_of_their_own(fits, monkeypatch):
 
 @pytest.mark.slow
 def test_few_compilations_for_many_sizes(table):
-    """One trace of the likelihood for each power of two, whatever the sizes of the tables."""
+    """One trace of the likelihood for all tables of some hundred rows, another for larger groups."""
     traces = []
 
     def log_lik(t, z, row):
@@ -184,10 +184,10 @@ def test_few_compilations_for_many_sizes(table):
     )
     predict(1, 1)
     once = len(traces)
-    for n, m in ((2, 8), (5, 3), (8, 1)):
+    for n, m in ((2, 8), (5, 3), (30, 1)):
         predict(n, m)
     assert len(traces) == once
-    predict(9, 1)
+    predict(600, 1)
     assert len(traces) > once
 
 

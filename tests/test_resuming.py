@@ -67,10 +67,10 @@ def make_task(points, K):
 def test_a_search_may_stop_after_every_step(points, K, monkeypatch):
     """Each step has a new F, which knows of those before only what the state says.
 
-    K doubles once if it was not chosen.
+    The rule gets finer once if K was not chosen.
     """
     monkeypatch.setattr(theta_search, "MOST_BIAS", 0.0)
-    monkeypatch.setattr(budgets, "MOST_LOCAL_DRAWS", 64)
+    monkeypatch.setattr(budgets, "MOST_ORDER", {1: 23})
     task = make_task(points, K)
     with Progress(False, 40, None, None) as bar:
         learned, last, rows = solved.search(task, Budget(bar, None))
@@ -83,7 +83,7 @@ def test_a_search_may_stop_after_every_step(points, K, monkeypatch):
         found = theta_search.finish(state, F)
     answer = {"spread", "look", "average", "double"} if points > 1 else {"laplace"}
     assert set(phases) >= {"open", "climb", "bias"} | answer
-    assert state.local_draws == last.problem.local_draws == 64
+    assert state.local_draws == last.problem.local_draws == (K or 23)
     for a, b in zip(found, learned, strict=True):
         np.testing.assert_array_equal(a, b)
     without_time = lambda rows: [{**row, "seconds": 0} for row in rows]

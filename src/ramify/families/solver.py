@@ -56,22 +56,26 @@ class Solver(eqx.Module):
     rounds: int = eqx.field(static=True)  # of variational Newton; 0 is Laplace's approximation
     max_steps: int = eqx.field(static=True)  # Newton's budget
     uses_theta: bool = eqx.field(static=True)  # whether it is in the likelihood, and so in sites
-    # Of the groups of the fit, by number, NaN where unknown; None before a fit. Those of `for_block`
-    # are of the places of a block.
+    # Of the groups of the fit by number, or of a block's places; NaN where unknown, None before a fit.
     modes: Float[Array, "N M"] | Float[np.ndarray, "N M"] | None = None
+    of_block: bool = eqx.field(static=True, default=False)  # which of the two
 
     def prepare(self, model: Model, batch: Batch, centre: Theta) -> Site:
         """Solves the block at the centre, from the modes of the fit where they are known."""
         begin = self.begin(model, batch, centre)
         if self.modes is not None:
-            begin = jnp.where(jnp.isnan(self.modes), begin, self.modes)
+            known = jnp.asarray(self.modes)
+            if not self.of_block:
+                known = known.at[batch.index].get(mode="fill", fill_value=jnp.nan)
+            begin = jnp.where(jnp.isnan(known), begin, known)
         return jax.lax.stop_gradient(self.solve(model, batch, centre, begin))
 
     def for_block(self, index: Int[np.ndarray, " B"]) -> "Solver":
         """The solver with the modes of these groups alone: what it is compiled to has no N."""
         unknown, kind = np.full((1, self.points.shape[1]), np.nan), jnp.result_type(float)
         known = unknown if self.modes is None else np.append(np.asarray(self.modes), unknown, 0)
-        return replace(self, modes=known[np.minimum(index, len(known) - 1)].astype(kind))
+        own = known[np.minimum(index, len(known) - 1)].astype(kind)
+        return replace(self, modes=own, of_block=True)
 
     def lean(self) -> "Solver":
         """Laplace's approximation: for draws that are weighted a better Gaussian is no gain."""
