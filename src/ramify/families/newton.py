@@ -162,7 +162,9 @@ def newton(model: Model, batch: Batch, theta: Array, begin: Z, max_steps: int) -
         done = c.done | top | (damping > 1e8)
         return _Walk(z, both, move, damping, done, c.converged | top, c.steps + 1)
 
-    low = jnp.zeros((places, 2, 1 + M + M * M)).at[:, :, 0].set(-jnp.inf)
+    # Filler places have a constant function, and are done.
+    start = jnp.where(batch.group_mask, -jnp.inf, 0.0)[:, None]
+    low = jnp.zeros((places, 2, 1 + M + M * M)).at[:, :, 0].set(start)
     no, still = ~batch.group_mask, jnp.zeros_like(begin)
     first = _Walk(begin, low, still, jnp.zeros(places), no, no, jnp.zeros((), jnp.int32))
     more = lambda c: (c.steps < max_steps) & ~jnp.all(c.done)

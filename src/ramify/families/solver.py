@@ -105,7 +105,9 @@ class Solver(eqx.Module):
     def solve(self, model: Model, batch: Batch, centre: Theta, begin: Z) -> Site:
         """The site of every group at theta = centre; Newton starts at `begin`."""
         climb = newton.newton(model, batch, centre, begin, self.max_steps)
-        scale, definite = safe_scale(climb.prior.curvature + climb.likelihood.curvature)
+        precision = climb.prior.curvature + climb.likelihood.curvature
+        precision = newton._where(batch.group_mask, precision, jnp.eye(precision.shape[-1])[None])
+        scale, definite = safe_scale(precision)
         none = jnp.zeros((len(self.points), *climb.z.shape))
         converged = climb.converged & definite
         site = Site(climb.z, none, climb.likelihood, scale, converged, climb.steps)
