@@ -16,6 +16,7 @@ from ramify.data.resident import whole
 from ramify.families.network import Layers
 from ramify.models.densities import group_log_lik
 from ramify.numerics.precision import computing
+from ramify.numerics.programs import program, training_program
 from ramify.numerics.triangular import scale_factor
 
 
@@ -104,6 +105,17 @@ def test_large_blocks_are_computed_as_small_ones_are():
         "mean"
     ]
     np.testing.assert_allclose(means(6144)[:60], means(60), atol=1e-4)
+
+
+@pytest.mark.parametrize("make", [program, training_program])
+def test_small_sums_are_right(make):
+    """As jaxlib 0.10 compiles this by itself, half of it is wrong by whole units."""
+    rng = np.random.default_rng(0)
+    a, b, x = (rng.normal(size=s).astype(np.float32) for s in ((128, 512), (128, 2), (512, 2)))
+    found = make(lambda a, b, x: a + jnp.sum(x[None] * b[:, None], -1))(
+        *map(jnp.asarray, (a, b, x))
+    )
+    np.testing.assert_allclose(found, a + b @ x.T, atol=1e-5)
 
 
 def test_sums_over_rows_are_known_to_be_sorted(watched):

@@ -17,14 +17,14 @@ from ramify.data.batch import Batch
 from ramify.families.conditional import Local
 from ramify.families.newton import expand_likelihood, expand_local, safe_scale, times_covariance
 from ramify.models.model import Model
-from ramify.numerics.programs import filter_jit
+from ramify.numerics.programs import EXACT, filter_jit
 
 POINTS = 64
 UNLIKE = 0.3  # relative disagreement that noise must not explain
 
 
 # It runs once, on little data: compiling is what it costs.
-@partial(filter_jit, compiler_options={"xla_backend_optimization_level": 0})
+@partial(filter_jit, compiler_options=EXACT | {"xla_backend_optimization_level": 0})
 def opinions(model: Model, batch: Batch, theta: Float[Array, " D"]) -> tuple[Array, ...]:
     """Each group's expected slope and curvature under p(z | theta), taken for a Gaussian, whitened."""
     # Returns the trace of the curvature by differentiation and by Stein [B]; the slope by Stein and its

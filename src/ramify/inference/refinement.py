@@ -7,7 +7,6 @@ gains over that is what the family's shape costs, the structure gap.
 
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,6 +25,7 @@ from ramify.models.densities import log_joint
 from ramify.models.model import Model
 from ramify.numerics import budgets
 from ramify.numerics.hashing import normals
+from ramify.numerics.programs import training_program
 
 
 class Gaps(NamedTuple):
@@ -53,7 +53,7 @@ def local_elbo(
     return jnp.mean(jax.lax.map(one, jax.random.split(key, draws), batch_size=8), 0)
 
 
-@eqx.filter_jit
+@training_program
 def refine_block(
     family: Branched,
     judge: Branched | None,

@@ -14,6 +14,7 @@ from ramify.families.build import Family
 from ramify.inference.elbo import Estimator, Terms, elbo, seeds, terms
 from ramify.models.model import Model
 from ramify.numerics import budgets
+from ramify.numerics.programs import training_program
 
 
 class State(NamedTuple):
@@ -80,7 +81,7 @@ def _moved(
     return state._replace(family=eqx.apply_updates(state.family, updates), optimizer=new)
 
 
-@eqx.filter_jit(donate="all-except-first")
+@training_program(donate="all-except-first")
 def steps(
     fixed: Fixed,
     state: State,
@@ -106,7 +107,7 @@ def steps(
     return eqx.combine(moving, still), values
 
 
-@eqx.filter_jit
+@training_program
 def terms_of_step(fixed: Fixed, state: State, members: Int[Array, " B"]) -> Terms:
     """The terms of every draw of the step that the state stands before, [S] or [S, B]."""
     key, model, data, recipe = fixed

@@ -9,9 +9,10 @@ import numpy as np
 from ramify.data.batch import Batch
 from ramify.models.model import Model
 from ramify.models.structure import BlockStructure, Normal
+from ramify.numerics.programs import EXACT
 
 # It runs once, on little data: compiling is what it costs.
-_QUICKLY: Any = {"xla_backend_optimization_level": 0}
+_QUICKLY: Any = EXACT | {"xla_backend_optimization_level": 0}
 
 
 def check_structure(model: Model, batch: Batch) -> None:

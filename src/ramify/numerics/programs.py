@@ -1,13 +1,17 @@
-"""How our functions are compiled: programs that most users wait for once, and run a few times."""
+"""How our functions are compiled: `equinox.filter_jit` with options that all our programs need."""
 
 from functools import partial
 from typing import Any
 
 import equinox as eqx
 
+# jaxlib 0.10 gives small sums on a CPU to a library (YNNPACK) that computes some of them wrongly:
+# `a + jnp.sum(x[None] * b[:, None], -1)` with shapes [128, 512], [512, 2] and [128, 2], for one.
+EXACT = {"xla_cpu_experimental_ynn_fusion_type": ""}
 # A GPU's compiler tries each product of matrices in many ways first, which takes seconds; ours are small.
-OPTIONS = {"xla_gpu_autotune_level": 0}
+QUICK = EXACT | {"xla_gpu_autotune_level": 0}
 
-# `equinox.filter_jit`: arrays among the arguments are traced, everything else is static.
 filter_jit: Any = eqx.filter_jit  # whose other options its types leave out
-program = partial(filter_jit, compiler_options=OPTIONS)
+# For what is compiled once and runs a few times, and for what runs thousands of times.
+program = partial(filter_jit, compiler_options=QUICK)
+training_program = partial(filter_jit, compiler_options=EXACT)

@@ -17,6 +17,7 @@ from ramify.frontends.numpyro.arguments import Block, Refused, small_block
 from ramify.frontends.numpyro.evaluator import Evaluator
 from ramify.frontends.numpyro.layout import Level
 from ramify.frontends.numpyro.sites import from_values, run
+from ramify.numerics.programs import EXACT
 
 Terms = dict[str, Any]
 
@@ -40,12 +41,15 @@ def check_agreement(evaluator: Evaluator, groups: Any) -> tuple[set[str], bool]:
     point = Point(noise(D), noise(block.n_group, M), block.rows, block.group)
     normal = evaluator.has_normal_prior()
     ways = lambda p: (_as_written(evaluator, block, p), _as_blocks(evaluator, block, p, normal))
-    whole, (picked, density) = jax.jit(ways)(point)
+    whole, (picked, density) = jax.jit(ways, compiler_options=EXACT)(point)
     places = evaluator.layout.terms | evaluator.layout.deterministics
     differ = {n for n in places if not np.all(_close(whole[n], picked[n]))}
     for name in evaluator.layout.terms:
         if name in differ:
-            evaluate = jax.jit(lambda p: _as_written(evaluator, block, p))
+            evaluate = jax.jit(
+                lambda p: _as_written(evaluator, block, p),  # noqa: B023
+                compiler_options=EXACT,
+            )
             reason = _REASONS[_why(evaluator, block, point, evaluate, name)]
             own, rows = evaluator.arguments.index or "group", ", ".join(evaluator.arguments.rows)
             words = {"name": name, "own": own, "columns": rows}

@@ -16,6 +16,7 @@ from ramify.frontends.numpyro.arguments import Arguments, Block, Fn, Refused, sm
 from ramify.frontends.numpyro.program import Program
 from ramify.frontends.numpyro.sites import Seen, look
 from ramify.models.parameters import Parameter
+from ramify.numerics.programs import EXACT
 
 Level = Literal["theta", "z", "row"]
 
@@ -230,7 +231,7 @@ def _bounds(pair: Pair, latent: list[str]) -> dict[str, list[Any]]:
     traced = lambda b: isinstance(b, jax.core.Tracer)  # pyright: ignore[reportAttributeAccessIssue]
     if all(np.ndim(b) == 0 and not traced(b) for bounds in given.values() for b in bounds):
         return given
-    block, program = pair.blocks[0], jax.jit(pair.program)
+    block, program = pair.blocks[0], jax.jit(pair.program, compiler_options=EXACT)
     once, again = (program(jax.random.key(k), block.rows, block.group) for k in (0, 1))
     for name in latent:
         for a, b in zip(once[name]["bounds"], again[name]["bounds"], strict=True):
