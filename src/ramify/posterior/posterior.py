@@ -51,7 +51,9 @@ class Posterior(Fitted):
 
     def __repr__(self) -> str:
         D, M, N = self.model.theta.size, self.model.z.size, len(self.labels)
-        sizes = f"N = {N:,} groups, D = {D}, M = {M}, K = {self.local_draws}"
+        points = self.notes.get("quadrature_points")
+        integral = f"K = {self.local_draws}" if points is None else f"{points} points of z"
+        sizes = f"N = {N:,} groups, D = {D}, M = {M}, {integral}"
         covariance = f'"{covariance_of(self.family)}"' if covariance_of(self.family) else ""
         first = f"Posterior by {method_of(self.family)}({covariance}): {sizes}"
         return "\n".join([first, *words(self.notes, self.history)])
