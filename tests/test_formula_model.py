@@ -13,12 +13,14 @@ from scipy.special import expit
 from quick import slow_but
 from ramify.data.batch import example
 from ramify.data.resident import whole
+from ramify.families.build import solved
 from ramify.families.solver import solver
 from ramify.frontends.formula.build import from_formula
 from ramify.frontends.formula.core import SD
 from ramify.frontends.formula.likelihoods import INVERSE, LIKELIHOODS
 from ramify.frontends.formula.priors import from_plain, in_words, to_plain
 from ramify.models.traced import uses_theta
+from ramify.posterior.posterior import Posterior
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -320,3 +322,22 @@ def test_outcomes_drawn_by_numpy_are_those_of_the_distribution(name, link):
     apart, fourth = drawn - drawn.mean(), np.mean((drawn - drawn.mean()) ** 4)
     assert abs(drawn.mean() - expected) < 5 * np.sqrt(variance / drawn.size)
     assert abs(np.mean(apart**2) - variance) < 5 * np.sqrt(fourth / drawn.size)
+
+
+def test_noise_of_outcomes_is_not_that_of_theta():
+    """As many rows as theta has numbers, the first seed: what rows add to their mean is their own."""
+    rng, S = np.random.default_rng(1), 2000
+    table = {"g": np.repeat(np.arange(6), 5), "y": rng.normal(size=30)}
+    model, groups = from_formula("y ~ 1 + (1 | g)", table)
+    posterior = Posterior(model, solved(model, groups), groups, local_draws=16)
+    rows = {"g": np.arange(model.theta.size)}
+    drawn, mean = (
+        posterior.predict(rows, draws=S, kind=kind, summary=False) for kind in ("response", "mean")
+    )
+    theta = posterior.sample_theta(S)
+    added = (drawn - mean) / np.asarray(theta["sigma"])[:, None]
+    assert abs(added.std() - 1) < 5 / np.sqrt(2 * added.size)
+    for name in ("Intercept", "sd", "sigma"):
+        own = np.log(np.ravel(theta[name])) if name != "Intercept" else theta[name]
+        apart = [np.corrcoef(own, added[:, row])[0, 1] for row in range(added.shape[1])]
+        assert np.abs(apart).max() < 5 / np.sqrt(S)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ramify.numerics.hashing import _between_zero_and_one, keys_of, normals, uniforms
+from ramify.numerics.hashing import _between_zero_and_one, generator, keys_of, normals, uniforms
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -52,3 +52,11 @@ def test_no_number_is_zero_or_one():
     """Not even those of the first and last words, in float32: a quantile there is infinite."""
     ends = np.asarray(_between_zero_and_one(jnp.array([0, 2**32 - 1], jnp.uint32)))
     assert 0 < ends[0] < 1e-7 and 1 - 1e-7 < ends[1] < 1
+
+
+def test_streams_of_a_key_are_apart():
+    """Also those of the first key and stream, where all words are zero."""
+    key = jax.random.key(0)
+    first = [generator(key, *stream).random() for stream in ((), (0,), (1,), (2, 0), (2, 1))]
+    assert len({*first, generator(jax.random.key(1), 0).random()}) == 6
+    assert generator(key, 2, 1).random() == first[-1]

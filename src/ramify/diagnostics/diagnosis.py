@@ -20,13 +20,12 @@ from ramify.families.conditional import Local
 from ramify.models.densities import log_joints
 from ramify.models.model import Model
 from ramify.numerics import budgets
-from ramify.numerics.hashing import normals
-from ramify.numerics.points import student_points
+from ramify.numerics.hashing import generator, normals
+from ramify.numerics.points import student_points, student_sample
 from ramify.numerics.precision import computing
 from ramify.numerics.programs import program
 from ramify.numerics.psis import effective_draws, k_hat
 from ramify.numerics.sums import log_mean_exp
-from ramify.numerics.triangular import FREEDOM
 from ramify.posterior.conditioned import Conditioned, condition
 from ramify.posterior.draws import Chunk, Draws, draw_theta
 from ramify.posterior.posterior import Posterior
@@ -184,11 +183,8 @@ def _proposal(posterior: Posterior, key: PRNGKeyArray, S: int) -> tuple[Draws, n
     if weighted is None:
         covariance = np.asarray(posterior.family.theta.covariance, np.float64)
         return drawn, np.sqrt(np.diagonal(covariance))
-    D, rng = len(weighted.mean), np.random.default_rng(np.asarray(jax.random.key_data(key)))
-    factor = np.linalg.cholesky(weighted.covariance * (FREEDOM - 2) / FREEDOM)
-    points = rng.normal(size=(S, D)) / np.sqrt(rng.chisquare(FREEDOM, (S, 1)) / FREEDOM)
-    log_q = -0.5 * (FREEDOM + D) * np.log1p(np.sum(points**2, 1) / FREEDOM)  # less a constant
-    theta = (weighted.mean + points @ factor.T).astype(drawn.theta.dtype)
+    points, log_q = student_sample(generator(key), weighted.mean, weighted.covariance, S)
+    theta = points.astype(drawn.theta.dtype)
     return drawn._replace(theta=theta, log_q=log_q), np.sqrt(np.diagonal(weighted.covariance))
 
 

@@ -118,9 +118,8 @@ class Weigh(NamedTuple):
     likelihood: Callable[[Array], "Likelihood"]
     step: Float[Array, "B M K"]  # from the mean to each draw
     log_q: Float[Array, "K B"]
-    definite: Bool[
-        Array, " B"
-    ]  # where both expansions have a maximum: their Gaussian is the control
+    # Where both expansions together have a maximum: their Gaussian is the control.
+    definite: Bool[Array, " B"]
 
     def parts(self, theta: Float[Array, " D"]) -> Parts:
         """Weights and the Gaussian's integral at this theta."""

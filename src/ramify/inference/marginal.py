@@ -174,10 +174,10 @@ class Marginal:
         padded, out = self._sweep(thetas, blocks, curved=curved)
         value, slope, hessian = jax.device_get(_expand_prior(self.model, padded, self.exact))
         scale = self.groups_upto[-1] / self.groups_upto[blocks - 1]
-        total = lambda prior, groups: prior[: len(thetas)].astype(np.float64) + scale * groups
-        n = len(thetas)
+        n = len(thetas)  # the others fill the compiled shape
+        total = lambda prior, groups: prior[:n].astype(np.float64) + scale * groups[:n]
         hessian = hessian[:n].astype(np.float64).sum(0) + scale * out.hessian
-        return Sums(total(value, out.values[:n]), total(slope, out.slopes[:n]), hessian, out.steps)
+        return Sums(total(value, out.values), total(slope, out.slopes), hessian, out.steps)
 
     def _sweep(
         self,

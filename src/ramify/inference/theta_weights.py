@@ -4,8 +4,8 @@ import numpy as np
 
 from ramify.inference.marginal import Marginal
 from ramify.inference.theta_search import Learned
+from ramify.numerics.points import student_sample
 from ramify.numerics.psis import k_hat
-from ramify.numerics.triangular import FREEDOM
 
 MOST_K_HAT = 0.7  # of theta's weights, past which they tell little (Vehtari and others)
 
@@ -45,15 +45,8 @@ def _moments(points: np.ndarray, log_weight: np.ndarray) -> tuple[np.ndarray, np
 def _student_points(
     F: Marginal, mean: np.ndarray, covariance: np.ndarray, count: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    # In units of its sds, which may be far apart. The covariance of a t is its shape times
-    # FREEDOM / (FREEDOM - 2).
-    sd, rng = np.sqrt(np.diag(covariance)), np.random.default_rng(seed)
-    shape = covariance / np.outer(sd, sd) * (FREEDOM - 2) / FREEDOM
-    stretch = np.sqrt(FREEDOM / rng.chisquare(FREEDOM, (count, 1)))
-    noise = rng.normal(size=(count, len(mean))) * stretch
-    points = mean + sd * (noise @ np.linalg.cholesky(shape).T)
+    points, log_t = student_sample(np.random.default_rng(seed), mean, covariance, count)
     value = F.values(points)
-    log_t = -0.5 * (FREEDOM + len(mean)) * np.log1p(np.sum(noise**2, 1) / FREEDOM)
     return points, np.where(np.isfinite(value), value, -np.inf) - log_t
 
 

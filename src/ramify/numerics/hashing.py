@@ -42,6 +42,12 @@ def keys_of(key: PRNGKeyArray, numbers: Int[np.ndarray, " C"]) -> UInt32[np.ndar
     return np.stack(pcg4d(*np.broadcast_arrays(*state))[:2], -1)
 
 
+def generator(key: PRNGKeyArray, *stream: int) -> np.random.Generator:
+    """NumPy's generator for one use of a key: those of other streams are independent of it."""
+    words = np.asarray(jax.random.key_data(key)).ravel().tolist()
+    return np.random.default_rng(np.random.SeedSequence(words, spawn_key=stream))
+
+
 def pcg4d(*state: UInt32[Array, "*n"] | UInt32[np.ndarray, "*n"]) -> list[Any]:
     """Four words mixed with each other: each of the results depends on all of them."""
     v = [x * np.uint32(1664525) + np.uint32(1013904223) for x in state]

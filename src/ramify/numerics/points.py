@@ -62,6 +62,20 @@ def student_points(
     return ndtri(chance[..., :M]) * jnp.sqrt(FREEDOM / chi2)[..., None], chance[..., -1]
 
 
+def student_sample(
+    rng: np.random.Generator, mean: np.ndarray, covariance: np.ndarray, count: int
+) -> tuple[Float[np.ndarray, "count D"], Float[np.ndarray, " count"]]:
+    """Draws from a Student t with this mean and covariance, and its log density less a constant."""
+    # In units of its sds, which may be far apart. The covariance of a t is its shape times
+    # FREEDOM / (FREEDOM - 2).
+    sd = np.sqrt(np.diag(covariance))
+    shape = covariance / np.outer(sd, sd) * (FREEDOM - 2) / FREEDOM
+    stretch = np.sqrt(FREEDOM / rng.chisquare(FREEDOM, (count, 1)))
+    noise = rng.normal(size=(count, len(mean))) * stretch
+    log_density = -0.5 * (FREEDOM + len(mean)) * np.log1p(np.sum(noise**2, 1) / FREEDOM)
+    return mean + sd * (noise @ np.linalg.cholesky(shape).T), log_density
+
+
 def group_points(
     key: PRNGKeyArray, index: Int[Array, " B"], K: int, M: int
 ) -> Float[Array, "K B M"]:

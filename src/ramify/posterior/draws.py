@@ -21,11 +21,13 @@ from ramify.models.adapter import Adapter
 from ramify.models.densities import log_joints
 from ramify.models.model import Model
 from ramify.numerics.chunks import put_together
-from ramify.numerics.hashing import keys_of, normals
+from ramify.numerics.hashing import generator, keys_of, normals
 from ramify.numerics.memory import chunk_size
 from ramify.numerics.points import student_points
 from ramify.numerics.programs import program
 from ramify.posterior.conditioned import Conditioned
+
+THETA, LEVELS, OUTCOMES = range(3)  # what a key's streams of random numbers are for
 
 
 class Draws(NamedTuple):
@@ -61,7 +63,9 @@ def posterior_theta(key: PRNGKeyArray, family: Family, model: Model, draws: int)
     found = draw_theta(key, family, model, draws)
     if isinstance(family, Joint) or family.weighted is None:
         return found
-    theta = family.weighted.at_levels(_random(key, 1).random(draws)).astype(found.theta.dtype)
+    theta = family.weighted.at_levels(generator(key, LEVELS).random(draws)).astype(
+        found.theta.dtype
+    )
     return found._replace(theta=theta, log_q=np.full(draws, np.nan))
 
 
@@ -75,16 +79,11 @@ def draw_theta(key: PRNGKeyArray, family: Family, model: Model, draws: int) -> D
     mean = np.asarray(family.theta.mean, np.float64)
     scale = np.asarray(family.theta.scale, np.float64)
     scale = np.diag(scale) if scale.ndim == 1 else scale
-    noise = _random(key, 0).normal(size=(draws, len(mean)))
+    # Few numbers, by NumPy: nothing is compiled. Draw s is row s, however many follow.
+    noise = generator(key, THETA).normal(size=(draws, len(mean)))
     constant = 0.5 * len(mean) * np.log(2 * np.pi) + np.log(np.diag(scale)).sum()
     theta = (mean + noise @ scale.T).astype(family.theta.mean.dtype)
     return Draws(theta, -0.5 * np.sum(noise**2, 1) - constant, key, numbers)
-
-
-def _random(key: PRNGKeyArray, stream: int) -> np.random.Generator:
-    """NumPy's generator for a key: theta has few numbers, and nothing is compiled for them."""
-    # Draw s takes the s-th row of what it returns, so that draws do not depend on how many follow.
-    return np.random.default_rng([stream, *np.asarray(jax.random.key_data(key)).ravel().tolist()])
 
 
 def _draw_joint(key: PRNGKeyArray, family: Joint, model: Model, numbers: np.ndarray) -> Draws:

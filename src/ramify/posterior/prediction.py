@@ -19,10 +19,11 @@ from ramify.families.build import Family
 from ramify.models.adapter import Adapter
 from ramify.models.parameters import Named
 from ramify.numerics import budgets
+from ramify.numerics.hashing import generator
 from ramify.numerics.memory import check_memory
 from ramify.numerics.programs import program
 from ramify.posterior.conditioned import blocks_of
-from ramify.posterior.draws import Chunk, Draws, map_draws, posterior_theta
+from ramify.posterior.draws import OUTCOMES, Chunk, Draws, map_draws, posterior_theta
 from ramify.posterior.matching import DataSchema, Part, check_columns
 
 Kind = Literal["response", "mean", "link", "probability"]
@@ -161,7 +162,7 @@ def outcomes(task: Task) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         count, out = len(places_of_rows), map_draws(use, given, model, theta, task.local_draws)
         out = jax.tree.map(lambda x: x[:, :count], out)  # noqa: B023
         if on_host:
-            rng = np.random.default_rng([task.seed, int(at.index[0])])
+            rng = generator(jax.random.key(task.seed), OUTCOMES, int(at.index[0]))
             out = task.adapter.draw_outcomes(rng, out).astype(task.outcome.dtype)
         yield places_of_rows, out
 
