@@ -35,7 +35,7 @@ def block_shape(sizes: Sizes, rows: int | None = None, most: int | None = None) 
 
 
 def shared_shape(sizes: Sizes) -> tuple[int, int]:
-    """R rows and B groups from a short ladder: similar data have the same, and compile nothing anew."""
+    """R rows and B groups of a block, from few sizes: similar data share a shape, and its programs."""
     # Small blocks take a CPU no longer than large ones, if they are not so many that the host is busy.
     # An accelerator needs large ones.
     small = int(sizes.sum()) <= budgets.SMALL_DATA_ROWS

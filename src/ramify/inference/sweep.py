@@ -36,7 +36,7 @@ class Problem(NamedTuple):
         return round(self.local_draws ** (1 / self.model.z.size))
 
     def with_rule(self, order: int) -> "Problem":
-        """By the product rule of this order, in the shape of the present one where that is larger."""
+        """The same problem by the product rule of this order, filled up to as many points as now."""
         M, kind = self.model.z.size, jnp.result_type(float)
         rule = gauss_hermite(order, M, max(self.local_draws, order**M))
         return self._replace(rule=Rule(*(jnp.asarray(x, kind) for x in rule)))

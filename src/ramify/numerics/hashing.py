@@ -1,8 +1,8 @@
 """Noise that belongs to a group: uniform numbers hashed from a key and the group's number.
 
-JAX's own generator takes a second or two to compile wherever it is called for many groups. This hash
-(pcg4d of Jarzynski and Olano, "Hash functions for GPU rendering", 2020, which passes the usual
-batteries of tests) is a few multiplications in one fused pass, and 30 times faster to run.
+JAX's own generator takes a second or two to compile wherever it is called for many groups. This hash,
+pcg4d (Jarzynski and Olano, "Hash functions for GPU rendering", 2020), is a few multiplications in one
+fused pass, and 30 times faster to run. `tests/test_hashing.py` tests its numbers.
 """
 
 import math
