@@ -13,7 +13,7 @@ from quick import slow
 from ramify.data.groups import Groups
 from ramify.families.build import branch
 from ramify.posterior import metrics as _metrics
-from ramify.posterior.metrics import Estimate, EvidenceForm, _check_form
+from ramify.posterior.metrics import Estimate, EvidenceForm, check_form
 from ramify.posterior.posterior import Posterior
 
 SIZES = np.array([4, 0, 3, 6, 1])
@@ -123,6 +123,8 @@ def held_out(table):
         ("branch", "per_group"),
         ("branch", "per_row"),
         ("joint", "joint"),
+        ("solved", "joint"),
+        ("solved", "per_group"),
         ("solved", "per_row"),
     ],
 )
@@ -223,4 +225,4 @@ def test_refusals(fits, table):
     with pytest.raises(ValueError, match='row column of test "y" is missing'):
         fit.log_predictive(None, {"group": [0], "x": np.ones((1, DIM))})
     with pytest.raises(ValueError, match='one of "joint", "per_group", "mean_likelihood"; got .x'):
-        _check_form("log_evidence", "x", EvidenceForm)
+        check_form("log_evidence", "x", EvidenceForm)

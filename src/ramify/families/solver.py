@@ -108,12 +108,17 @@ class Solver(eqx.Module):
         precision = climb.prior.curvature + climb.likelihood.curvature
         precision = newton._where(batch.group_mask, precision, jnp.eye(precision.shape[-1])[None])
         scale, definite = safe_scale(precision)
-        none = jnp.zeros((len(self.points), *climb.z.shape))
+        none = jnp.zeros((1, *climb.z.shape))
         converged = climb.converged & definite
         site = Site(climb.z, none, climb.likelihood, scale, converged, climb.steps)
+        return self.polished(model, batch, centre, site) if self.rounds else site
+
+    def polished(self, model: Model, batch: Batch, centre: Theta, site: Site) -> Site:
+        """The site of every group after the rounds of variational Newton."""
+        site = site._replace(offsets=jnp.zeros((len(self.points), *site.anchor.shape)))
         for _ in range(self.rounds):
             site = polish(model, batch, centre, site, self.points)
-        return site
+        return jax.lax.stop_gradient(site)
 
     def begin(self, model: Model, batch: Batch, centre: Array) -> Z:
         """Where Newton starts: the prior's mode, or the network's guess where that is better."""

@@ -55,15 +55,23 @@ def condition(family: Family, model: Model, batch: Batch, local_draws: int = 1) 
     family = Branched(family.theta, family.local, 0)
     if not isinstance(family.local, Solver):
         return Conditioned(family, batch, _prepare(family, model, batch))
-    own = family.local.lean() if local_draws > 1 else family.local
-    known = replace(family, local=own.for_block(np.asarray(batch.index)))
-    family = replace(family, local=replace(own, modes=None))
-    return Conditioned(family, batch, _prepare(known, model, batch))
+    lean, own = family.local.lean(), replace(family.local, modes=None)
+    known = replace(family, local=lean.for_block(np.asarray(batch.index)))
+    prepared = _prepare(known, model, batch)
+    if local_draws > 1 or not own.rounds:
+        return Conditioned(replace(family, local=replace(lean, modes=None)), batch, prepared)
+    family = replace(family, local=own)
+    return Conditioned(family, batch, _polish(family, model, batch, prepared))
 
 
 @program
 def _prepare(family: Branched, model: Model, batch: Batch) -> Any:
     return family.prepare(model, batch)
+
+
+@program
+def _polish(family: Branched, model: Model, batch: Batch, site: Site) -> Site:
+    return family.local.polished(model, batch, family.theta.mean, site)
 
 
 def blocks_of(

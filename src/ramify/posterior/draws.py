@@ -175,12 +175,13 @@ def sample_block(
     known: Conditioned, adapter: Adapter, draws: Draws, local_draws: int
 ) -> dict[str, np.ndarray]:
     """Named, constrained z of a block's groups for every draw: each [S, B, ...]."""
-    use = lambda chunk, z, _: _local_values(adapter, chunk.theta, z, known.batch)
+    use = lambda chunk, z, _: local_values(adapter, chunk.theta, z, known.batch)
     return map_draws(use, known, adapter.model, draws, local_draws)
 
 
 @program
-def _local_values(
+def local_values(
     adapter: Adapter, theta: Array, z: Float[Array, "C B M"], batch: Batch
 ) -> dict[str, Array]:
+    """Named, constrained z of a block's groups for some draws."""
     return jax.vmap(lambda theta, z: adapter.local_values(theta, z, batch))(theta, z)

@@ -1,14 +1,20 @@
 """Log p(y | theta) at many thetas by quadrature, for solved fits of one or two local dimensions.
 
+That of later rows given those of the fit is a difference: log p(y, y' | theta) - log p(y | theta).
+
 The points of z are those of a rule around the modes at the centre of q(theta), the same for all thetas:
 a likelihood without theta is then evaluated once. The rule is finer than that of the fit.
 """
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float64
 
+from ramify.data.batch import Theta
 from ramify.data.groups import Groups
 from ramify.data.host import ranges
 from ramify.families.branched import Branched
@@ -23,6 +29,7 @@ from ramify.numerics.points import Rule, gauss_hermite
 from ramify.numerics.programs import program
 from ramify.numerics.sums import precise_sum
 from ramify.posterior.conditioned import Conditioned, condition
+from ramify.posterior.matching import Part
 
 AT_ONCE = 64  # thetas that are worked on together
 
@@ -37,9 +44,7 @@ def marginal_log_liks(
     family: Family, model: Model, groups: Groups, thetas: Float[np.ndarray, "S D"]
 ) -> Float64[np.ndarray, " S"]:
     """The sum over groups of log p(y_i | theta) at each theta."""
-    M, kind = model.z.size, jnp.result_type(float)
-    rule = Rule(*(x.astype(kind) for x in gauss_hermite(budgets.FIRST_ORDER[M] + 2, M)))
-    total = np.zeros(len(thetas))
+    rule, total = _rule(model), np.zeros(len(thetas))
     for block in ranges(groups):
         known = condition(family, model, block.batches[0], local_draws=2)
         sums = lambda chunk: _block_sums(known, model, chunk, rule)  # noqa: B023
@@ -47,14 +52,63 @@ def marginal_log_liks(
     return total
 
 
+def predictive_log_liks(
+    model: Model, part: Part, thetas: Float[np.ndarray, "S D"]
+) -> Float64[np.ndarray, " S"]:
+    """The sum over groups of log p(y_i,test | theta, y_i) at each theta."""
+    both, given = _together(part.given, part.at), part.given
+    total = marginal_log_liks(part.family, model, both, thetas)
+    return total - marginal_log_liks(part.family, model, given, thetas) if given.n_rows else total
+
+
+def predictive_by_group(
+    model: Model, part: Part, thetas: Float[np.ndarray, "S D"]
+) -> Iterator[Float[np.ndarray, "S B"]]:
+    """Log p(y_i,test | theta, y_i) of some groups after the other."""
+    rule = _rule(model)
+    for block in ranges(_together(part.given, part.at), part.given):
+        found = []
+        for batch in block.batches:
+            known = condition(part.family, model, batch, local_draws=2)
+            found.append(in_chunks(lambda chunk: _by_group(known, model, chunk, rule), thetas))  # noqa: B023
+        yield (found[0] - found[1])[:, : block.stop - block.start]
+
+
+def _rule(model: Model) -> Rule:
+    M, kind = model.z.size, jnp.result_type(float)
+    return Rule(*(x.astype(kind) for x in gauss_hermite(budgets.FIRST_ORDER[M] + 2, M)))
+
+
+def _together(given: Groups, at: Groups) -> Groups:
+    """The groups of a part with the rows of both data sets."""
+    owner = np.repeat(np.tile(np.arange(len(given)), 2), np.append(given.sizes, at.sizes))
+    order = np.argsort(owner, kind="stable")
+    rows = {n: np.concatenate([c, at.rows[n]])[order] for n, c in given.rows.items()}
+    return replace(given, sizes=given.sizes + at.sizes, rows=rows, row_order=order)
+
+
 @program
 def _block_sums(
     known: Conditioned, model: Model, thetas: Float[Array, "C D"], rule: Rule
 ) -> tuple[Float[Array, " C"], Float[Array, " C"]]:
     """The sum over a block's groups, in two float32 parts."""
+    log_mass, real = _log_mass(known, model, rule), known.batch.group_mask
+    one = lambda theta: precise_sum(jnp.where(real, log_mass(theta), 0))
+    return jax.lax.map(one, thetas, batch_size=AT_ONCE)
+
+
+@program
+def _by_group(
+    known: Conditioned, model: Model, thetas: Float[Array, "C D"], rule: Rule
+) -> Float[Array, "C B"]:
+    return jax.lax.map(_log_mass(known, model, rule), thetas, batch_size=AT_ONCE)
+
+
+def _log_mass(
+    known: Conditioned, model: Model, rule: Rule
+) -> Callable[[Theta], Float[Array, " B"]]:
+    """Theta -> log p(y_i | theta) of the block's groups."""
     site, batch = known.site, known.batch
     assert site is not None
     again = known.local.follows_theta(model, batch)
-    log_mass = quadrature(model, again, batch, Local(site.anchor, site.scale), rule)
-    one = lambda theta: precise_sum(jnp.where(batch.group_mask, log_mass(theta), 0))
-    return jax.lax.map(one, thetas, batch_size=AT_ONCE)
+    return quadrature(model, again, batch, Local(site.anchor, site.scale), rule)

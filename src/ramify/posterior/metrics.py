@@ -1,4 +1,4 @@
-"""The paper's three metrics (its table of metrics), streamed over blocks of groups.
+"""The paper's metrics of a fit (its table of metrics), streamed over blocks of groups.
 
 With (z^k, theta^k) ~ q, k = 1..S, all in nats:
 
@@ -6,13 +6,11 @@ With (z^k, theta^k) ~ q, k = 1..S, all in nats:
 |---|---|
 | train ELBO | mean_k log p(y, z^k, theta^k) / q(z^k, theta^k) |
 | train likelihood | log mean_k p(y, z^k, theta^k) / q(z^k, theta^k) |
-| test likelihood | log mean_k p(y_test given z^k, theta^k) |
 
-All blocks see the same draws of theta. What is kept of a block is one number per draw, its sum in
-two float32 parts, which the host adds up in float64.
+The third, of test rows, is in `posterior.held_out`. All blocks see the same draws of theta. What is
+kept of a block is one number per draw, its sum in two float32 parts, which the host adds up in float64.
 """
 
-from collections.abc import Iterable
 from typing import Any, Literal, get_args
 
 import jax
@@ -26,21 +24,17 @@ from ramify.data.host import ranges
 from ramify.families.branched import Branched
 from ramify.families.build import Family
 from ramify.inference.elbo import weigh
-from ramify.models.densities import sum_rows
 from ramify.models.model import Model, log_priors
-from ramify.numerics import budgets
 from ramify.numerics.chunks import put_together
 from ramify.numerics.programs import program
 from ramify.numerics.sums import log_mean_exp, precise_sum
-from ramify.posterior.conditioned import Conditioned, blocks_of, condition
-from ramify.posterior.draws import Chunk, Draws, at_once, draw_theta, map_draws, posterior_theta
+from ramify.posterior.conditioned import Conditioned, condition
+from ramify.posterior.draws import Chunk, Draws, at_once, draw_theta, map_draws
 from ramify.posterior.marginal_values import has_rule, marginal_log_liks
-from ramify.posterior.matching import Part
 from ramify.posterior.rounding import log_ratio_terms, rounding, row_terms
 
 LOCAL_DRAWS = 64  # of each group, where z is integrated by draws and no number was asked for
 EvidenceForm = Literal["joint", "per_group", "mean_likelihood"]
-PredictiveForm = Literal["joint", "per_group", "per_row"]
 
 
 class Estimate(float):
@@ -88,7 +82,7 @@ def elbo(
     else:
         locals_ = _tight(family, model, groups, theta, local_draws)[0]
     total = theta_terms(model, theta) + locals_
-    found = Estimate(total.mean(), _standard_error(total), draws=draws)
+    found = Estimate(total.mean(), standard_error(total), draws=draws)
     return _rounded(found, 0.0, family, model, groups, theta)
 
 
@@ -102,10 +96,10 @@ def log_evidence(
     key: PRNGKeyArray,
 ) -> Estimate:
     """Log of the mean over draws, in one of the forms that `Posterior.log_evidence` describes."""
-    _check_form("log_evidence", form, EvidenceForm)
+    check_form("log_evidence", form, EvidenceForm)
     theta = draw_theta(key, family, model, draws)
     if form == "mean_likelihood":
-        return _log_mean_exp(sums(family, model, groups, theta, "likelihood"))
+        return log_mean_weight(sums(family, model, groups, theta, "likelihood"))
     variance = 0.0
     if form == "joint":
         local = sums(family, model, groups, theta, "joint")
@@ -116,37 +110,8 @@ def log_evidence(
         # shifted as a whole where independent noise would drown the weights of theta.
         shared = theta._replace(numbers=np.zeros_like(theta.numbers))
         local, variance = _tight(family, model, groups, shared, local_draws or LOCAL_DRAWS)
-    found = _log_mean_exp(theta_terms(model, theta) + local)
+    found = log_mean_weight(theta_terms(model, theta) + local)
     return _rounded(found, variance, family, model, groups, theta)
-
-
-def log_predictive(
-    family: Family,
-    model: Model,
-    parts: Iterable[Part],
-    draws: int,
-    form: PredictiveForm,
-    local_draws: int,
-    key: PRNGKeyArray,
-) -> Estimate:
-    """Log mean of p(y_test | z, theta), in a form that `Posterior.log_predictive` describes."""
-    _check_form("log_predictive", form, PredictiveForm)
-    theta = posterior_theta(key, family, model, draws)
-    total, influence = np.zeros(draws), np.zeros(draws)
-    rows = budgets.on_this_device(budgets.RESULT_ROWS)
-    if form == "per_row":
-        rows = int(np.clip(budgets.DENSITY_NUMBERS // draws, 1, rows))
-    for given, at, _ in blocks_of(parts, model, local_draws, rows=rows):
-        if form == "joint":
-            use = lambda chunk, z, q: _block_sums(model, chunk, z, q, at, "likelihood")  # noqa: B023
-            total += double(map_draws(use, given, model, theta, local_draws))
-            continue
-        use = lambda chunk, z, _: _test_values(model, chunk, z, at, form == "per_row")  # noqa: B023
-        found = _log_means(map_draws(use, given, model, theta, local_draws))
-        total, influence = total + found[0], influence + found[1]
-    if form == "joint":
-        return _log_mean_exp(total)
-    return Estimate(total[0], _standard_error(influence), draws=draws)
 
 
 def _rounded(
@@ -170,13 +135,13 @@ def sums(
     total = np.zeros(len(draws.theta))
     for block in ranges(groups):
         known = condition(family, model, block.batches[0])
-        use = lambda chunk, z, q: _block_sums(model, chunk, z, q, known.batch, what)  # noqa: B023
+        use = lambda chunk, z, q: block_sums(model, chunk, z, q, known.batch, what)  # noqa: B023
         total += double(map_draws(use, known, model, draws, 1))
     return total
 
 
 @program
-def _block_sums(
+def block_sums(
     model: Model, chunk: Chunk, z: Array, log_q: Array, batch: Batch, what: str
 ) -> tuple[Float[Array, " C"], Float[Array, " C"]]:
     """Sum over a block's rows and groups of log p(y | z), and of log p(z) - log q(z) if joint."""
@@ -229,39 +194,17 @@ def _block_tight(
     return jax.vmap(one)(chunk.keys(), jnp.asarray(chunk.theta))
 
 
-@program
-def _test_values(
-    model: Model, chunk: Chunk, z: Array, at: Batch, by_row: bool
-) -> Float[Array, "C R_or_B"]:
-    """Log p(y_test | z, theta) of each row of `at`, or of each group's rows, for each draw."""
-
-    def one(theta: Array, z: Array) -> Array:
-        rows = row_terms(model, theta, z, at)
-        return rows if by_row else sum_rows(rows, at)
-
-    return jax.vmap(one)(jnp.asarray(chunk.theta), z)
-
-
-def _log_means(values: Float[np.ndarray, "S n"]) -> tuple[float, Float64[np.ndarray, " S"]]:
-    """Sum over columns of their log means over draws, and each draw's pull on that sum."""
-    top = values.max(0)
-    weight = np.exp(values - np.where(np.isfinite(top), top, 0.0), dtype=np.float64)
-    mean = weight.mean(0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        pull = np.where(mean > 0, weight / mean, 1.0) - 1
-        return float(np.sum(np.log(mean) + top)), pull.sum(1)
-
-
 def double(parts: Any) -> Float64[np.ndarray, " S"]:
     """The sum of the two parts of a `precise_sum`, in float64."""
     return np.asarray(parts, np.float64).sum(0)
 
 
-def _standard_error(values: Float64[np.ndarray, " S"]) -> float:
+def standard_error(values: Float64[np.ndarray, " S"]) -> float:
+    """That of the mean of independent values; NaN of a single one."""
     return float(values.std(ddof=1) / len(values) ** 0.5) if len(values) > 1 else float("nan")
 
 
-def _log_mean_exp(log_weight: Float64[np.ndarray, " S"]) -> Estimate:
+def log_mean_weight(log_weight: Float64[np.ndarray, " S"]) -> Estimate:
     """Log of the mean weight, its delta-method standard error and the effective sample size."""
     top = log_weight.max()
     if not np.isfinite(top):
@@ -269,10 +212,11 @@ def _log_mean_exp(log_weight: Float64[np.ndarray, " S"]) -> Estimate:
     weight = np.exp(log_weight - top)
     mean = weight.mean()
     ess = float(weight.sum() ** 2 / np.sum(weight**2))
-    return Estimate(top + np.log(mean), _standard_error(weight / mean), ess, len(weight))
+    return Estimate(top + np.log(mean), standard_error(weight / mean), ess, len(weight))
 
 
-def _check_form(method: str, form: str, forms: Any) -> None:
+def check_form(method: str, form: str, forms: Any) -> None:
+    """Raises where `form` is none of a `Literal`'s values."""
     if form not in get_args(forms):
         known = ", ".join(f'"{name}"' for name in get_args(forms))
         raise ValueError(f"{method} expected form to be one of {known}; got {form!r}.")

@@ -19,10 +19,12 @@ from ramify.numerics import budgets
 from ramify.numerics.precision import computing
 from ramify.posterior import metrics, prediction
 from ramify.posterior.conditioned import condition
+from ramify.posterior.drawn import drawn
 from ramify.posterior.draws import draw_theta, posterior_theta, sample_block
 from ramify.posterior.fitted import Fitted
+from ramify.posterior.held_out import PredictiveForm, log_predictive
 from ramify.posterior.matching import check_columns, matched
-from ramify.posterior.metrics import Estimate, EvidenceForm, PredictiveForm
+from ramify.posterior.metrics import Estimate, EvidenceForm
 from ramify.posterior.summary import Summary, summarise_theta, with_reliability, words
 from ramify.posterior.theta_check import affordable, theta_log_weights
 
@@ -316,15 +318,16 @@ class Posterior(Fitted):
             draws: S.
             form: see above.
             seed: the estimate is a function of it.
-            local_draws: as in `sample`.
+            local_draws: as in `sample`. By default z of solved fits with one or two local dimensions
+                is integrated by quadrature instead of drawn, for "joint" and "per_group".
         """
         train = None if train is None else self._given(train)
         rows = prediction.read(self._schema, self.adapter, test, "test", outcomes=True)
         check_columns(self._schema.rows, rows.rows, "row column of test")
         K = self._local_draws(local_draws)
         found = self._parts(rows, train, K)
-        key = jax.random.key(seed)
-        return metrics.log_predictive(self.family, self.model, found, draws, form, K, key)
+        theta = posterior_theta(jax.random.key(seed), self.family, self.model, draws)
+        return log_predictive(self.model, found, theta, form, K, local_draws is None)
 
     @computing
     def to_arviz(
@@ -345,27 +348,35 @@ class Posterior(Fitted):
             the rows' positions in the table they came from.
         """
         data = self.groups if groups is None else groups
-        tree: dict[str, Named] = {"posterior": self.sample(draws, groups, seed)}
+        theta = self.sample_theta(draws, seed)
+        tree: dict[str, Named] = {"posterior": theta}
+        if rows and data is not None and data.n_rows:
+            z, tree["posterior_predictive"], tree["log_likelihood"] = self._drawn(data, draws, seed)
+            tree["posterior"] = theta | z
+        else:
+            tree["posterior"] = self.sample(draws, groups, seed)
         if data is not None and data.n_rows:
-            tree |= self._of_rows(data, draws, seed) if rows else {}
             observed = prediction.data_columns(self.adapter, data)
             tree["observed_data"], tree["constant_data"] = observed
-        local = {*tree["posterior"]} - {*self.sample_theta(draws, seed)}
+        local = {*tree["posterior"]} - {*theta}
         axes = Axes(self.by, self.labels, None, local)
         if data is not None:
             axes = Axes(self.by, data.labels, data.row_order, local | {*data.group})
         return data_tree(tree, axes, method_of(self.family))
 
-    def _of_rows(self, data: Groups, draws: int, seed: int) -> dict[str, Named]:
-        """ArviZ's groups with a value for each draw and row: new outcomes and log likelihoods."""
-        name, predicted = self.adapter.outcome, {}
-        if self.model.can_simulate and name is not None:
-            predicted = {name: self.predict(data, data, draws, seed, summary=False)}
-        K, n = self._local_draws(None), data.n_rows
+    def _drawn(self, data: Groups, draws: int, seed: int) -> tuple[Named, Named, Named]:
+        """Z of the groups, and new outcomes and log likelihoods of their rows."""
+        name, K = self.adapter.outcome, self._local_draws(None)
+        self._check_bytes(draws, len(data), None)
         found = self._parts(prediction.read(self._schema, self.adapter, data, "groups"), data, K)
-        theta = posterior_theta(jax.random.key(seed), self.family, self.model, draws)
-        log_lik = prediction.row_log_lik(self.adapter, found, n, theta, K)
-        return {"posterior_predictive": predicted, "log_likelihood": log_lik}
+        outcome = None
+        if self.model.can_simulate and name is not None:
+            outcome = prediction.outcome_of(
+                self.adapter, self._schema, found[0], "response", self._outcomes
+            )
+        how = data.n_rows, outcome, "response", draws, K, seed
+        z, predicted, log_lik = drawn(prediction.Task(self.adapter, self.family, found, *how))
+        return z, {} if predicted is None else {str(name): predicted}, log_lik
 
     @computing
     def refine(self, groups: Groups | None = None) -> "tuple[Posterior, Gaps]":

@@ -1,4 +1,4 @@
-"""Predicted outcomes of rows and the tables they go back into; rows' log likelihoods and columns."""
+"""Predicted outcomes of rows and the tables they go back into."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray, Shaped
+from jaxtyping import Array, PRNGKeyArray, Shaped
 
 from ramify.data.batch import Batch, example
 from ramify.data.groups import Groups
@@ -23,7 +23,7 @@ from ramify.numerics.hashing import generator
 from ramify.numerics.memory import check_memory
 from ramify.numerics.programs import program
 from ramify.posterior.conditioned import blocks_of
-from ramify.posterior.draws import OUTCOMES, Chunk, Draws, map_draws, posterior_theta
+from ramify.posterior.draws import OUTCOMES, Chunk, map_draws, posterior_theta
 from ramify.posterior.matching import DataSchema, Part, check_columns
 
 Kind = Literal["response", "mean", "link", "probability"]
@@ -153,18 +153,31 @@ def outcomes(task: Task) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     numbers = budgets.PREDICTED_NUMBERS // task.draws
     most = budgets.on_this_device(budgets.RESULT_ROWS)
     rows, places = (int(np.clip(numbers // each, 1, most)) for each in (size, model.z.size))
-    on_host = task.kind == "response" and task.adapter.draws_on_host
     for given, at, places_of_rows in blocks_of(
         task.parts, model, task.local_draws, rows=rows, places=places
     ):
-        make = _parameters if on_host else _simulate
-        use = lambda chunk, z, _: make(task.adapter, chunk, z, at, task.kind)  # noqa: B023
-        count, out = len(places_of_rows), map_draws(use, given, model, theta, task.local_draws)
-        out = jax.tree.map(lambda x: x[:, :count], out)  # noqa: B023
-        if on_host:
-            rng = generator(jax.random.key(task.seed), OUTCOMES, int(at.index[0]))
-            out = task.adapter.draw_outcomes(rng, out).astype(task.outcome.dtype)
-        yield places_of_rows, out
+        use = lambda chunk, z, _: begun(task, chunk, z, at)  # noqa: B023
+        out = map_draws(use, given, model, theta, task.local_draws)
+        yield places_of_rows, finished(task, out, at, len(places_of_rows))
+
+
+def begun(task: Task, chunk: Chunk, z: Array, at: Batch) -> Any:
+    """The outcomes of a block's rows, or what the host draws them from."""
+    make = _parameters if _on_host(task) else _simulate
+    return make(task.adapter, chunk, z, at, task.kind)
+
+
+def finished(task: Task, out: Any, at: Batch, count: int) -> Shaped[np.ndarray, "S rows ..."]:
+    """The outcomes of a block's first `count` rows."""
+    out = jax.tree.map(lambda x: x[:, :count], out)
+    if not _on_host(task):
+        return out
+    rng = generator(jax.random.key(task.seed), OUTCOMES, int(at.index[0]))
+    return task.adapter.draw_outcomes(rng, out).astype(task.outcome.dtype)
+
+
+def _on_host(task: Task) -> bool:
+    return task.kind == "response" and task.adapter.draws_on_host
 
 
 @program
@@ -252,27 +265,6 @@ def appended(table: Any, columns: dict[str, np.ndarray]) -> Any:
         group = {name: column[owner] for name, column in table.group.items()}
         table = {table.by: table.labels[owner], **table.rows, **group}
     return append_columns(table, columns)
-
-
-def row_log_lik(adapter: Adapter, parts: list[Part], n_rows: int, theta: Draws, K: int) -> Columns:
-    """The log likelihood of each row under each draw, [S, n_rows], by outcome."""
-    draws, model = len(theta.theta), adapter.model
-    cure = "Pass rows=False to leave what there is for each row out"
-    what = f"{draws:,} draws of {n_rows:,} rows"
-    check_memory(draws * n_rows * theta.theta.dtype.itemsize, None, what, cure)
-    out: dict[str, np.ndarray] = {}
-    for given, at, rows in blocks_of(parts, model, K):
-        use = lambda chunk, z, _: _block_log_lik(adapter, chunk.theta, z, at)  # noqa: B023
-        for name, values in map_draws(use, given, model, theta, K).items():
-            column = out.setdefault(name, np.empty((draws, n_rows), values.dtype))
-            column[:, rows] = values[:, : len(rows)]
-    return out
-
-
-@program
-def _block_log_lik(adapter: Adapter, theta: Array, z: Float[Array, "C B M"], at: Batch) -> Named:
-    one = lambda theta, z: adapter.log_lik_by_outcome(theta, at.at_rows(z), at)
-    return jax.vmap(one)(theta, z)
 
 
 def data_columns(adapter: Adapter, data: Groups) -> tuple[Columns, Columns]:

@@ -1,0 +1,103 @@
+"""The log density of test rows, streamed over blocks of groups.
+
+With (z^k, theta^k) ~ q, k = 1..S, the paper's test likelihood is log mean_k p(y_test given z^k, theta^k).
+Where z can be integrated by quadrature, p(y_test given theta^k, y) takes the place of a draw of z.
+"""
+
+from collections.abc import Iterator
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Float64
+
+from ramify.data.batch import Batch
+from ramify.models.densities import sum_rows
+from ramify.models.model import Model
+from ramify.numerics import budgets
+from ramify.numerics.programs import program
+from ramify.posterior.conditioned import blocks_of
+from ramify.posterior.draws import Chunk, Draws, map_draws
+from ramify.posterior.marginal_values import has_rule, predictive_by_group, predictive_log_liks
+from ramify.posterior.matching import Part
+from ramify.posterior.metrics import (
+    Estimate,
+    block_sums,
+    check_form,
+    double,
+    log_mean_weight,
+    standard_error,
+)
+from ramify.posterior.rounding import row_terms
+
+PredictiveForm = Literal["joint", "per_group", "per_row"]
+
+
+def log_predictive(
+    model: Model, parts: list[Part], theta: Draws, form: PredictiveForm, K: int, by_rule: bool
+) -> Estimate:
+    """Log mean of p(y_test | z, theta), in a form that `Posterior.log_predictive` describes."""
+    check_form("log_predictive", form, PredictiveForm)
+    S = len(theta.theta)
+    by_rule = by_rule and all(has_rule(part.family, model) for part in parts)
+    if form == "joint":
+        total = _sums_by_rule(model, parts, theta) if by_rule else _sums(model, parts, theta, K)
+        return log_mean_weight(total)
+    if by_rule and form == "per_group":
+        values = (v for part in parts for v in predictive_by_group(model, part, theta.theta))
+    else:
+        values = _values(model, parts, theta, form == "per_row", K)
+    total, influence = 0.0, np.zeros(S)
+    for block in values:
+        found = _log_means(block)
+        total, influence = total + found[0], influence + found[1]
+    return Estimate(total, standard_error(influence), draws=S)
+
+
+def _sums_by_rule(model: Model, parts: list[Part], theta: Draws) -> Float64[np.ndarray, " S"]:
+    return np.sum([predictive_log_liks(model, part, theta.theta) for part in parts], axis=0)
+
+
+def _sums(model: Model, parts: list[Part], theta: Draws, K: int) -> Float64[np.ndarray, " S"]:
+    """The log density of all test rows at each draw of (theta, z)."""
+    total, rows = np.zeros(len(theta.theta)), budgets.on_this_device(budgets.RESULT_ROWS)
+    for given, at, _ in blocks_of(parts, model, K, rows=rows):
+        use = lambda chunk, z, q: block_sums(model, chunk, z, q, at, "likelihood")  # noqa: B023
+        total += double(map_draws(use, given, model, theta, K))
+    return total
+
+
+def _values(
+    model: Model, parts: list[Part], theta: Draws, by_row: bool, K: int
+) -> Iterator[Float[np.ndarray, "S n"]]:
+    """The log densities of a block's test rows, or groups, at each draw of (theta, z)."""
+    rows = budgets.on_this_device(budgets.RESULT_ROWS)
+    if by_row:
+        rows = int(np.clip(budgets.DENSITY_NUMBERS // len(theta.theta), 1, rows))
+    for given, at, _ in blocks_of(parts, model, K, rows=rows):
+        use = lambda chunk, z, _: _test_values(model, chunk, z, at, by_row)  # noqa: B023
+        yield map_draws(use, given, model, theta, K)
+
+
+@program
+def _test_values(
+    model: Model, chunk: Chunk, z: Array, at: Batch, by_row: bool
+) -> Float[Array, "C R_or_B"]:
+    """Log p(y_test | z, theta) of each row of `at`, or of each group's rows, for each draw."""
+
+    def one(theta: Array, z: Array) -> Array:
+        rows = row_terms(model, theta, z, at)
+        return rows if by_row else sum_rows(rows, at)
+
+    return jax.vmap(one)(jnp.asarray(chunk.theta), z)
+
+
+def _log_means(values: Float[np.ndarray, "S n"]) -> tuple[float, Float64[np.ndarray, " S"]]:
+    """Sum over columns of their log means over draws, and each draw's pull on that sum."""
+    top = values.max(0)
+    weight = np.exp(values - np.where(np.isfinite(top), top, 0.0), dtype=np.float64)
+    mean = weight.mean(0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        pull = np.where(mean > 0, weight / mean, 1.0) - 1
+        return float(np.sum(np.log(mean) + top)), pull.sum(1)
