@@ -1,14 +1,14 @@
 """Whether default fits are right: many problems against long references, over several seeds.
 
-    python -m benchmarks right                                      # the table, all problems with a reference
+    python -m benchmarks right                                # the table, all problems with a reference
     python -m benchmarks right --names mothers pairs --seeds 5 --jobs 2
-    python -m benchmarks right --data FOLDER                        # with those of real data (`real.py`)
-    python -m benchmarks right --reference --data FOLDER --jobs 14  # references that are not there yet
-    python -m benchmarks right --reference many_slopes logistic --platform gpu
+    python -m benchmarks right --data FOLDER                  # with those of real data (`real.py`)
+    python -m benchmarks right --reference --data FOLDER --jobs 14        # references that are missing
+    python -m benchmarks right --reference --platform gpu     # the two that take a GPU
 
 References are long runs of NUTS on the same posteriors, written by hand without Ramify, mostly with z
-integrated out. Each is a file in `benchmarks/right/references/`, written as soon as it is done; those that are
-there are kept unless `--again` is given.
+integrated out. Each is a file in `benchmarks/right/references/`, written as soon as it is done. Files that
+are there are kept unless `--again` is given.
 """
 
 import argparse

@@ -14,7 +14,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax.scipy.stats import norm
-from numpyro.distributions import constraints
+from numpyro.distributions.transforms import OrderedTransform
 
 import ramify as rf
 from benchmarks.right.problem import Data, Problem, Sample, Table, Target, codes, shown, sums
@@ -133,11 +133,18 @@ def _family(of: Formula, unit: float) -> dict[str, Any]:
     if of.likelihood == "negative_binomial":
         own["shape"] = numpyro.sample("shape", dist.Exponential(1.0))
     if of.ordered:
-        cuts = int(of.y.max())
-        free = dist.ImproperUniform(constraints.ordered_vector, (), (cuts,))
-        own["cutpoints"] = numpyro.sample("cutpoints", free)
-        numpyro.factor("prior", dist.Normal(0, 2.5).log_prob(own["cutpoints"]).sum())
+        own["cutpoints"] = _cutpoints(int(of.y.max()))
     return own
+
+
+def _cutpoints(many: int) -> jax.Array:
+    """Increasing numbers, each Normal(0, 2.5): sampled by an unconstrained vector of another density."""
+    ordered = OrderedTransform()
+    free = numpyro.sample("free", dist.Normal(0, 2).expand([many]).to_event(1))
+    cuts = numpyro.deterministic("cutpoints", ordered(free))
+    wanted = dist.Normal(0, 2.5).log_prob(cuts).sum() + ordered.log_abs_det_jacobian(free, cuts)
+    numpyro.factor("prior", wanted - dist.Normal(0, 2).log_prob(free).sum())
+    return cuts
 
 
 def _factor(of: Formula, sample: Sample) -> jax.Array:

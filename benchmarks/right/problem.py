@@ -1,4 +1,4 @@
-"""What a problem of `python -m benchmarks right` is: data, the user's model, and its posterior without Ramify."""
+"""What a problem is: data, the model as a user writes it, and its posterior without Ramify."""
 
 import hashlib
 from collections.abc import Callable, Mapping

@@ -4,7 +4,7 @@
 |---|---|
 | `lme4/lme4_sleepstudy.csv`, `lme4/lme4_VerbAgg.csv` | R's package lme4 |
 | `radon/radon.csv` | radon in Minnesota (Gelman and Hill), with each county's uranium `Uppm` |
-| `retrosheet/plate_appearances.parquet` | plate appearances with season, batter and outcome (6: home run) |
+| `retrosheet/plate_appearances.parquet` | plate appearances: season, batter, outcome (6: home run) |
 | `movielens-small/ratings.parquet` | MovieLens ml-latest-small: user_id, movie_id, rating |
 
 The information of the third was obtained free of charge from and is copyrighted by Retrosheet.
@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+import ramify as rf
 from benchmarks.right import glmm
 from benchmarks.right.issue import intercepts
 from benchmarks.right.problem import Problem, Table
-from ramify.demo import flights as all_flights
 
 FILES = {
     "sleepstudy": "lme4/lme4_sleepstudy.csv",
@@ -71,7 +71,7 @@ def radon(data: Path) -> Problem:
 
 def flights() -> Problem:
     """Late flights of one airline's 581 aircraft, correlated slopes. Chosen after."""
-    read = all_flights().to_pandas()
+    read = pd.read_parquet(Path(rf.__file__).parent / "demo/flights.parquet")
     read = read[read.carrier == "WN"]
     unit = lambda column: ((column - column.mean()) / column.std()).round(5)
     columns = {"hour": unit(read.hour), "distance": unit(read.distance)}

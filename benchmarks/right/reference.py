@@ -65,6 +65,8 @@ def environment(platform: str, x64: bool) -> dict[str, str]:
     if platform == "cpu":
         flags += ["--xla_cpu_multi_thread_eigen=false", "intra_op_parallelism_threads=1"]
         own |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    else:
+        own["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # several may share it
     given = [word for word in os.environ.get("XLA_FLAGS", "").split() if word not in flags]
     return os.environ | own | {"XLA_FLAGS": " ".join([*given, *flags])}
 
