@@ -7,8 +7,8 @@
     python -m benchmarks right --reference --platform gpu     # the two that take a GPU
 
 References are long runs of NUTS on the same posteriors, written by hand without Ramify, mostly with z
-integrated out. Each is a file in `benchmarks/right/references/`, written as soon as it is done. Files that
-are there are kept unless `--again` is given.
+integrated out. Each is a file in `benchmarks/right/references/`, written as soon as it is done. Files
+that are there are kept unless `--again` is given.
 """
 
 import argparse

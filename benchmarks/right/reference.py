@@ -55,17 +55,17 @@ def _in_process(name: str, platform: str, options: list[str]) -> int:
     return subprocess.run(command, cwd=ROOT, env=environment(platform, x64=True)).returncode
 
 
-def environment(platform: str, x64: bool) -> dict[str, str]:
-    """Of a process with one thread on a CPU, or with the GPU."""
+def environment(platform: str, x64: bool, one_thread: bool = True) -> dict[str, str]:
+    """Of a process on a CPU, by default with one thread, or with the GPU."""
     path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     own = {"PYTHONPATH": path.rstrip(os.pathsep), "JAX_ENABLE_X64": str(int(x64))}
     own["JAX_PLATFORMS"] = {"cpu": "cpu", "gpu": "cuda,cpu"}[platform]
     # jaxlib 0.10 computes some small sums wrongly without the first (`ramify.numerics.programs`).
     flags = ["--xla_cpu_experimental_ynn_fusion_type="]
-    if platform == "cpu":
+    if platform == "cpu" and one_thread:
         flags += ["--xla_cpu_multi_thread_eigen=false", "intra_op_parallelism_threads=1"]
         own |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    else:
+    if platform == "gpu":
         own["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # several may share it
     given = [word for word in os.environ.get("XLA_FLAGS", "").split() if word not in flags]
     return os.environ | own | {"XLA_FLAGS": " ".join([*given, *flags])}
