@@ -11,6 +11,7 @@ NAMES = {
     "million": "`ramify fit` on 1,000,000 rows of 100,000 groups: wall time and peak memory",
     "numpyro_cost": "step time of NumPyro models compared with the same models as three densities",
     "predict": "a prediction for one new group, given its rows",
+    "right": "default fits of many problems against long references, over several seeds",
     "same": "whether small models give the numbers that the first release gave",
 }
 
