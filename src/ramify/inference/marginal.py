@@ -161,6 +161,8 @@ class Marginal:
         problem, every = self.problem, len(self.source)
         if problem.rule is None:
             return self._sweep(mean[None], every, of=(0.0, 1.0))[1].slopes[0]
+        if problem.normal:
+            return np.zeros_like(mean)
         coarser = problem.with_rule(problem.order - max(2, problem.order // 4))
         slopes = []
         for rule in (problem, coarser):
