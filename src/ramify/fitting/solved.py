@@ -17,7 +17,7 @@ from ramify.data.sources import BlockSource, on_device
 from ramify.engine.local import LocalEngine
 from ramify.families.branched import Branched
 from ramify.families.gaussian import Gaussian
-from ramify.fitting.theta_shape import not_gaussian, with_weighted_theta
+from ramify.fitting.theta_shape import Allowed, Theta, with_shape
 from ramify.inference.failures import NonFiniteError, not_finite
 from ramify.inference.marginal import Marginal
 from ramify.inference.progress import Budget
@@ -43,6 +43,7 @@ class Wish(NamedTuple):
     draws: int | None
     rows: int | None
     seed: int
+    theta: Theta | None = None
 
 
 @dataclass(frozen=True)
@@ -178,10 +179,12 @@ def _with_shape(task: Task, learned: Learned, F: Marginal) -> tuple[Branched, di
     each = F.problem.local_draws * (task.groups.n_rows + len(task.groups))
     affordable = min(most, budgets.WEIGHTED_THETA_WORK // each)
     # Those with K = 1 asked for the paper's bound, whose q(theta) is a Gaussian.
-    if task.wish.local_draws != 1 and task.points > 1 and affordable >= fewest:
-        return with_weighted_theta(family, F, learned, affordable, task.wish.seed)
-    far = not_gaussian(task.model, F, learned)
-    return family, {"warnings": [far]} if far else {}
+    asked = "gaussian" if task.wish.local_draws == 1 else task.wish.theta
+    points = fewest if asked == "weighted" else 0
+    points = affordable if affordable >= fewest else points
+    allowed = Allowed(asked, task.groups, points, task.points == 1, task.wish.seed)
+    family, notes = with_shape(family, F, learned, allowed)
+    return family, {name: note for name, note in notes.items() if note != []}
 
 
 def _not_finite(task: Task, F: Marginal, block: int) -> NonFiniteError:

@@ -148,6 +148,11 @@ class Marginal:
         chunks, every = self._chunks(thetas), len(self.source)
         return np.concatenate([self._expand(c, every).values for c in chunks])
 
+    def expand(self, thetas: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """F [n] and its gradient [n, D] at a few thetas, all groups included."""
+        found = self._expand(thetas, len(self.source))
+        return found.values, found.slopes
+
     def _chunks(self, thetas: np.ndarray) -> Iterator[np.ndarray]:
         """As many points as a sweep takes, again and again; raises where the budget ends between."""
         for start in range(0, len(thetas), self.points):

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from ramify.data.batch import Batch
-from ramify.families.conditional import Local
+from ramify.families.newton import expand_likelihood, expand_local, safe_scale
 from ramify.families.solver import Site, Solver
 from ramify.inference.local_integral import Weigh, quadrature, weigh_block
 from ramify.inference.louis import louis_hessian
@@ -83,14 +83,15 @@ class Modes(NamedTuple):
 @program
 def sweep_block(problem: Problem, batch: Batch, at: At, modes: Modes) -> tuple[Sums, Modes]:
     """F of a block's groups at the first `at.count` points, and the modes found at the centre."""
-    model, solver, draws = problem.model, problem.solver, _draws(problem, batch, at.key)
+    model, solver = problem.model, problem.solver
     begin = solver.begin(model, batch, at.centre)
     begin = jnp.where(jnp.isnan(modes.begin), begin, modes.begin)
     site = jax.lax.stop_gradient(solver.solve(model, batch, at.centre, begin))
 
+    start = Ready(site, _draws(problem, batch, at.key))
+
     def at_point(s: Array, sums: Sums) -> Sums:
-        own = solver.follow(model, batch, site, at.thetas[s], solver.uses_theta)
-        integral = _integral(problem, batch, *own, draws)
+        integral = _integral(problem, batch, start, at.thetas[s])
         value, slope, hessian = _expand_theta(problem, batch, at, integral, at.thetas[s])
         values, slopes = sums.values.at[s].set(value), sums.slopes.at[s].set(slope)
         return Sums(values, slopes, sums.hessian + hessian, sums.steps)
@@ -103,8 +104,8 @@ def sweep_block(problem: Problem, batch: Batch, at: At, modes: Modes) -> tuple[S
     return sums, Modes(found, site.converged | ~batch.group_mask)
 
 
-# Theta -> log p^(y_i | theta), and its bias.
-Integral = Weigh | Callable[[Array], tuple[Array, Array]]
+Bounds = Callable[[Array], tuple[Array, Array]]  # theta -> log p^(y_i | theta), and its bias
+Integral = Weigh | Bounds
 
 
 def _expand_theta(
@@ -133,15 +134,30 @@ def _expand_theta(
     return value, slope, none
 
 
-def integral_at(
-    problem: Problem, batch: Batch, begin: Float[Array, "B M"], key: PRNGKeyArray, theta: Array
-) -> Callable[[Array], tuple[Array, Array]]:
-    """The integral around the modes at this theta, which Newton looks for from `begin`."""
+class Ready(NamedTuple):
+    """What F at any theta begins from: a block's sites at a centre, and its importance draws, if any."""
+
+    site: Site
+    draws: Array | None
+
+
+def ready(problem: Problem, batch: Batch, centre: Array, modes: Modes, key: PRNGKeyArray) -> Ready:
+    """Sites at modes that a sweep found at this centre, without a search for them."""
     model, solver = problem.model, problem.solver
-    begin = jnp.where(jnp.isnan(begin), solver.begin(model, batch, theta), begin)
-    site = jax.lax.stop_gradient(solver.solve(model, batch, theta, begin))
-    draws = _draws(problem, batch, key)
-    found = _integral(problem, batch, site, Local(site.anchor, site.scale), draws)
+    unknown = jnp.isnan(modes.begin)
+    anchor = jnp.where(unknown, solver.begin(model, batch, centre), modes.begin)
+    likelihood = expand_likelihood(model, batch, centre)(anchor)
+    prior = expand_local(model, batch, centre)(anchor)
+    scale, definite = safe_scale(prior.curvature + likelihood.curvature)
+    none = jnp.zeros((len(solver.points), *anchor.shape))
+    found = definite & ~unknown.any(-1)
+    site = Site(anchor, none, likelihood, scale, found, jnp.zeros((), jnp.int32))
+    return Ready(site, _draws(problem, batch, key))
+
+
+def integral_at(problem: Problem, batch: Batch, start: Ready, theta: Array) -> Bounds:
+    """Theta' -> log p^(y_i | theta') by points around each group's conditional at theta."""
+    found = _integral(problem, batch, start, theta)
     return found.bound if isinstance(found, Weigh) else found
 
 
@@ -152,13 +168,12 @@ def _draws(problem: Problem, batch: Batch, key: PRNGKeyArray) -> Array | None:
     return group_points(key, batch.index, problem.local_draws, problem.model.z.size)
 
 
-def _integral(
-    problem: Problem, batch: Batch, site: Site, local: Local, draws: Array | None
-) -> Integral:
-    """Log p^(y_i | theta) of each group by points around its conditional at a theta."""
+def _integral(problem: Problem, batch: Batch, start: Ready, theta: Array) -> Integral:
+    """Log p^(y_i | theta) of each group by points around its conditional at this theta."""
     model, solver = problem.model, problem.solver
+    site, local = solver.follow(model, batch, start.site, theta, solver.uses_theta)
     if problem.rule is None:
-        assert draws is not None
-        return weigh_block(model, solver, batch, site, local, draws)
+        assert start.draws is not None
+        return weigh_block(model, solver, batch, site, local, start.draws)
     log_mass = quadrature(model, solver.uses_theta, batch, local, problem.rule)
     return lambda theta: (log_mass(theta), jnp.zeros(len(batch.index)))
