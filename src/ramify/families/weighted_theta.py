@@ -2,8 +2,8 @@
 
 With few groups the posterior of a scale is skewed, and no Gaussian has its sd. Where the data are
 small enough to evaluate log p(theta) + sum_i log p^(y_i | theta) a few thousand times, draws from a
-Student t around q(theta) are weighted by it, or NUTS draws from it. All that the posterior says of theta then comes from
-these draws; the ELBO remains that of q(theta).
+Student t around q(theta) are weighted by it, or NUTS draws from it. All that the posterior says of
+theta then comes from these draws; the ELBO remains that of q(theta).
 """
 
 import equinox as eqx

@@ -29,6 +29,7 @@ Theta = Literal["gaussian", "weighted", "nuts"]
 EVEN = 0.5  # k-hat of theta's weights, past which NUTS is the better answer
 COARSE = 0.3  # nats of rounding in F, past which it is that which makes theta's weights uneven
 WIDEST, WIDE = 8, 0.15  # coordinates of theta, and their sds, whose shape is looked at
+FAR_POINTS, FOLLOWED = 4, 0.1  # points where F is computed in two ways, and nats between the two
 EVALUATIONS = CHAINS * (CHUNK + 500) * 12  # of F that NUTS usually takes
 MOST_DIVERGED = 0.005  # of the transitions: more are a region that the chains do not enter
 KEPT = 4000  # draws by NUTS, at most
@@ -92,8 +93,20 @@ def _cloud(F: Marginal, learned: Learned, allowed: Allowed) -> Cloud:
     normal = log_weight - np.logaddexp.reduce(log_weight)
     each = reliability(points, np.exp(normal))
     even = bool(np.max(each["k_hat"]) < EVEN and np.min(each["ess"]) >= FEWEST)
+    even = even and _same_alone(F, points, normal)
     weighted = WeightedTheta(jnp.asarray(points), jnp.asarray(normal))
     return Cloud(weighted, k_hat(log_weight), effective_draws(log_weight), even)
+
+
+def _same_alone(F: Marginal, points: np.ndarray, log_weight: np.ndarray) -> bool:
+    """Whether F far from the centre is the same with the groups' modes solved for there."""
+    # The sites of the centre serve all points, if the likelihood does not involve theta.
+    likely = points[np.argsort(-log_weight)[: int(0.9 * len(points))]]
+    apart = np.sum(((likely - likely.mean(0)) / likely.std(0)) ** 2, 1)
+    far = likely[np.argsort(-apart)[:FAR_POINTS]]
+    together = F.values(np.concatenate([points[: F.points - len(far)], far]))[-len(far) :]
+    alone = np.concatenate([F.values(theta[None]) for theta in far])
+    return bool(np.max(np.abs(together - alone)) < FOLLOWED)
 
 
 def _weighted(
@@ -115,7 +128,7 @@ def _by_nuts(
     if cloud is not None and cloud.k_hat < MOST_K_HAT:
         gaussian = cloud.weighted.mean, cloud.weighted.covariance
     start, budget = time.perf_counter(), F.budget
-    late = lambda: time.perf_counter() - start > 2 * budgets.NUTS_SECONDS
+    late = lambda: time.perf_counter() - start > budgets.NUTS_SECONDS
     over = lambda: (budget is not None and budget.spent()) or (allowed.asked is None and late())
     found = sample_theta(F, _one_block(F, allowed.groups), gaussian, allowed.seed, over)
     thin = -(-found.theta.shape[0] * found.theta.shape[1] // KEPT)
@@ -134,7 +147,7 @@ def _complaints(model: Model, found: Sampled) -> list[str]:
     if found.r_hat.max() > MOST_R_HAT or found.effective.min() < FEWEST:
         worst = int(np.argmin(found.effective))
         lines.append(
-            f"NUTS on theta has only {found.effective[worst]:.0f} effective draws of {names[worst]}, and an "
+            f"NUTS on theta has {found.effective[worst]:.0f} effective draws of {names[worst]}, and an "
             f"r-hat of {found.r_hat.max():.3f}: its mean and sd are not known well"
         )
     if found.divergences > MOST_DIVERGED * found.theta.shape[0] * found.theta.shape[1]:

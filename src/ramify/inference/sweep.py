@@ -91,7 +91,7 @@ def sweep_block(problem: Problem, batch: Batch, at: At, modes: Modes) -> tuple[S
     start = Ready(site, _draws(problem, batch, at.key))
 
     def at_point(s: Array, sums: Sums) -> Sums:
-        integral = _integral(problem, batch, start, at.thetas[s])
+        integral = _integral(problem, batch, start, at.thetas[s], solver.uses_theta)
         value, slope, hessian = _expand_theta(problem, batch, at, integral, at.thetas[s])
         values, slopes = sums.values.at[s].set(value), sums.slopes.at[s].set(slope)
         return Sums(values, slopes, sums.hessian + hessian, sums.steps)
@@ -157,7 +157,9 @@ def ready(problem: Problem, batch: Batch, centre: Array, modes: Modes, key: PRNG
 
 def integral_at(problem: Problem, batch: Batch, start: Ready, theta: Array) -> Bounds:
     """Theta' -> log p^(y_i | theta') by points around each group's conditional at theta."""
-    found = _integral(problem, batch, start, theta)
+    # Solved for again, whether or not the likelihood involves theta: where theta is not known well, one
+    # site does not serve all of it.
+    found = _integral(problem, batch, start, theta, again=True)
     return found.bound if isinstance(found, Weigh) else found
 
 
@@ -168,10 +170,10 @@ def _draws(problem: Problem, batch: Batch, key: PRNGKeyArray) -> Array | None:
     return group_points(key, batch.index, problem.local_draws, problem.model.z.size)
 
 
-def _integral(problem: Problem, batch: Batch, start: Ready, theta: Array) -> Integral:
+def _integral(problem: Problem, batch: Batch, start: Ready, theta: Array, again: bool) -> Integral:
     """Log p^(y_i | theta) of each group by points around its conditional at this theta."""
     model, solver = problem.model, problem.solver
-    site, local = solver.follow(model, batch, start.site, theta, solver.uses_theta)
+    site, local = solver.follow(model, batch, start.site, theta, again)
     if problem.rule is None:
         assert start.draws is not None
         return weigh_block(model, solver, batch, site, local, start.draws)
