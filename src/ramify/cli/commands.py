@@ -27,6 +27,7 @@ KIND = "A new outcome, its mean, the linear predictor, or each ordered level's p
 OTHER_ROWS = "Other rows than the fit's own: CSV or Parquet."
 
 Kind = Literal["response", "mean", "link", "probability"]
+Theta = Literal["gaussian", "weighted", "nuts"]
 Method = Literal["solved", "amortized", "branch", "joint"]
 Fit = Annotated[Path, Argument(metavar="FIT", help="Folder that `ramify fit` wrote.")]
 Data = Annotated[Path | None, Argument(metavar="[DATA]", help=OTHER_ROWS)]
@@ -95,6 +96,9 @@ def fit(
     local_draws: Annotated[
         int | None, Option(min=1, help="K, importance draws of each group's effects.")
     ] = None,
+    theta: Annotated[
+        Theta | None, Option(help="Global parameters' posterior; by default what is near enough.")
+    ] = None,
     steps: Annotated[int | None, Option(min=1, help="Stop after so many steps.")] = None,
     seconds: Annotated[float | None, Option(min=0, help="Stop after so long.")] = None,
     seed: Seed = 0,
@@ -123,6 +127,7 @@ def fit(
         max_steps=steps,
         max_seconds=seconds,
         seed=seed,
+        theta=theta,
     )
     posterior.save(out)
     show.posterior(posterior)

@@ -46,7 +46,9 @@ def judge(
 
 
 def _about_theta(posterior: Posterior, found: Theta) -> tuple[int, str]:
-    """Level and sentence of what the weights of theta say."""
+    """Level and sentence of what the weights of theta say, or its chains."""
+    if "theta_r_hat" in posterior.notes:
+        return _about_chains(posterior.notes)
     what = "theta" if isinstance(posterior.family, Branched) else "everything together"
     said = (
         f"k-hat of {what} is {found.k_hat:.2f}: its {found.draws:,} draws are worth "
@@ -64,6 +66,13 @@ def _about_theta(posterior: Posterior, found: Theta) -> tuple[int, str]:
     if uneven or beyond_noise > MOVED:
         return 1, f"{said}, and the weights {moved}. {_cure(posterior)}."
     return 0, f"{said}, and the weights move no mean by more than {most:.2g} sds."
+
+
+def _about_chains(notes: dict[str, Any]) -> tuple[int, str]:
+    """Theta was sampled: weights of a Student t do not judge it. What is wrong is among the warnings."""
+    r_hat, effective = notes["theta_r_hat"], notes["theta_effective_draws"]
+    said = f"theta was sampled by NUTS: {effective:,.0f} effective draws, r-hat {r_hat:.3f}"
+    return 0, f"{said}, {notes['theta_divergences']} divergences."
 
 
 def _cure(posterior: Posterior) -> str:

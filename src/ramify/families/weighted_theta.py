@@ -2,11 +2,12 @@
 
 With few groups the posterior of a scale is skewed, and no Gaussian has its sd. Where the data are
 small enough to evaluate log p(theta) + sum_i log p^(y_i | theta) a few thousand times, draws from a
-Student t around q(theta) are weighted by it. All that the posterior says of theta then comes from
-these draws; the ELBO remains that of q(theta).
+Student t around q(theta) are weighted by it, or NUTS draws from it. All that the posterior says of
+theta then comes from these draws; the ELBO remains that of q(theta).
 """
 
 import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float64
 
@@ -24,6 +25,14 @@ class WeightedTheta(eqx.Module):
 
     points: Float[Array, "T D"]
     log_weight: Float[Array, " T"]
+    # By NUTS: the points of one chain after those of another; 0 where points are independent.
+    chains: int = eqx.field(static=True, default=0)
+
+    @classmethod
+    def of_chains(cls, theta: Float64[np.ndarray, "C n D"]) -> "WeightedTheta":
+        """Draws of chains, of equal weight."""
+        points = jnp.asarray(theta.reshape(-1, theta.shape[-1]), jnp.result_type(float))
+        return cls(points, jnp.full(len(points), -np.log(len(points))), len(theta))
 
     @property
     def weight(self) -> Float64[np.ndarray, " T"]:

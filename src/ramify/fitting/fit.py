@@ -1,6 +1,7 @@
 """`fit`: from a model and data to a posterior, with defaults chosen from both."""
 
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import optax
@@ -15,6 +16,7 @@ from ramify.families.joint import Joint
 from ramify.families.solver import MAX_DIM, Solver
 from ramify.fitting.by_steps import StepsTask, adam, default_plateau, fit_by_steps
 from ramify.fitting.solved import Wish, fit_solved
+from ramify.fitting.theta_shape import Theta
 from ramify.inference.curvature_check import missing_curvature
 from ramify.inference.elbo import Estimator
 from ramify.inference.minibatches import Minibatches
@@ -44,6 +46,7 @@ def fit(
     minibatch: int | None = None,
     seed: int = 0,
     progress: bool | None = None,
+    theta: Theta | None = None,
 ) -> Posterior:
     """Fits a family to the posterior of a model; `fit(model, groups)` alone gives a good answer.
 
@@ -65,7 +68,12 @@ def fit(
         minibatch: take that many groups uniformly in each step, as the paper does, not blocks.
         seed: of all randomness.
         progress: show a progress bar; by default only on a terminal.
+        theta: what stands for theta in a `solved` fit: "gaussian"; "weighted", draws with importance
+            weights; or "nuts", draws from theta's marginal posterior by NUTS. By default the first
+            of these that is near enough, and NUTS only if it should take no more than seconds.
     """
+    if theta not in (None, *get_args(Theta)):
+        raise ValueError(f'theta must be "gaussian", "weighted" or "nuts"; got {theta!r}.')
     groups = groups.renumbered(groups.labels)  # a subset's groups have their parent's numbers
     model.check(example(groups))
     check_structure(model, _few_rows(groups))
@@ -79,7 +87,8 @@ def fit(
             if asked and (wrong := _missing_curvature(model, groups, family)):
                 raise ValueError(f"solved() does not fit this model: {wrong}. Use amortized().")
             if optimizer is None:
-                wish, budget = Wish(local_draws, draws, rows, seed), Budget(bar, max_steps)
+                wish = Wish(local_draws, draws, rows, seed, theta)
+                budget = Budget(bar, max_steps)
                 posterior = fit_solved(model, groups, family, wish, budget, why)
                 if local_draws != 1:
                     return posterior

@@ -1,6 +1,7 @@
 """`fit` for the solved family: the globals by Newton on their marginal posterior, no steps of Adam."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from ramify.data.batch import example
 from ramify.data.groups import Groups
 from ramify.data.partition import block_shape, partition, shared_shape
 from ramify.data.resident import to_device
@@ -15,7 +17,7 @@ from ramify.data.sources import BlockSource, on_device
 from ramify.engine.local import LocalEngine
 from ramify.families.branched import Branched
 from ramify.families.gaussian import Gaussian
-from ramify.fitting.theta_shape import not_gaussian, with_weighted_theta
+from ramify.fitting.theta_shape import Allowed, Theta, with_shape
 from ramify.inference.failures import NonFiniteError, not_finite
 from ramify.inference.marginal import Marginal
 from ramify.inference.progress import Budget
@@ -24,6 +26,7 @@ from ramify.inference.steps import init as init_steps
 from ramify.inference.sweep import Problem
 from ramify.inference.theta_search import Learned, NotFinite, Search, done, finish, init, step
 from ramify.models.model import Model
+from ramify.models.traced import normal_posterior
 from ramify.numerics import budgets
 from ramify.numerics.triangular import free_numbers
 from ramify.posterior.posterior import Posterior
@@ -40,9 +43,11 @@ class Wish(NamedTuple):
     draws: int | None
     rows: int | None
     seed: int
+    theta: Theta | None = None
 
 
-class Task(NamedTuple):
+@dataclass(frozen=True)
+class Task:
     """What stays the same during a search for theta: it makes the first state, and F for any K."""
 
     model: Model
@@ -57,16 +62,24 @@ class Task(NamedTuple):
         few = int(np.clip(2 * (4000 // N), 2, budgets.MOST_THETA_POINTS))
         return self.wish.draws or (1 if N > budgets.LAPLACE_GROUPS else few)
 
+    @cached_property
+    def normal(self) -> bool:
+        """Whether every p(z | theta, y_i) is normal, so that a rule of few points is exact."""
+        return self.wish.local_draws is None and normal_posterior(self.model, example(self.groups))
+
     @property
     def quadrature(self) -> bool:
-        """Whether z is integrated by a quadrature rule: for M = 1 or 2, if draws were not asked for."""
-        return self.wish.local_draws is None and self.model.z.size in budgets.FIRST_ORDER
+        """Whether z is integrated by a quadrature rule, if draws were not asked for."""
+        small = self.wish.local_draws is None and self.model.z.size in budgets.FIRST_ORDER
+        return small or self.normal
 
     def start(self) -> Search:
         """The state before the first sweep. K is raised later unless the user chose it."""
         M = self.model.z.size
         K, most = default_local_draws(M, self.groups.n_rows), budgets.MOST_LOCAL_DRAWS
-        if self.quadrature:
+        if self.normal:
+            K = most = 2 * M
+        elif self.quadrature:
             K, most = budgets.FIRST_ORDER[M] ** M, budgets.MOST_ORDER[M] ** M
         elif self.wish.local_draws is not None and self.wish.local_draws > 1:
             K = most = self.wish.local_draws
@@ -91,7 +104,9 @@ class Task(NamedTuple):
     ) -> Marginal:
         """F with K local draws, which reports to the history; on the blocks of the last F if it can."""
         # Proposals that are reweighted need no variational Newton: theta's bias is the same without.
-        problem = Problem(self.model, self.family.local.lean(), K, hessian=self.points == 1)
+        # The Hessian is of a higher degree in z than the gradient, and not exact by the same points.
+        curved = self.points == 1 and not self.normal
+        problem = Problem(self.model, self.family.local.lean(), K, None, curved, self.normal)
         problem = problem.with_rule(problem.order) if self.quadrature else problem
         # Points of theta in one sweep: the same for data of any size.
         room = max(self.points, budgets.MOST_THETA_POINTS, 2 * min(self.model.theta.size, 33))
@@ -164,10 +179,12 @@ def _with_shape(task: Task, learned: Learned, F: Marginal) -> tuple[Branched, di
     each = F.problem.local_draws * (task.groups.n_rows + len(task.groups))
     affordable = min(most, budgets.WEIGHTED_THETA_WORK // each)
     # Those with K = 1 asked for the paper's bound, whose q(theta) is a Gaussian.
-    if task.wish.local_draws != 1 and task.points > 1 and affordable >= fewest:
-        return with_weighted_theta(family, F, learned, affordable, task.wish.seed)
-    far = not_gaussian(task.model, F, learned)
-    return family, {"warnings": [far]} if far else {}
+    asked = "gaussian" if task.wish.local_draws == 1 else task.wish.theta
+    points = fewest if asked == "weighted" else 0
+    points = affordable if affordable >= fewest else points
+    allowed = Allowed(asked, task.groups, points, task.points == 1, task.wish.seed)
+    family, notes = with_shape(family, F, learned, allowed)
+    return family, {name: note for name, note in notes.items() if note != []}
 
 
 def _not_finite(task: Task, F: Marginal, block: int) -> NonFiniteError:

@@ -1,40 +1,183 @@
-"""Where q(theta) is no Gaussian: weighted draws of theta if the data are small, a warning if not."""
+"""What stands for theta beside the Gaussian q(theta), where that is not near enough.
 
+In this order: the Gaussian itself, draws from a Student t weighted by F, and draws by NUTS from exp F.
+"""
+
+import time
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
+from ramify.data.groups import Groups
+from ramify.data.partition import rounded
+from ramify.data.sources import BlockSource, on_device
 from ramify.families.branched import Branched
 from ramify.families.weighted_theta import WeightedTheta
 from ramify.inference.marginal import Marginal, OutOfBudget
+from ramify.inference.theta_nuts import CHAINS, CHUNK, FEWEST, MOST_R_HAT, Sampled, sample_theta
 from ramify.inference.theta_search import Learned
 from ramify.inference.theta_weights import MOST_K_HAT, value_noise, weigh_theta
 from ramify.models.model import Model
+from ramify.numerics import budgets
 from ramify.numerics.psis import effective_draws, k_hat
+from ramify.posterior.summary import reliability
 
+Theta = Literal["gaussian", "weighted", "nuts"]
+
+EVEN = 0.5  # k-hat of theta's weights, past which NUTS is the better answer
 COARSE = 0.3  # nats of rounding in F, past which it is that which makes theta's weights uneven
 WIDEST, WIDE = 8, 0.15  # coordinates of theta, and their sds, whose shape is looked at
+FAR_POINTS, FOLLOWED = 4, 0.1  # points where F is computed in two ways, and nats between the two
+EVALUATIONS = CHAINS * (CHUNK + 500) * 12  # of F that NUTS usually takes
+MOST_DIVERGED = 0.005  # of the transitions: more are a region that the chains do not enter
+KEPT = 4000  # draws by NUTS, at most
+
+Shaped = tuple[Branched, dict[str, Any]]  # the family, and notes on its theta
 
 
-def with_weighted_theta(
-    family: Branched, F: Marginal, learned: Learned, count: int, seed: int
-) -> tuple[Branched, dict[str, Any]]:
-    """The family with weighted draws of theta if their weights are even enough, and notes on them."""
+class Allowed(NamedTuple):
+    """What a fit may use to find the shape of theta's posterior."""
+
+    asked: Theta | None
+    groups: Groups
+    points: int  # of theta that may be weighted; 0 if too few would be
+    gaussian: bool  # whether groups are so many that theta's posterior is a Gaussian, as a rule
+    seed: int
+
+
+class Cloud(NamedTuple):
+    """Weighted points of theta, and how even their weights are."""
+
+    weighted: WeightedTheta
+    k_hat: float
+    effective: float
+    even: bool  # whether the mean of every coordinate can be relied upon
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """What a fit says of them."""
+        return {"theta_k_hat": self.k_hat, "theta_effective_draws": self.effective}
+
+
+def with_shape(family: Branched, F: Marginal, learned: Learned, allowed: Allowed) -> Shaped:
+    """The family with draws of theta where q(theta) is not near enough, and notes on them."""
     try:
-        points, log_weight = weigh_theta(F, learned, count, seed)
-        k, ess = k_hat(log_weight), effective_draws(log_weight)
-        noise = value_noise(F, learned) if k > MOST_K_HAT else 0.0
+        return _with_shape(family, F, learned, allowed)
     except OutOfBudget:
-        why = "the budget ended before theta's draws were weighed: its posterior is a Gaussian's"
+        why = "the budget ended before theta's draws were made: its posterior is a Gaussian's"
         return family, {"warnings": [why]}
-    notes: dict[str, Any] = {"theta_k_hat": k, "theta_effective_draws": ess}
-    if k > MOST_K_HAT:
-        return family, notes | {"warnings": [_uneven(k, noise)]}
+
+
+def _with_shape(family: Branched, F: Marginal, learned: Learned, allowed: Allowed) -> Shaped:
+    far, asked = None, allowed.asked
+    if asked == "gaussian" or (asked is None and (allowed.gaussian or not allowed.points)):
+        far = not_gaussian(F.model, F, learned)
+        if asked == "gaussian" or not far:
+            return family, {"warnings": [far]} if far else {}
+    cloud = _cloud(F, learned, allowed) if allowed.points else None
+    if asked == "weighted" or (asked is None and cloud is not None and cloud.even):
+        return _weighted(family, F, learned, cloud, far)
+    seconds = _nuts_seconds(F, learned, allowed.groups)
+    if asked == "nuts" or seconds <= budgets.NUTS_SECONDS:
+        return _by_nuts(family, F, learned, cloud, allowed)
+    family, notes = _weighted(family, F, learned, cloud, far)
+    more = f'theta\'s draws are weighted unevenly; theta="nuts" would take some {seconds:.0f} s'
+    return family, notes | {"theta_nuts_seconds": seconds, "warnings": notes["warnings"] or [more]}
+
+
+def _cloud(F: Marginal, learned: Learned, allowed: Allowed) -> Cloud:
+    """Draws of theta from a Student t, weighted."""
+    points, log_weight = weigh_theta(F, learned, allowed.points, allowed.seed)
     normal = log_weight - np.logaddexp.reduce(log_weight)
+    each = reliability(points, np.exp(normal))
+    even = bool(np.max(each["k_hat"]) < EVEN and np.min(each["ess"]) >= FEWEST)
+    even = even and _same_alone(F, points, normal)
     weighted = WeightedTheta(jnp.asarray(points), jnp.asarray(normal))
-    return replace(family, weighted=weighted), notes
+    return Cloud(weighted, k_hat(log_weight), effective_draws(log_weight), even)
+
+
+def _same_alone(F: Marginal, points: np.ndarray, log_weight: np.ndarray) -> bool:
+    """Whether F far from the centre is the same with the groups' modes solved for there."""
+    # The sites of the centre serve all points, if the likelihood does not involve theta.
+    likely = points[np.argsort(-log_weight)[: int(0.9 * len(points))]]
+    apart = np.sum(((likely - likely.mean(0)) / likely.std(0)) ** 2, 1)
+    far = likely[np.argsort(-apart)[:FAR_POINTS]]
+    together = F.values(np.concatenate([points[: F.points - len(far)], far]))[-len(far) :]
+    alone = np.concatenate([F.values(theta[None]) for theta in far])
+    return bool(np.max(np.abs(together - alone)) < FOLLOWED)
+
+
+def _weighted(
+    family: Branched, F: Marginal, learned: Learned, cloud: Cloud | None, far: str | None
+) -> Shaped:
+    """The family with weighted draws, if their weights are not those of a few."""
+    if cloud is None:
+        return family, {"warnings": [far]}
+    if cloud.k_hat > MOST_K_HAT:
+        return family, cloud.notes | {"warnings": [_uneven(cloud.k_hat, value_noise(F, learned))]}
+    return replace(family, weighted=cloud.weighted), cloud.notes | {"warnings": []}
+
+
+def _by_nuts(
+    family: Branched, F: Marginal, learned: Learned, cloud: Cloud | None, allowed: Allowed
+) -> Shaped:
+    """The family with draws of theta by NUTS, in the coordinates of the best Gaussian known."""
+    gaussian = learned.mean, np.linalg.inv(learned.precision)
+    if cloud is not None and cloud.k_hat < MOST_K_HAT:
+        gaussian = cloud.weighted.mean, cloud.weighted.covariance
+    start, budget = time.perf_counter(), F.budget
+    late = lambda: time.perf_counter() - start > budgets.NUTS_SECONDS
+    over = lambda: (budget is not None and budget.spent()) or (allowed.asked is None and late())
+    found = sample_theta(F, _one_block(F, allowed.groups), gaussian, allowed.seed, over)
+    thin = -(-found.theta.shape[0] * found.theta.shape[1] // KEPT)
+    notes = {
+        "theta_r_hat": float(found.r_hat.max()),
+        "theta_effective_draws": float(found.effective.min()),
+        "theta_divergences": found.divergences,
+        "warnings": _complaints(F.model, found),
+    }
+    return replace(family, weighted=WeightedTheta.of_chains(found.theta[:, ::thin])), notes
+
+
+def _complaints(model: Model, found: Sampled) -> list[str]:
+    """Warnings if the chains do not agree, are too short, or left out a region."""
+    names, lines = model.theta.coordinates(), []
+    if found.r_hat.max() > MOST_R_HAT or found.effective.min() < FEWEST:
+        worst = int(np.argmin(found.effective))
+        lines.append(
+            f"NUTS on theta has {found.effective[worst]:.0f} effective draws of {names[worst]}, and an "
+            f"r-hat of {found.r_hat.max():.3f}: its mean and sd are not known well"
+        )
+    if found.divergences > MOST_DIVERGED * found.theta.shape[0] * found.theta.shape[1]:
+        lines.append(
+            f"NUTS on theta diverged {found.divergences} times: theta's posterior has a narrow part that "
+            "was left out, such as the funnel of a vector of globals with an sd of their own; write that "
+            "vector as sd times standard normals (docs/translating.md)"
+        )
+    return lines
+
+
+def _one_block(F: Marginal, groups: Groups) -> BlockSource:
+    """The blocks of F; a single one without the filler that lets data of other sizes share programs."""
+    if len(F.source) > 1:
+        return F.source
+    members = np.full((1, rounded(len(groups), 4)), -1, np.int32)
+    members[0, : len(groups)] = np.arange(len(groups))
+    return on_device(groups, members, rounded(groups.n_rows, 16))
+
+
+def _nuts_seconds(F: Marginal, learned: Learned, groups: Groups) -> float:
+    """Seconds that NUTS would take, as a sweep over some points of q(theta) tells."""
+    noise = np.random.default_rng(0).normal(size=(F.points, len(learned.mean)))
+    thetas = learned.mean + np.linalg.solve(np.linalg.cholesky(learned.precision).T, noise.T).T
+    start = time.perf_counter()
+    F.values(thetas)
+    each = (time.perf_counter() - start) / len(thetas)
+    B = F.source.members.shape[1]
+    filled = max(groups.n_rows / F.source.rows, len(groups) / B) if len(F.source) == 1 else 1.0
+    return EVALUATIONS * each * filled
 
 
 def _uneven(k: float, noise: float) -> str:
@@ -46,7 +189,7 @@ def _uneven(k: float, noise: float) -> str:
             'jax.config.update("jax_enable_x64", True) first'
         )
     why = f"theta's posterior is far from a Gaussian, and from a Student t (k-hat {k:.2f})"
-    return f"{why}: compare with NUTS"
+    return f'{why}: fit with theta="nuts"'
 
 
 def not_gaussian(model: Model, F: Marginal, learned: Learned) -> str | None:
@@ -67,5 +210,5 @@ def not_gaussian(model: Model, F: Marginal, learned: Learned) -> str | None:
     names = ", ".join(model.theta.coordinates()[i] for i in np.asarray(widest)[far])
     return names and (
         f"the posterior of {names} is not the Gaussian that q(theta) is, on the scale where it is "
-        "learned (an sd near zero, perhaps): its interval may be too narrow; compare with NUTS"
+        'learned (an sd near zero, perhaps): its interval may be too narrow; fit with theta="nuts"'
     )

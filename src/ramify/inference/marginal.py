@@ -148,6 +148,11 @@ class Marginal:
         chunks, every = self._chunks(thetas), len(self.source)
         return np.concatenate([self._expand(c, every).values for c in chunks])
 
+    def expand(self, thetas: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """F [n] and its gradient [n, D] at a few thetas, all groups included."""
+        found = self._expand(thetas, len(self.source))
+        return found.values, found.slopes
+
     def _chunks(self, thetas: np.ndarray) -> Iterator[np.ndarray]:
         """As many points as a sweep takes, again and again; raises where the budget ends between."""
         for start in range(0, len(thetas), self.points):
@@ -161,6 +166,8 @@ class Marginal:
         problem, every = self.problem, len(self.source)
         if problem.rule is None:
             return self._sweep(mean[None], every, of=(0.0, 1.0))[1].slopes[0]
+        if problem.normal:
+            return np.zeros_like(mean)
         coarser = problem.with_rule(problem.order - max(2, problem.order // 4))
         slopes = []
         for rule in (problem, coarser):

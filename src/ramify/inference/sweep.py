@@ -12,12 +12,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from ramify.data.batch import Batch
+from ramify.families.newton import expand_likelihood, expand_local, safe_scale
 from ramify.families.solver import Site, Solver
 from ramify.inference.local_integral import Weigh, quadrature, weigh_block
 from ramify.inference.louis import louis_hessian
 from ramify.models.model import Model
 from ramify.models.traced import normal_prior
-from ramify.numerics.points import Rule, gauss_hermite, group_points
+from ramify.numerics.points import Rule, gauss_hermite, group_points, sigma_points
 from ramify.numerics.programs import program
 
 
@@ -29,6 +30,7 @@ class Problem(NamedTuple):
     local_draws: int  # K points a group: those of the rule or, without one, importance draws
     rule: Rule | None = None
     hessian: bool = False  # whether a sweep can return the Hessian, which takes longer to compile
+    normal: bool = False  # whether every p(z | theta, y_i) is, so that the rule is exact
 
     @property
     def order(self) -> int:
@@ -37,8 +39,10 @@ class Problem(NamedTuple):
 
     def with_rule(self, order: int) -> "Problem":
         """The same problem by the product rule of this order, filled up to as many points as now."""
+        # A normal p(z | theta, y_i) needs no such rule: few points are exact, whatever M is.
         M, kind = self.model.z.size, jnp.result_type(float)
-        rule = gauss_hermite(order, M, max(self.local_draws, order**M))
+        room = max(self.local_draws, order**M)
+        rule = sigma_points(M) if self.normal else gauss_hermite(order, M, room)
         return self._replace(rule=Rule(*(jnp.asarray(x, kind) for x in rule)))
 
     def more_draws(self) -> int:
@@ -79,15 +83,15 @@ class Modes(NamedTuple):
 @program
 def sweep_block(problem: Problem, batch: Batch, at: At, modes: Modes) -> tuple[Sums, Modes]:
     """F of a block's groups at the first `at.count` points, and the modes found at the centre."""
-    model, solver, draws = problem.model, problem.solver, None
-    if problem.rule is None:
-        draws = group_points(at.key, batch.index, problem.local_draws, model.z.size)
+    model, solver = problem.model, problem.solver
     begin = solver.begin(model, batch, at.centre)
     begin = jnp.where(jnp.isnan(modes.begin), begin, modes.begin)
     site = jax.lax.stop_gradient(solver.solve(model, batch, at.centre, begin))
 
+    start = Ready(site, _draws(problem, batch, at.key))
+
     def at_point(s: Array, sums: Sums) -> Sums:
-        integral = _integral(problem, batch, site, draws, at.thetas[s])
+        integral = _integral(problem, batch, start, at.thetas[s], solver.uses_theta)
         value, slope, hessian = _expand_theta(problem, batch, at, integral, at.thetas[s])
         values, slopes = sums.values.at[s].set(value), sums.slopes.at[s].set(slope)
         return Sums(values, slopes, sums.hessian + hessian, sums.steps)
@@ -100,8 +104,8 @@ def sweep_block(problem: Problem, batch: Batch, at: At, modes: Modes) -> tuple[S
     return sums, Modes(found, site.converged | ~batch.group_mask)
 
 
-# Theta -> log p^(y_i | theta), and its bias.
-Integral = Weigh | Callable[[Array], tuple[Array, Array]]
+Bounds = Callable[[Array], tuple[Array, Array]]  # theta -> log p^(y_i | theta), and its bias
+Integral = Weigh | Bounds
 
 
 def _expand_theta(
@@ -130,14 +134,48 @@ def _expand_theta(
     return value, slope, none
 
 
-def _integral(
-    problem: Problem, batch: Batch, site: Site, draws: Array | None, theta: Array
-) -> Integral:
+class Ready(NamedTuple):
+    """What F at any theta begins from: a block's sites at a centre, and its importance draws, if any."""
+
+    site: Site
+    draws: Array | None
+
+
+def ready(problem: Problem, batch: Batch, centre: Array, modes: Modes, key: PRNGKeyArray) -> Ready:
+    """Sites at modes that a sweep found at this centre, without a search for them."""
+    model, solver = problem.model, problem.solver
+    unknown = jnp.isnan(modes.begin)
+    anchor = jnp.where(unknown, solver.begin(model, batch, centre), modes.begin)
+    likelihood = expand_likelihood(model, batch, centre)(anchor)
+    prior = expand_local(model, batch, centre)(anchor)
+    scale, definite = safe_scale(prior.curvature + likelihood.curvature)
+    none = jnp.zeros((len(solver.points), *anchor.shape))
+    found = definite & ~unknown.any(-1)
+    site = Site(anchor, none, likelihood, scale, found, jnp.zeros((), jnp.int32))
+    return Ready(site, _draws(problem, batch, key))
+
+
+def integral_at(problem: Problem, batch: Batch, start: Ready, theta: Array) -> Bounds:
+    """Theta' -> log p^(y_i | theta') by points around each group's conditional at theta."""
+    # Solved for again, whether or not the likelihood involves theta: where theta is not known well, one
+    # site does not serve all of it.
+    found = _integral(problem, batch, start, theta, again=True)
+    return found.bound if isinstance(found, Weigh) else found
+
+
+def _draws(problem: Problem, batch: Batch, key: PRNGKeyArray) -> Array | None:
+    """The points of each group's importance draws, if it has no rule."""
+    if problem.rule is not None:
+        return None
+    return group_points(key, batch.index, problem.local_draws, problem.model.z.size)
+
+
+def _integral(problem: Problem, batch: Batch, start: Ready, theta: Array, again: bool) -> Integral:
     """Log p^(y_i | theta) of each group by points around its conditional at this theta."""
     model, solver = problem.model, problem.solver
-    site, local = solver.follow(model, batch, site, theta, solver.uses_theta)
+    site, local = solver.follow(model, batch, start.site, theta, again)
     if problem.rule is None:
-        assert draws is not None
-        return weigh_block(model, solver, batch, site, local, draws)
+        assert start.draws is not None
+        return weigh_block(model, solver, batch, site, local, start.draws)
     log_mass = quadrature(model, solver.uses_theta, batch, local, problem.rule)
     return lambda theta: (log_mass(theta), jnp.zeros(len(batch.index)))

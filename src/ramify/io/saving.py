@@ -138,7 +138,8 @@ def _describe(family: Family) -> dict[str, Any]:
         return {"is": "joint", "parts": parts, "D": family.D, "M": family.M, "N": family.N}
     static = {"theta": gaussian(family.theta), "local": _describe_local(family.local)}
     weighted = None if family.weighted is None else len(family.weighted.points)
-    return {"is": "branched", **static, "N": family.N, WEIGHTED: weighted}
+    chains = {"chains": family.weighted.chains} if family.weighted is not None else {}
+    return {"is": "branched", **static, "N": family.N, WEIGHTED: weighted, **chains}
 
 
 def _describe_local(local: Any) -> dict[str, Any] | None:
@@ -186,7 +187,10 @@ def _skeleton(made_of: dict[str, Any], encoder: Any) -> Family:
         return Joint(parts, made_of["D"], made_of["M"], made_of["N"])
     local = _local(made_of["local"], encoder)
     theta, T = _gaussian(**made_of["theta"]), made_of[WEIGHTED]
-    weighted = None if T is None else WeightedTheta(jnp.zeros((T, theta.dim)), jnp.zeros(T))
+    points = lambda T: WeightedTheta(
+        jnp.zeros((T, theta.dim)), jnp.zeros(T), made_of.get("chains", 0)
+    )
+    weighted = None if T is None else points(T)
     return Branched(theta, local, made_of["N"], weighted)
 
 

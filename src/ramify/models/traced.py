@@ -45,6 +45,12 @@ def normal_prior(model: Model, batch: Batch) -> bool:
     return degree(model.log_local, (theta, z, batch), 1) <= 2
 
 
+def normal_posterior(model: Model, batch: Batch) -> bool:
+    """Whether log p(z, y_i | theta) is quadratic in z, so that p(z | theta, y_i) is normal."""
+    theta, z = _arguments(model, batch.segment.shape[0])
+    return normal_prior(model, batch) and degree(model.log_lik, (theta, z, batch), 1) <= 2
+
+
 def _arguments(model: Model, count: int) -> tuple[Any, Any]:
     theta = jax.ShapeDtypeStruct((model.theta.size,), jnp.zeros(()).dtype)
     return theta, jax.ShapeDtypeStruct((count, model.z.size), theta.dtype)

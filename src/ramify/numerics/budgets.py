@@ -29,6 +29,9 @@ MOST_FIRST_DRAWS = 512  # local draws K to begin with, however few the rows are
 MOST_LOCAL_DRAWS = 2048  # K is doubled no further, whatever bias is left in theta
 WEIGHTED_THETA_WORK = 2**28  # that weighted draws of theta may take
 WEIGHTED_THETA_DRAWS = 800, 4000  # fewest that are worth weighing, and most that are weighed
+# NUTS on theta where that is not Gaussian: seconds that a fit may take for it unasked, effective
+# draws that it aims at, and chunks of transitions that it takes at most.
+NUTS_SECONDS, NUTS_DRAWS, MOST_NUTS_CHUNKS = 10.0, 1000, 40
 
 # --- Fits by steps ---
 MOST_STEPS = 200_000  # of a fit that was given no budget and does not converge

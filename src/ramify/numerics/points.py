@@ -42,6 +42,20 @@ def gauss_hermite(order: int, dim: int, room: int | None = None) -> Rule:
     )
 
 
+def sigma_points(dim: int) -> Rule:
+    """The rule of 2 M points, exact where f is a standard normal density times a quadratic.
+
+    Example:
+        >>> rule = sigma_points(3)
+        >>> density = np.exp(-0.5 * np.sum(rule.points**2, 1)) / (2 * np.pi) ** 1.5
+        >>> float(np.sum(np.exp(rule.log_weight) * density * rule.points[:, 0] ** 2).round(6))
+        1.0
+    """
+    points = np.sqrt(dim) * np.concatenate([np.eye(dim), -np.eye(dim)])
+    log_weight = 0.5 * dim * (1 + np.log(2 * np.pi)) - np.log(2 * dim)
+    return Rule(points, np.full(2 * dim, log_weight))
+
+
 def spread_points(count: int, dim: int) -> np.ndarray:
     """Random antithetic normal points, rescaled so that each coordinate has unit second moment."""
     half = np.random.default_rng(0).normal(size=(count // 2, dim))

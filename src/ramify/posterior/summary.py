@@ -11,7 +11,7 @@ from jaxtyping import Float, Float64
 from numpyro.distributions import constraints
 
 from ramify.families.build import Family
-from ramify.families.weighted_theta import weighted_quantiles
+from ramify.families.weighted_theta import WeightedTheta, weighted_quantiles
 from ramify.models.adapter import Adapter
 from ramify.models.model import Model
 from ramify.models.parameters import entry_names
@@ -23,7 +23,7 @@ from ramify.posterior.prediction import quantile_names
 Quantiles = Sequence[float]
 Weight = Float64[np.ndarray, " S"]  # of each draw
 
-_DIGITS = {"ess": 0, "k_hat": 2}  # of columns that are not in the parameter's units
+_DIGITS = {"ess": 0, "k_hat": 2, "r_hat": 3}  # of columns that are not in the parameter's units
 
 
 @final
@@ -95,7 +95,7 @@ def summarise_theta(
         names = [e for n, p in model.theta.parameters.items() for e in entry_names(n, p.shape)]
         table = _by_parameter(family, model, values, quantiles, weight)
     columns = dict(zip(["mean", "sd", *quantile_names(quantiles)], table, strict=True))
-    more = {} if weight is None else reliability(_flat(adapter, values), weight)
+    more = {} if weighted is None else _reliability(_flat(adapter, values), weighted)
     return Summary(names, columns | more)
 
 
@@ -133,6 +133,16 @@ def _flat(adapter: Adapter, values: dict[str, Any]) -> Float64[np.ndarray, "S n"
     named = adapter.summary_rows(values) or {name: values[name] for name in own}
     columns = [np.asarray(v, np.float64).reshape(len(v), -1) for v in named.values()]
     return np.concatenate(columns, 1)
+
+
+def _reliability(values: Float64[np.ndarray, "T n"], weighted: WeightedTheta) -> dict[str, Any]:
+    """How reliable the mean of each column is: `ess`, with `k_hat`, or of chains `r_hat`."""
+    if not weighted.chains:
+        return reliability(values, weighted.weight)
+    from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
+
+    chains = values.reshape(weighted.chains, -1, values.shape[1])
+    return {"ess": effective_sample_size(chains), "r_hat": split_gelman_rubin(chains)}
 
 
 def reliability(

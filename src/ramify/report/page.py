@@ -25,7 +25,7 @@ from ramify.report import facts, figures
 NEEDED = 'A report needs jinja2 and plotly: pip install "ramify[report]".'
 LISTED = 200  # rows of a table
 PICTURED = 40  # lines of a forest plot
-STATISTICS = ("mean", "sd", "q5", "q50", "q95", "ess", "k_hat")
+STATISTICS = ("mean", "sd", "q5", "q50", "q95", "ess", "k_hat", "r_hat")
 
 
 @computing
@@ -219,10 +219,11 @@ def _table(summary: Summary, rows: list[int]) -> dict[str, Any]:
     """Some rows of the summary, with digits according to their sds."""
     columns, found = [c for c in STATISTICS if c in summary.columns], []
     for i in rows[:LISTED]:
-        digits = dict.fromkeys(columns, decimals(float(summary["sd"][i]))) | {"ess": 0, "k_hat": 2}
+        digits = dict.fromkeys(columns, decimals(float(summary["sd"][i])))
+        digits |= {"ess": 0, "k_hat": 2, "r_hat": 3}
         cells = [f"{summary[c][i]:,.{digits[c]}f}".replace("-", "−") for c in columns]
         found.append({"name": summary.names[i], "cells": cells})
-    headings = {"q5": "5%", "q50": "median", "q95": "95%", "k_hat": "k-hat"}
+    headings = {"q5": "5%", "q50": "median", "q95": "95%", "k_hat": "k-hat", "r_hat": "r-hat"}
     return {"columns": [headings.get(c, c) for c in columns], "rows": found}
 
 

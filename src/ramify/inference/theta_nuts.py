@@ -1,0 +1,198 @@
+"""Draws of theta from its marginal posterior, exp F(theta), by NUTS, for data that are small.
+
+NumPyro's kernel moves all chains at once, in coordinates where a Gaussian for theta is standard normal.
+F must be one function: the sites of all groups are those at one centre, or are solved for from there at
+every theta, and the points of z are the same. The kernel's slope is that of Fisher's identity, as in a
+sweep. It need not be the exact gradient of F: only values decide what is drawn.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Float64, Int, PRNGKeyArray
+
+from ramify.data.batch import Batch
+from ramify.data.sources import BlockSource
+from ramify.inference.marginal import Marginal
+from ramify.inference.sweep import Modes, Problem, Ready, integral_at, ready
+from ramify.numerics import budgets
+from ramify.numerics.programs import training_program
+from ramify.numerics.sums import precise_sum
+
+CHAINS = 4
+CHUNK = 100  # transitions of each chain in one program, and in the warm-up
+ACCEPTED = 0.9  # the acceptance that the warm-up adapts the step size to
+MOST_R_HAT, FEWEST = 1.01, 400  # what chains must reach: r-hat, and effective draws of every mean
+
+
+class Data(NamedTuple):
+    """What F is computed from: all blocks and their groups' modes at a centre, with an axis of blocks."""
+
+    batches: Batch
+    modes: Float[Array, "J B M"]
+    key: PRNGKeyArray
+    value: Float[Array, ""]  # about the largest of F: taken off it
+
+
+class Scale(NamedTuple):
+    """The chains' coordinates: theta = mean + factor x."""
+
+    mean: Float[Array, " D"]
+    factor: Float[Array, "D D"]
+
+
+class Chains(NamedTuple):
+    """Where the chains are. `energy` is -F, `slope` its gradient in x."""
+
+    x: Float[Array, "C D"]
+    energy: Float[Array, " C"]
+    slope: Float[Array, "C D"]
+    step_size: Float[Array, " C"]
+    passed: Int[Array, " C"]  # transitions so far; the first CHUNK of them adapt the step size
+
+
+class Moved(NamedTuple):
+    """Each transition of each chain: where it ended, and whether it diverged."""
+
+    x: Float[Array, "n C D"]
+    diverged: Array
+
+
+class Sampled(NamedTuple):
+    """Draws of theta by NUTS after the warm-up, and what is known of their quality."""
+
+    theta: Float64[np.ndarray, "C n D"]
+    r_hat: Float64[np.ndarray, " D"]
+    effective: Float64[np.ndarray, " D"]  # independent draws that mean and spread are worth
+    divergences: int  # transitions that left F's surface: a region that the chains may not enter
+
+
+def sample_theta(
+    F: Marginal,
+    source: BlockSource,
+    gaussian: tuple[np.ndarray, np.ndarray],
+    seed: int,
+    out_of_time: Callable[[], bool],
+) -> Sampled:
+    """Draws of theta; `gaussian` is a mean and covariance for it, about which the chains begin."""
+    mean, covariance = gaussian
+    factor = np.linalg.cholesky(covariance)
+    array = lambda x: jnp.asarray(x, jnp.result_type(float))
+    scale, key = Scale(array(mean), array(factor)), jax.random.key(seed)
+    chains, value = _start(F, mean, factor, np.random.default_rng(seed))
+    data = _data(F, source, mean, array(value))
+    chains, _ = advance(F.problem, data, scale, chains, key)
+    # One step size for all: the chains wait for the one with the shortest.
+    step = jnp.exp(jnp.mean(jnp.log(chains.step_size)))
+    chains, found, diverged = chains._replace(step_size=jnp.full(CHAINS, step)), [], 0
+    while True:
+        key = jax.random.fold_in(key, len(found))
+        chains, moved = advance(F.problem, data, scale, chains, key)
+        found.append(np.asarray(moved.x, np.float64))
+        diverged += int(moved.diverged.sum())
+        theta = mean + np.concatenate(found).swapaxes(0, 1) @ factor.T
+        sampled = Sampled(theta, *quality(theta), diverged)
+        enough = sampled.effective.min() >= budgets.NUTS_DRAWS
+        enough = enough and sampled.r_hat.max() < MOST_R_HAT
+        if enough or out_of_time() or len(found) == budgets.MOST_NUTS_CHUNKS:
+            return sampled
+
+
+def quality(theta: Float64[np.ndarray, "C n D"]) -> tuple[np.ndarray, np.ndarray]:
+    """R-hat of each coordinate, and its effective draws: the fewer of its own and of its square's."""
+    from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
+
+    apart = theta - theta.mean((0, 1))
+    effective = [effective_sample_size(x) for x in (apart, apart**2)]
+    return split_gelman_rubin(theta), np.minimum(*effective)
+
+
+def _start(
+    F: Marginal, mean: np.ndarray, factor: np.ndarray, rng: np.random.Generator
+) -> tuple[Chains, float]:
+    """Where the chains begin: draws of the Gaussian, chosen by their importance weights; and F there."""
+    x = rng.normal(size=(4 * CHAINS, len(mean)))
+    value, slope = F.expand(mean + x @ factor.T)
+    # Chosen by Gumbel noise, without replacement. Where F is not finite no chain begins.
+    finite = np.isfinite(value) & np.isfinite(slope).all(1)
+    chance = np.where(finite, value + 0.5 * np.sum(x**2, 1), -np.inf) + rng.gumbel(size=len(x))
+    own = np.argsort(-chance)[:CHAINS]
+    array = lambda a: jnp.asarray(a, jnp.result_type(float))
+    energy, most = value[own], value[finite].max()
+    passed = jnp.zeros(CHAINS, jnp.int32)
+    begin = x[own], most - energy, -(slope[own] @ factor), np.full(CHAINS, 0.5)
+    return Chains(*map(array, begin), passed), float(most)
+
+
+def _data(F: Marginal, source: BlockSource, mean: np.ndarray, value: Array) -> Data:
+    """All blocks of the source, with the groups' modes at the mean."""
+    F.expand(mean[None])
+    blocks = [source.block(number) for number in range(len(source))]
+    stacked = jax.tree.map(lambda *own: jnp.stack(own), *blocks)
+    modes = np.where(source.members[..., None] >= 0, F.modes[source.members], np.nan)
+    return Data(stacked, jnp.asarray(modes, jnp.result_type(float)), F.key, value)
+
+
+@training_program
+def advance(
+    problem: Problem, data: Data, scale: Scale, chains: Chains, key: PRNGKeyArray
+) -> tuple[Chains, Moved]:
+    """The next CHUNK transitions of every chain."""
+    from numpyro.infer.hmc import hmc
+    from numpyro.infer.util import ParamInfo
+
+    begin, sample = hmc(_energy(problem, data, scale), algo="NUTS")
+
+    def start(key: PRNGKeyArray, chain: Chains) -> Any:
+        known = ParamInfo(chain.x, chain.energy, chain.slope)
+        how = {"adapt_mass_matrix": False, "target_accept_prob": ACCEPTED, "rng_key": key}
+        return begin(known, CHUNK, chain.step_size, **how)._replace(i=chain.passed)
+
+    def move(states: Any, _: None) -> tuple[Any, Moved]:
+        states = jax.vmap(sample)(states)
+        return states, Moved(states.z, states.diverging)
+
+    states = jax.vmap(start)(jax.random.split(key, len(chains.x)), chains)
+    end, moved = jax.lax.scan(move, states, None, CHUNK)
+    own = end.z, end.potential_energy, end.z_grad, end.adapt_state.step_size
+    return Chains(*own, chains.passed + CHUNK), moved
+
+
+def _energy(problem: Problem, data: Data, scale: Scale) -> Callable[[Array], Array]:
+    """The potential energy, -F at x, with the slope that Fisher's identity gives."""
+    begun = lambda own: ready(
+        problem, own[0], scale.mean, Modes(own[1], own[0].group_mask), data.key
+    )
+    blocks = data.batches, jax.lax.map(begun, (data.batches, data.modes))
+
+    def both(x: Float[Array, " D"]) -> tuple[Array, Array]:
+        value, slope = _log_posterior(problem, blocks, scale.mean + scale.factor @ x)
+        return data.value - value[0] - value[1], -(slope @ scale.factor)
+
+    energy = jax.custom_vjp(lambda x: both(x)[0])
+    energy.defvjp(both, lambda slope, change: (change * slope,))
+    return energy
+
+
+def _log_posterior(
+    problem: Problem, blocks: tuple[Batch, Ready], theta: Float[Array, " D"]
+) -> tuple[tuple[Array, Array], Array]:
+    """F(theta) in two float32 parts, and its slope."""
+
+    def block(slope: Array, own: tuple[Batch, Ready]) -> tuple[Array, Array]:
+        batch, start = own
+        log_mass = integral_at(problem, batch, start, theta)
+
+        def total(theta: Array) -> tuple[Array, Array]:
+            values = jnp.where(batch.group_mask, log_mass(theta)[0], 0)
+            return jnp.sum(values), values
+
+        more, values = jax.grad(total, has_aux=True)(theta)
+        return slope + more, values
+
+    prior, slope = jax.value_and_grad(problem.model.log_prior)(theta)
+    slope, values = jax.lax.scan(block, slope, blocks)
+    return precise_sum(jnp.append(values.reshape(-1), prior)), slope

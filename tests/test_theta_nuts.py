@@ -1,0 +1,128 @@
+"""NUTS on theta's marginal posterior, beside exact answers where theta is far from Gaussian."""
+
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import ramify as rf
+from ramify.numerics import budgets
+
+Y = np.array([28.0, 8, -3, 7, -1, 1, 18, 12])
+S = np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
+
+
+def schools():
+    """Eight schools, with a normal prior on their mean and a half Cauchy one on their sd."""
+    model = rf.Model(
+        theta={"mu": rf.real(), "tau": rf.positive()},
+        z={"effect": rf.real()},
+        log_prior=lambda theta: (
+            dist.Normal(0, 5).log_prob(theta["mu"]) + dist.HalfCauchy(5).log_prob(theta["tau"])
+        ),
+        log_local=lambda theta, z, group: dist.Normal(theta["mu"], theta["tau"]).log_prob(
+            z["effect"]
+        ),
+        log_lik=lambda theta, z, row: dist.Normal(z["effect"], row["s"]).log_prob(row["y"]),
+    )
+    table = {"school": np.arange(8), "y": Y, "s": S}
+    return model, rf.Groups.from_table(table, by="school", rows=["y", "s"])
+
+
+def schools_exactly():
+    """Means and sds of mu and tau by a dense grid."""
+    mu, log_tau = np.linspace(-25, 30, 400)[:, None], np.linspace(-9, 4.5, 600)[None]
+    tau = np.exp(log_tau)
+    log_p = -0.5 * (mu / 5) ** 2 - np.log1p((tau / 5) ** 2) + log_tau
+    for y, s in zip(Y, S, strict=True):
+        log_p = log_p - 0.5 * (y - mu) ** 2 / (s**2 + tau**2) - 0.5 * np.log(s**2 + tau**2)
+    weight = np.exp(log_p - log_p.max())
+    weight /= weight.sum()
+    values = [np.broadcast_to(mu, weight.shape), np.broadcast_to(tau, weight.shape)]
+    mean = np.array([np.sum(weight * v) for v in values])
+    return mean, np.sqrt([np.sum(weight * v**2) for v in values] - mean**2)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    """Eight schools by default, for which theta's weights are too uneven."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(budgets, "NUTS_DRAWS", 400)  # fewer than usual, for the time it takes
+        return rf.fit(*schools())
+
+
+def check(summary, mean, sd):
+    """Means within 0.1 sds, and sds within 5%, beyond three standard errors of the draws."""
+    ess = np.asarray(summary["ess"])
+    assert np.all(np.abs(summary["mean"] - mean) / sd < 0.1 + 3 / np.sqrt(ess))
+    assert np.all(np.abs(np.log(summary["sd"] / sd)) < 0.05 + 3 / np.sqrt(ess))
+
+
+def test_eight_schools_are_sampled_and_right(fitted):
+    check(fitted.summary(), *schools_exactly())
+    assert fitted.notes["theta_r_hat"] < 1.01 and fitted.notes["theta_effective_draws"] >= 400
+    assert "r_hat" in fitted.summary().columns and not fitted.notes.get("warnings")
+
+
+def test_draws_of_chains_are_saved(fitted, tmp_path):
+    fitted.save(tmp_path / "fit")
+    loaded = rf.load(tmp_path / "fit", fitted.model)
+    assert loaded.family.weighted.chains == 4
+    np.testing.assert_array_equal(loaded.summary()["ess"], fitted.summary()["ess"])
+
+
+def test_nuts_is_not_used_where_it_is_not_asked_for():
+    for theta, weighted in (("gaussian", False), ("weighted", True)):
+        posterior = rf.fit(*schools(), theta=theta)
+        assert (posterior.family.weighted is not None) == weighted
+        assert "theta_r_hat" not in posterior.notes
+
+
+def bernoulli(groups, rows, share):
+    """Groups of 0 and 1, all the same in a group, with an intercept that varies; and the grid's theta."""
+    rng = np.random.default_rng(0)
+    g = np.repeat(np.arange(groups), rows)
+    y = (rng.uniform(size=groups) < share).astype(int)[g]
+    return {"g": g, "y": y}
+
+
+def bernoulli_exactly(table):
+    """Mean and sd of intercept and sd by a dense grid over both and over z; priors are the default's."""
+    ones = int(table["y"].sum()) / np.bincount(table["g"])[0]
+    rows, groups = np.bincount(table["g"])[0], table["g"][-1] + 1
+    a, log_sd = np.linspace(-12, 12, 241), np.linspace(-7, 4, 221)
+    e = np.linspace(-8, 8, 801)
+    log_w = -0.5 * e**2 - np.log(np.sum(np.exp(-0.5 * e**2)))
+    log_p = np.zeros((len(a), len(log_sd)))
+    for j, s in enumerate(np.exp(log_sd)):
+        eta = a[:, None] + s * e
+        each = [np.logaddexp.reduce(log_w - rows * np.logaddexp(0, x), 1) for x in (-eta, eta)]
+        log_p[:, j] = ones * each[0] + (groups - ones) * each[1]
+        log_p[:, j] += -0.5 * (a / 2.5) ** 2 - 0.5 * (s / 2.5) ** 2 + log_sd[j]
+    weight = np.exp(log_p - log_p.max())
+    weight /= weight.sum()
+    values = [
+        np.broadcast_to(a[:, None], weight.shape),
+        np.broadcast_to(np.exp(log_sd), weight.shape),
+    ]
+    mean = np.array([np.sum(weight * v) for v in values])
+    return mean, np.sqrt([np.sum(weight * v**2) for v in values] - mean**2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("groups", "rows"), [(300, 1), (60, 5)])
+def test_groups_of_one_outcome(groups, rows, seed):
+    table = bernoulli(groups, rows, 0.55)
+    posterior = rf.fit(
+        *rf.from_formula("y ~ 1 + (1 | g)", table, likelihood="bernoulli"), seed=seed
+    )
+    assert "theta_r_hat" in posterior.notes
+    check(posterior.summary(), *bernoulli_exactly(table))
+
+
+def test_what_it_would_take_is_said_where_it_is_too_long(monkeypatch):
+    """With no seconds to spare the weighted draws stay, with a warning."""
+    monkeypatch.setattr(budgets, "NUTS_SECONDS", 0.0)
+    posterior = rf.fit(*schools())
+    assert posterior.family.weighted.chains == 0 and posterior.notes["theta_nuts_seconds"] > 0
+    assert 'theta="nuts"' in posterior.notes["warnings"][0]
