@@ -19,7 +19,6 @@ from benchmarks import ROOT
 FOLDER = Path(__file__).parent / "references"
 LEVELS = (0.05, 0.5, 0.95)
 CHUNK = 250  # draws of each chain between two looks at the effective sample size
-ENOUGH = 5000  # effective draws of every global and of most z, then it stops
 DIGITS = 6
 
 Arrays = dict[str, np.ndarray]
@@ -123,7 +122,7 @@ def _sample(problem: Any, limit: float, warmup: int, enough: int) -> tuple[Array
     kernel = NUTS(
         target.model,
         dense_mass=[_globals(target, data)],
-        target_accept_prob=0.9,
+        target_accept_prob=0.95,
         init_strategy=init_to_median,
     )
     options = {"num_chains": problem.chains, "chain_method": "vectorized", "progress_bar": False}
