@@ -13,6 +13,7 @@ that are there are kept unless `--again` is given.
 
 import argparse
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 
@@ -52,7 +53,7 @@ def _one(asked: argparse.Namespace) -> int:
     return 0
 
 
-def _known(names: list[str], there: object) -> list[str]:
+def _known(names: list[str], there: Collection[str]) -> list[str]:
     wrong = [name for name in names if name not in there]
     if wrong:
         sys.exit(f"no problem is called {', '.join(wrong)}; there are {', '.join(there)}")

@@ -14,7 +14,7 @@ SHOWN = 20  # groups whose z is compared
 
 Table = dict[str, np.ndarray]
 Data = dict[str, Any]
-Sample = Mapping[str, jax.Array]  # one draw of the NumPyro sites
+Sample = Mapping[str, Any]  # one draw of the NumPyro sites
 
 
 class Target(NamedTuple):
@@ -31,8 +31,8 @@ class Target(NamedTuple):
 
     model: Callable[[Data], None]
     data: Data
-    theta: Callable[[Sample, Data], dict[str, jax.Array]]
-    z: Callable[[jax.Array, Sample, Data], dict[str, jax.Array]]
+    theta: Callable[[Sample, Data], dict[str, Any]]
+    z: Callable[[jax.Array, Sample, Data], dict[str, Any]]
     big: tuple[str, ...] = ()
 
 
@@ -59,7 +59,7 @@ class Problem(NamedTuple):
         return found.hexdigest()[:16]
 
 
-def shown(groups: np.ndarray) -> np.ndarray:
+def shown(groups: Any) -> Any:
     """Up to SHOWN of the groups, evenly spread."""
     return groups[np.unique(np.linspace(0, len(groups) - 1, SHOWN).astype(int))]
 

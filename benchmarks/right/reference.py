@@ -115,37 +115,35 @@ def _sample(problem: Any, limit: float, warmup: int, enough: int) -> tuple[Array
     """Draws [chains, S] of each global and of each entry of z, by name, until there are enough."""
     import jax
     import numpyro
-    from numpyro.infer import MCMC, NUTS, init_to_median
 
-    target = problem.target()
+    target, chains = problem.target(), problem.chains
     data = {name: jax.numpy.asarray(value) for name, value in target.data.items()}
-    kernel = NUTS(
-        target.model,
-        dense_mass=[_globals(target, data)],
-        target_accept_prob=0.95,
-        init_strategy=init_to_median,
-    )
-    options = {"num_chains": problem.chains, "chain_method": "vectorized", "progress_bar": False}
-    mcmc = MCMC(kernel, num_warmup=warmup, num_samples=CHUNK, jit_model_args=True, **options)
-    reduce = jax.jit(partial(_reduced, target))
+    mcmc, reduce = _sampler(target, data, chains, warmup), jax.jit(partial(_reduced, target))
     parts: list[tuple[Arrays, Arrays]] = []
-    divergent, steps, key = 0, 0, jax.random.key(0)
+    divergent, steps, key = 0, 0.0, jax.random.key(0)
     while not parts or (time.perf_counter() < limit and not _enough(parts, enough)):
         of_chain, of_z = jax.random.split(jax.random.fold_in(key, len(parts)))
         mcmc.run(of_chain, data, extra_fields=("diverging", "num_steps"))
         mcmc.post_warmup_state = mcmc.last_state
-        extra = mcmc.get_extra_fields()
-        divergent, steps = (
-            divergent + int(extra["diverging"].sum()),
-            float(extra["num_steps"].mean()),
-        )
-        draws = mcmc.get_samples(group_by_chain=True)
-        keys = jax.random.split(of_z, (problem.chains, CHUNK))
+        extra, draws = mcmc.get_extra_fields(), mcmc.get_samples(group_by_chain=True)
+        divergent += int(extra["diverging"].sum())
+        steps = float(extra["num_steps"].mean())
+        keys = jax.random.split(of_z, (chains, CHUNK))
         parts.append(jax.tree.map(np.asarray, reduce(keys, draws, data)))
     theta, z = (_joined([part[k] for part in parts]) for k in (0, 1))
-    about = {"method": "NUTS", "numpyro": numpyro.__version__, "chains": problem.chains}
+    about = {"method": "NUTS", "numpyro": numpyro.__version__, "chains": chains}
     about |= {"draws": CHUNK * len(parts), "warmup": warmup, "divergences": divergent}
     return theta, z, about | {"steps": round(steps, 1), "z_integrated_out": not target.big}
+
+
+def _sampler(target: Any, data: dict[str, Any], chains: int, warmup: int) -> Any:
+    """NUTS with a dense mass matrix of the globals."""
+    from numpyro.infer import MCMC, NUTS, init_to_median
+
+    own = {"dense_mass": [_globals(target, data)], "target_accept_prob": 0.95}
+    kernel = NUTS(target.model, init_strategy=init_to_median, **own)
+    options = {"num_chains": chains, "chain_method": "vectorized", "progress_bar": False}
+    return MCMC(kernel, num_warmup=warmup, num_samples=CHUNK, jit_model_args=True, **options)
 
 
 def _globals(target: Any, data: dict[str, Any]) -> tuple[str, ...]:

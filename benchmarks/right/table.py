@@ -139,8 +139,8 @@ def compared(name: str, reference: Found, fitted: list[Found]) -> Found:
         errors, spread, ratios = _against(reference[part], [fit[part] for fit in fitted])
         line[f"{part} error"] = float(errors.max())
         line[f"{part} spread"] = float(spread.max())
-        line[f"{part} sds from"], line["to"] = float(ratios.min()), float(ratios.max())
-        line[f"{part} sds to"] = line.pop("to")
+        line[f"{part} sds from"] = float(ratios.min())
+        line[f"{part} sds to"] = float(ratios.max())
         wrong |= (errors.max(-1) > ERROR) | (np.abs(np.log(ratios)).max(-1) > np.log1p(RATIO))
     line["worst"] = _worst(reference["theta"], [fit["theta"] for fit in fitted])
     verdicts = [fit["verdict"] for fit in fitted]
@@ -151,7 +151,10 @@ def compared(name: str, reference: Found, fitted: list[Found]) -> Found:
     line["fits"] = len(fitted)
     line["trusted wrong"] = sum(v == "trust" for v, bad in zip(verdicts, wrong, strict=True) if bad)
     alarms = [v for v, bad in zip(verdicts, wrong, strict=True) if v != "trust" and not bad]
-    return line | {"doubted right": len(alarms)} | _misses(name, line, verdicts)
+    line["doubted right"] = len(alarms)
+    if alarms:
+        line["doubts"] = f"{_counted(alarms)} on right answers"
+    return line | _misses(name, line, verdicts)
 
 
 def _against(reference: Found, fitted: list[Found]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
