@@ -32,6 +32,7 @@ from ramify.numerics.triangular import free_numbers
 from ramify.posterior.posterior import Posterior
 
 STALLED = 0.5  # posterior sds that theta's last gradient still asks for
+LOUD = 0.1  # posterior sds by which theta's means differ from seed to seed
 
 History = list[dict[str, float]]
 
@@ -128,15 +129,17 @@ def fit_solved(
     task = Task(model, groups, family, wish)
     learned, F, history = search(task, budget)
     ended, points = budget.spent(), F.problem.local_draws
+    F.tilt = learned.tilt
     family, about = _with_shape(task, learned, F)
     columns = {name: np.asarray([h[name] for h in history]) for name in history[0]}
     usual = default_local_draws(model.z.size, groups.n_rows)
     bias = float(np.abs(learned.bias).max())
+    noise = np.nan if learned.noise is None else float(learned.noise.max())
     K = usual if task.quadrature else points
     notes: dict[str, Any] = {
         "method": "solved",
         "why": why,
-        "converged": not ended and learned.left < STALLED,
+        "converged": not ended and learned.left < STALLED and not noise > LOUD,
         "local_draws": K,
         "local_draws_raised": K > usual,
         "left_sds": learned.left,
@@ -150,6 +153,8 @@ def fit_solved(
         notes["quadrature_points"] = points
     if np.isfinite(bias):  # the budget may have ended before it was estimated
         notes["bias_sds"] = bias
+    if np.isfinite(noise):
+        notes["noise_sds"] = noise
     return Posterior(model, family, groups, local_draws=K, history=columns, notes=notes)
 
 

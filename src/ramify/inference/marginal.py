@@ -65,6 +65,8 @@ class Marginal:
         self.points, self.report, self.budget = points, report, budget
         self.model, self.members, self.exact = problem.model, source.members, problem.hessian
         self.groups_upto = np.cumsum((self.members >= 0).sum(1))
+        # Added to F's slope: what an average over many more draws differs by, once that is known.
+        self.tilt = np.zeros(self.model.theta.size)
         self.memory = None
 
     @property
@@ -176,6 +178,13 @@ class Marginal:
             slopes.append(self._sweep(mean[None], every, problem=rule)[1].slopes[0])
         return slopes[1] - slopes[0]
 
+    def slope_by_other_draws(self, mean: np.ndarray, number: int) -> np.ndarray:
+        """The slope of all groups' share at the mean, by the draws of this number; 0 are those of F."""
+        if self.budget is not None and self.budget.spent():
+            raise OutOfBudget
+        every = len(self.source)
+        return self._sweep(mean[None], every, draws=number)[1].slopes[0].astype(np.float64)
+
     def _expand(self, thetas: np.ndarray, blocks: int, curved: bool = False) -> Sums:
         """F and its gradient at each theta, in float64; the groups' sum is scaled to all groups."""
         padded, out = self._sweep(thetas, blocks, curved=curved)
@@ -184,7 +193,8 @@ class Marginal:
         n = len(thetas)  # the others fill the compiled shape
         total = lambda prior, groups: prior[:n].astype(np.float64) + scale * groups[:n]
         hessian = hessian[:n].astype(np.float64).sum(0) + scale * out.hessian
-        return Sums(total(value, out.values), total(slope, out.slopes), hessian, out.steps)
+        values, slopes = total(value, out.values), total(slope, out.slopes)
+        return Sums(values + thetas @ self.tilt, slopes + self.tilt, hessian, out.steps)
 
     def _sweep(
         self,
@@ -193,6 +203,7 @@ class Marginal:
         of: tuple[float, float] = (1.0, 0.0),
         problem: Problem | None = None,
         curved: bool = False,
+        draws: int = 0,
     ) -> tuple[Array, Sums]:
         """A sweep over the first blocks, or those; points are repeated to fill the compiled shape."""
         numbers = list(range(blocks)) if isinstance(blocks, int) else blocks
@@ -202,7 +213,8 @@ class Marginal:
         padded = jnp.asarray(np.resize(thetas, (self.points, D)), kind)
         count, columns = (jnp.asarray(np.int32(n)) for n in (len(thetas), D if curved else 0))
         centre = jnp.asarray(thetas.mean(0), kind)
-        at = At(self.key, centre, padded, count, jnp.asarray(of, kind), columns)
+        key = jax.random.fold_in(self.key, draws) if draws else self.key
+        at = At(key, centre, padded, count, jnp.asarray(of, kind), columns)
         function = partial(sweep_block, problem or self.problem)
         return padded, self.engine.sum(function, self.source, at, self._modes, numbers)
 

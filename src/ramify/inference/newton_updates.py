@@ -55,3 +55,10 @@ def rms_sds(move: np.ndarray, precision: np.ndarray) -> float:
 def largest_change(old: np.ndarray, new: np.ndarray) -> float:
     """The largest relative change of a precision, over all directions."""
     return float(np.abs(np.linalg.eigvals(np.linalg.solve(old, new)) - 1).max())
+
+
+def slope_noise(slopes: np.ndarray, precision: np.ndarray) -> np.ndarray:
+    """How far one slope among [n, D] by independent draws moves each mean, in posterior sds (an sd)."""
+    covariance = np.linalg.inv(precision)
+    moves = (slopes - slopes.mean(0)) @ covariance / np.sqrt(np.diag(covariance))
+    return np.sqrt(np.sum(moves**2, 0) / (len(slopes) - 1))

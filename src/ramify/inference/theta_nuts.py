@@ -35,6 +35,7 @@ class Data(NamedTuple):
     modes: Float[Array, "J B M"]
     key: PRNGKeyArray
     value: Float[Array, ""]  # about the largest of F: taken off it
+    tilt: Float[Array, " D"]  # added to F's slope, as `Marginal.tilt`
 
 
 class Scale(NamedTuple):
@@ -133,7 +134,8 @@ def _data(F: Marginal, source: BlockSource, mean: np.ndarray, value: Array) -> D
     blocks = [source.block(number) for number in range(len(source))]
     stacked = jax.tree.map(lambda *own: jnp.stack(own), *blocks)
     modes = np.where(source.members[..., None] >= 0, F.modes[source.members], np.nan)
-    return Data(stacked, jnp.asarray(modes, jnp.result_type(float)), F.key, value)
+    array = lambda x: jnp.asarray(x, jnp.result_type(float))
+    return Data(stacked, array(modes), F.key, value - F.tilt @ mean, array(F.tilt))
 
 
 @training_program
@@ -169,8 +171,10 @@ def _energy(problem: Problem, data: Data, scale: Scale) -> Callable[[Array], Arr
     blocks = data.batches, jax.lax.map(begun, (data.batches, data.modes))
 
     def both(x: Float[Array, " D"]) -> tuple[Array, Array]:
-        value, slope = _log_posterior(problem, blocks, scale.mean + scale.factor @ x)
-        return data.value - value[0] - value[1], -(slope @ scale.factor)
+        move = scale.factor @ x
+        value, slope = _log_posterior(problem, blocks, scale.mean + move)
+        value = value[0] - data.value + (value[1] + data.tilt @ move)
+        return -value, -((slope + data.tilt) @ scale.factor)
 
     energy = jax.custom_vjp(lambda x: both(x)[0])
     energy.defvjp(both, lambda slope, change: (change * slope,))

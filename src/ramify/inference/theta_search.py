@@ -7,7 +7,8 @@ The phase of a state says what its next step does:
     open, climb            Newton to the mode of F on a part of the groups, then on four times as many
     laplace, newton        with many groups: the mode of F over all groups, and its curvature there
     spread, look, average  with few: variational Newton on fixed points of q(theta)
-    bias, double           what K local draws leave; where it matters, again with twice as many
+    bias, noise            what K local draws leave; an average over other draws takes off the noise
+    double                 where either is too large: again with twice as many
 
 Stopping after any step and going on later, with another `Marginal` of the same data, changes no bit.
 """
@@ -21,7 +22,9 @@ from ramify.inference.marginal import ONE_SIDED, Expansion, Marginal, OutOfBudge
 from ramify.numerics import budgets
 from ramify.numerics.points import normal_points
 
-MOST_BIAS = 0.1  # of theta's means, in posterior sds, before K is doubled
+MOST_BIAS = 0.05  # of theta's means, in posterior sds, before K is doubled
+MOST_NOISE = 0.02  # of theta's means, in posterior sds, before more draws are averaged over
+FAR = 0.5  # of the noise of K draws: an average over more is not taken from so far, but K doubled
 LONGEST = 1.0  # of a Newton step in any coordinate: theta's scales are logarithms
 FIRST_LOOK = 0.05  # how far apart the first gradients are, in every coordinate
 WORTHWHILE = 0.1  # nats: a step that gains less ends a search
@@ -48,6 +51,10 @@ class Search(NamedTuple):
     cut: bool = False  # whether the last step failed and was cut ("average")
     rounds: int = 0  # how often the curvature at the mode was measured ("laplace", "newton")
     steady: bool = False  # whether it changed little the last time
+    slopes: np.ndarray = np.zeros((0, 0))  # at the mean, each by other draws ("noise")
+    noise: np.ndarray | None = (
+        None  # sd of each mean over seeds, in posterior sds; None while unknown
+    )
     memory: Any = None  # what F keeps from sweep to sweep: the modes of all groups
 
 
@@ -58,6 +65,8 @@ class Learned(NamedTuple):
     precision: np.ndarray
     left: float  # rms of the step that the last slope asks for, in sds: near 0 unless stalled
     bias: np.ndarray  # how far finite K moves each mean, in sds; NaN if the budget ended before
+    noise: np.ndarray | None  # sd of each mean over seeds, in sds; None if the budget ended before
+    tilt: np.ndarray  # what was added to F's slope: see `Marginal.tilt`
     unconverged: np.ndarray  # the groups whose mode was not found
 
 
@@ -90,7 +99,9 @@ def finish(state: Search, F: Marginal) -> Learned:
     """What the search found; also where the budget ended before it was done."""
     state = _settle(state, F) if state.rounds else state
     left = updates.rms_sds(np.linalg.solve(state.precision, state.slope), state.precision)
-    return Learned(state.mean, state.precision, left, state.bias, ~F.converged)
+    tilt = _tilt(state) if len(state.slopes) else np.zeros_like(state.mean)
+    found = state.mean, state.precision, left, state.bias, state.noise
+    return Learned(*found, tilt, ~F.converged)
 
 
 def stages(groups_upto: np.ndarray, D: int) -> list[int]:
@@ -310,14 +321,46 @@ def _bias(s: Search, F: Marginal) -> Search:
         return s
     bias = shift / np.sqrt(np.diag(np.linalg.inv(s.precision)))
     enough = np.abs(bias).max() < MOST_BIAS or s.local_draws >= s.most_draws
-    return s._replace(bias=bias, phase="done" if enough else "double")
+    if F.problem.rule is not None:
+        s = s._replace(noise=np.zeros_like(bias))
+        return s._replace(bias=bias, phase="done" if enough else "double")
+    empty = np.zeros((0, len(s.mean)))
+    return s._replace(bias=bias, slopes=empty, phase="noise" if enough else "double")
+
+
+def _noise(s: Search, F: Marginal) -> Search:
+    """Takes the slope at the mean by other draws of z, until an average over all has little noise."""
+    # The draws of a sweep are an argument: this compiles nothing. The mean then moves to where the
+    # averaged slope is zero.
+    try:
+        another = F.slope_by_other_draws(s.mean, len(s.slopes))
+    except OutOfBudget:
+        return s
+    s = s._replace(slopes=np.append(s.slopes, another[None], 0))
+    fewest, most = budgets.NOISE_SWEEPS["many" if s.points == 1 else "few"]
+    if len(s.slopes) < fewest:
+        return s
+    alone = updates.slope_noise(s.slopes, s.precision)
+    if alone.max() > FAR and s.local_draws < s.most_draws:
+        return s._replace(phase="double")
+    noise = alone / np.sqrt(len(s.slopes))
+    if noise.max() > MOST_NOISE and len(s.slopes) < most:
+        return s
+    mean = s.mean + updates.at_most(LONGEST, np.linalg.solve(s.precision, _tilt(s)))
+    return s._replace(mean=mean, noise=noise, phase="done")
+
+
+def _tilt(s: Search) -> np.ndarray:
+    """What the slope of F, by its own draws, lacks to the average over all."""
+    return s.slopes.mean(0) - s.slopes[0]
 
 
 def _double(s: Search, F: Marginal) -> Search:
     """Starts again from what was found, over all blocks, with more points a group."""
     unknown = np.full_like(s.mean, np.nan)
-    return s._replace(local_draws=F.problem.more_draws(), bias=unknown, phase="open", stage=-1)
+    more = F.problem.more_draws()
+    return s._replace(local_draws=more, bias=unknown, slopes=s.slopes[:0], phase="open", stage=-1)
 
 
-_ALL = _open, _climb, _laplace, _newton, _spread, _look, _average, _bias, _double
+_ALL = _open, _climb, _laplace, _newton, _spread, _look, _average, _bias, _noise, _double
 PHASES = {phase.__name__.removeprefix("_"): phase for phase in _ALL}
