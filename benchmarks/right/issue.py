@@ -1,5 +1,7 @@
 """The problems that were wrong in the first release. Chosen before the thresholds were fixed."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -153,17 +155,17 @@ def schools_non_centred_model(school, y=None, *, g, n_g):
         numpyro.sample("y", dist.Normal(a[g], sigma), obs=y)
 
 
-def _schools(model) -> Problem:
+def _schools(model, vector: str) -> Problem:
     table = _classes()
 
     def fit():
         groups = rf.Groups.from_table(table, by="g", rows=["y"], group=["school"])
         return rf.from_numpyro(model, groups), groups
 
-    return Problem(table, "g", fit, lambda: _schools_target(table))
+    return Problem(table, "g", fit, lambda: _schools_target(table, vector))
 
 
-def _schools_target(table: Table) -> Target:
+def _schools_target(table: Table, vector: str) -> Target:
     """With the classes integrated out: their means are normal around the schools'."""
     n = np.bincount(table["g"])
     data = {
@@ -171,7 +173,7 @@ def _schools_target(table: Table) -> Target:
         "sum": sums(table["g"], table["y"]),
         "squares": sums(table["g"], table["y"] ** 2),
     }
-    return Target(_schools_marginal, data, _schools_theta, _schools_z)
+    return Target(_schools_marginal, data, partial(_schools_theta, vector), _schools_z)
 
 
 def _schools_marginal(data: Data) -> None:
@@ -198,10 +200,12 @@ def _class_given(data: Data, level, sd, sigma) -> tuple[jax.Array, jax.Array]:
     return variance * (data["sum"] / sigma**2 + level / sd**2), jnp.sqrt(variance)
 
 
-def _schools_theta(sample: Sample, data: Data) -> dict[str, jax.Array]:
-    level = sample["mu"] + sample["school_sd"] * sample["raw"]
+def _schools_theta(vector: str, sample: Sample, data: Data) -> dict[str, jax.Array]:
+    """With the vector that the model samples: the levels, or the standardised ones."""
     own = {name: sample[name] for name in ("mu", "school_sd", "class_sd", "sigma")}
-    return own | entries("level", level)
+    if vector == "raw":
+        return own | entries("raw", sample["raw"])
+    return own | entries("level", sample["mu"] + sample["school_sd"] * sample["raw"])
 
 
 def _schools_z(key: jax.Array, sample: Sample, data: Data) -> dict[str, jax.Array]:
@@ -212,12 +216,12 @@ def _schools_z(key: jax.Array, sample: Sample, data: Data) -> dict[str, jax.Arra
 
 def schools_centred() -> Problem:
     """12 schools above 60 classes, written centred."""
-    return _schools(schools_centred_model)
+    return _schools(schools_centred_model, "level")
 
 
 def schools_non_centred() -> Problem:
     """The same, written non-centred."""
-    return _schools(schools_non_centred_model)
+    return _schools(schools_non_centred_model, "raw")
 
 
 # Local posteriors that are not near a Gaussian

@@ -66,7 +66,10 @@ def fits(name: str, data: Path | None, seeds: int) -> Found:
         return {"skipped": "its data are not those of the reference: --reference --again makes one"}
     model, groups = problem.fit()
     shown = groups.subset(labels=problem.labels)
-    return {"fits": [_fit(model, groups, shown, reference, seed) for seed in range(seeds)]}
+    try:
+        return {"fits": [_fit(model, groups, shown, reference, seed) for seed in range(seeds)]}
+    except Exception as error:  # whatever it is, it is part of the table
+        return {"misses": f"RAISES {type(error).__name__}: {error}"[:100]}
 
 
 def _fit(model: Any, groups: Any, shown: Any, reference: Found, seed: int) -> Found:
@@ -124,9 +127,9 @@ def _line(name: str, asked: argparse.Namespace) -> Found:
     )
     about = {"problem": name, "chosen": "after" if name in AFTER else "before"}
     if done.returncode:
-        return about | {"skipped": f"failed with exit status {done.returncode}"}
+        return about | {"misses": f"FAILS with exit status {done.returncode}"}
     found = json.loads(done.stdout.splitlines()[-1])
-    if "skipped" in found:
+    if "fits" not in found:
         return about | found
     return about | compared(name, stored(name) or {}, found["fits"])
 
@@ -218,7 +221,7 @@ def told(lines: list[Found]) -> int:
     for line in lines:
         if "skipped" in line:
             print(f"{line['problem']}: skipped, {line['skipped']}")
-    total = {name: sum(line[name] for line in there) for name in hidden}
+    total = {name: sum(line.get(name, 0) for line in there) for name in hidden}
     print(
         f"{len(there)} problems, {total['fits']} fits: {total['right']} right; "
         f"{total['trusted wrong']} trusted though wrong, {total['doubted right']} doubted though right "
