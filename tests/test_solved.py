@@ -106,7 +106,7 @@ def test_budgets_of_solved_are_hard():
     assert whole.notes["converged"] and whole.family.weighted is not None
     cut = rf.fit(model, groups, max_steps=whole.notes["sweeps"] - 1)
     assert cut.notes["sweeps"] == whole.notes["sweeps"] - 1 and cut.family.weighted is None
-    assert cut.notes["converged"] and "before theta's draws were weighed" in str(cut)
+    assert cut.notes["converged"] and "before theta's draws were made" in str(cut)
 
 
 @pytest.mark.slow

@@ -122,10 +122,10 @@ def _start(
     chance = np.where(finite, value + 0.5 * np.sum(x**2, 1), -np.inf) + rng.gumbel(size=len(x))
     own = np.argsort(-chance)[:CHAINS]
     array = lambda a: jnp.asarray(a, jnp.result_type(float))
-    energy, most = value[own], value[finite].max()
-    passed = jnp.zeros(CHAINS, jnp.int32)
-    begin = x[own], most - energy, -(slope[own] @ factor), np.full(CHAINS, 0.5)
-    return Chains(*map(array, begin), passed), float(most)
+    most, passed = value[finite].max(), jnp.zeros(CHAINS, jnp.int32)
+    energy, downhill, step = most - value[own], -(slope[own] @ factor), np.full(CHAINS, 0.5)
+    chains = Chains(array(x[own]), array(energy), array(downhill), array(step), passed)
+    return chains, float(most)
 
 
 def _data(F: Marginal, source: BlockSource, mean: np.ndarray, value: Array) -> Data:
@@ -146,7 +146,8 @@ def advance(
     from numpyro.infer.hmc import hmc
     from numpyro.infer.util import ParamInfo
 
-    begin, sample = hmc(_energy(problem, data, scale), algo="NUTS")
+    kernel: Any = hmc(_energy(problem, data, scale), algo="NUTS")
+    begin, sample = kernel
 
     def start(key: PRNGKeyArray, chain: Chains) -> Any:
         known = ParamInfo(chain.x, chain.energy, chain.slope)
