@@ -129,7 +129,7 @@ def fit_solved(
     task = Task(model, groups, family, wish)
     learned, F, history = search(task, budget)
     ended, points = budget.spent(), F.problem.local_draws
-    F.tilt = learned.tilt
+    F.tilt = learned.tilt or F.tilt
     family, about = _with_shape(task, learned, F)
     columns = {name: np.asarray([h[name] for h in history]) for name in history[0]}
     usual = default_local_draws(model.z.size, groups.n_rows)

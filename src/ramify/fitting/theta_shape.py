@@ -18,7 +18,7 @@ from ramify.families.weighted_theta import WeightedTheta
 from ramify.inference.marginal import Marginal, OutOfBudget
 from ramify.inference.theta_nuts import CHAINS, CHUNK, FEWEST, MOST_R_HAT, Sampled, sample_theta
 from ramify.inference.theta_search import Learned
-from ramify.inference.theta_weights import MOST_K_HAT, value_noise, weigh_theta
+from ramify.inference.theta_weights import MOST_K_HAT, value_noise, weigh_theta, with_control
 from ramify.models.model import Model
 from ramify.numerics import budgets
 from ramify.numerics.psis import effective_draws, k_hat
@@ -27,6 +27,7 @@ from ramify.posterior.summary import reliability
 Theta = Literal["gaussian", "weighted", "nuts"]
 
 EVEN = 0.5  # k-hat of theta's weights, past which NUTS is the better answer
+MOST_NOISE = 0.05  # posterior sds: of the means of weighted draws, past which NUTS is better
 COARSE = 0.3  # nats of rounding in F, past which it is that which makes theta's weights uneven
 WIDEST, WIDE = 8, 0.15  # coordinates of theta, and their sds, whose shape is looked at
 FAR_POINTS, FOLLOWED = 4, 0.1  # points where F is computed in two ways, and nats between the two
@@ -53,12 +54,14 @@ class Cloud(NamedTuple):
     weighted: WeightedTheta
     k_hat: float
     effective: float
+    noise: float  # the largest of a mean, in sds
     even: bool  # whether the mean of every coordinate can be relied upon
 
     @property
     def notes(self) -> dict[str, Any]:
         """What a fit says of them."""
-        return {"theta_k_hat": self.k_hat, "theta_effective_draws": self.effective}
+        how = {"theta_k_hat": self.k_hat, "theta_effective_draws": self.effective}
+        return how | {"theta_noise_sds": self.noise}
 
 
 def with_shape(family: Branched, F: Marginal, learned: Learned, allowed: Allowed) -> Shaped:
@@ -89,13 +92,15 @@ def _with_shape(family: Branched, F: Marginal, learned: Learned, allowed: Allowe
 
 def _cloud(F: Marginal, learned: Learned, allowed: Allowed) -> Cloud:
     """Draws of theta from a Student t, weighted."""
-    points, log_weight = weigh_theta(F, learned, allowed.points, allowed.seed)
+    points, log_weight, log_t = weigh_theta(F, learned, allowed.points, allowed.seed)
     normal = log_weight - np.logaddexp.reduce(log_weight)
+    moved, noise = with_control(points, log_weight, log_t, learned)
     each = reliability(points, np.exp(normal))
-    even = bool(np.max(each["k_hat"]) < EVEN and np.min(each["ess"]) >= FEWEST)
+    even = bool(np.max(each["k_hat"]) < EVEN and noise.max() < MOST_NOISE)
     even = even and _same_alone(F, points, normal)
-    weighted = WeightedTheta(jnp.asarray(points), jnp.asarray(normal))
-    return Cloud(weighted, k_hat(log_weight), effective_draws(log_weight), even)
+    weighted = WeightedTheta(jnp.asarray(moved), jnp.asarray(normal))
+    own = k_hat(log_weight), effective_draws(log_weight), float(noise.max())
+    return Cloud(weighted, *own, even)
 
 
 def _same_alone(F: Marginal, points: np.ndarray, log_weight: np.ndarray) -> bool:

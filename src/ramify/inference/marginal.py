@@ -43,6 +43,20 @@ class Expansion(NamedTuple):
         return bool(np.isfinite(self.value) and np.isfinite(self.slope).all())
 
 
+class Tilt(NamedTuple):
+    """What F by many more draws of z has more than F, near the centre: a parabola through zero."""
+
+    centre: Any  # [D]
+    slope: Any  # [D]
+    hessian: Any  # [D, D]
+
+    def at(self, thetas: Any) -> tuple[Any, Any]:
+        """Its values and slopes at thetas, [..., D]."""
+        apart = thetas - self.centre
+        bent = apart @ self.hessian
+        return apart @ self.slope + 0.5 * (bent * apart).sum(-1), self.slope + bent
+
+
 class OutOfBudget(Exception):
     """There is no budget left for values that are worth nothing unless all of them are known."""
 
@@ -65,8 +79,8 @@ class Marginal:
         self.points, self.report, self.budget = points, report, budget
         self.model, self.members, self.exact = problem.model, source.members, problem.hessian
         self.groups_upto = np.cumsum((self.members >= 0).sum(1))
-        # Added to F's slope: what an average over many more draws differs by, once that is known.
-        self.tilt = np.zeros(self.model.theta.size)
+        D = self.model.theta.size
+        self.tilt = Tilt(np.zeros(D), np.zeros(D), np.zeros((D, D)))  # added to F once it is known
         self.memory = None
 
     @property
@@ -178,12 +192,13 @@ class Marginal:
             slopes.append(self._sweep(mean[None], every, problem=rule)[1].slopes[0])
         return slopes[1] - slopes[0]
 
-    def slope_by_other_draws(self, mean: np.ndarray, number: int) -> np.ndarray:
-        """The slope of all groups' share at the mean, by the draws of this number; 0 are those of F."""
+    def slopes_by_other_draws(self, thetas: np.ndarray, number: int) -> np.ndarray:
+        """Slopes of all groups' share [n, D], by the draws of this number; 0 are those of F."""
         if self.budget is not None and self.budget.spent():
             raise OutOfBudget
         every = len(self.source)
-        return self._sweep(mean[None], every, draws=number)[1].slopes[0].astype(np.float64)
+        found = self._sweep(thetas, every, draws=number)[1].slopes
+        return found[: len(thetas)].astype(np.float64)
 
     def _expand(self, thetas: np.ndarray, blocks: int, curved: bool = False) -> Sums:
         """F and its gradient at each theta, in float64; the groups' sum is scaled to all groups."""
@@ -194,7 +209,8 @@ class Marginal:
         total = lambda prior, groups: prior[:n].astype(np.float64) + scale * groups[:n]
         hessian = hessian[:n].astype(np.float64).sum(0) + scale * out.hessian
         values, slopes = total(value, out.values), total(slope, out.slopes)
-        return Sums(values + thetas @ self.tilt, slopes + self.tilt, hessian, out.steps)
+        more, steeper = self.tilt.at(thetas)
+        return Sums(values + more, slopes + steeper, hessian + n * self.tilt.hessian, out.steps)
 
     def _sweep(
         self,

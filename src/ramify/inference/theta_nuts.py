@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Float64, Int, PRNGKeyArray
 
 from ramify.data.batch import Batch
 from ramify.data.sources import BlockSource
-from ramify.inference.marginal import Marginal
+from ramify.inference.marginal import Marginal, Tilt
 from ramify.inference.sweep import Modes, Problem, Ready, integral_at, ready
 from ramify.numerics import budgets
 from ramify.numerics.programs import training_program
@@ -35,7 +35,7 @@ class Data(NamedTuple):
     modes: Float[Array, "J B M"]
     key: PRNGKeyArray
     value: Float[Array, ""]  # about the largest of F: taken off it
-    tilt: Float[Array, " D"]  # added to F's slope, as `Marginal.tilt`
+    tilt: Tilt  # what an average over more draws adds to F
 
 
 class Scale(NamedTuple):
@@ -135,7 +135,8 @@ def _data(F: Marginal, source: BlockSource, mean: np.ndarray, value: Array) -> D
     stacked = jax.tree.map(lambda *own: jnp.stack(own), *blocks)
     modes = np.where(source.members[..., None] >= 0, F.modes[source.members], np.nan)
     array = lambda x: jnp.asarray(x, jnp.result_type(float))
-    return Data(stacked, array(modes), F.key, value - F.tilt @ mean, array(F.tilt))
+    tilt = Tilt(*map(array, F.tilt))
+    return Data(stacked, array(modes), F.key, value, tilt)
 
 
 @training_program
@@ -172,10 +173,10 @@ def _energy(problem: Problem, data: Data, scale: Scale) -> Callable[[Array], Arr
     blocks = data.batches, jax.lax.map(begun, (data.batches, data.modes))
 
     def both(x: Float[Array, " D"]) -> tuple[Array, Array]:
-        move = scale.factor @ x
-        value, slope = _log_posterior(problem, blocks, scale.mean + move)
-        value = value[0] - data.value + (value[1] + data.tilt @ move)
-        return -value, -((slope + data.tilt) @ scale.factor)
+        theta = scale.mean + scale.factor @ x
+        value, slope = _log_posterior(problem, blocks, theta)
+        more, steeper = data.tilt.at(theta)
+        return data.value - value[0] - (value[1] + more), -((slope + steeper) @ scale.factor)
 
     energy = jax.custom_vjp(lambda x: both(x)[0])
     energy.defvjp(both, lambda slope, change: (change * slope,))

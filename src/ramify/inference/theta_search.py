@@ -18,7 +18,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ramify.inference import newton_updates as updates
-from ramify.inference.marginal import ONE_SIDED, Expansion, Marginal, OutOfBudget, definite
+from ramify.inference.marginal import (
+    ONE_SIDED,
+    Expansion,
+    Marginal,
+    OutOfBudget,
+    Tilt,
+    definite,
+)
 from ramify.numerics import budgets
 from ramify.numerics.points import normal_points
 
@@ -51,7 +58,8 @@ class Search(NamedTuple):
     cut: bool = False  # whether the last step failed and was cut ("average")
     rounds: int = 0  # how often the curvature at the mode was measured ("laplace", "newton")
     steady: bool = False  # whether it changed little the last time
-    slopes: np.ndarray = np.zeros((0, 0))  # at the mean, each by other draws ("noise")
+    slopes: np.ndarray = np.zeros((0, 1, 1))  # around the mean, each time by other draws ("noise")
+    tilt: Tilt | None = None  # what an average over all of these draws adds to F
     noise: np.ndarray | None = (
         None  # sd of each mean over seeds, in posterior sds; None while unknown
     )
@@ -66,7 +74,7 @@ class Learned(NamedTuple):
     left: float  # rms of the step that the last slope asks for, in sds: near 0 unless stalled
     bias: np.ndarray  # how far finite K moves each mean, in sds; NaN if the budget ended before
     noise: np.ndarray | None  # sd of each mean over seeds, in sds; None if the budget ended before
-    tilt: np.ndarray  # what was added to F's slope: see `Marginal.tilt`
+    tilt: Tilt | None  # what an average over more draws adds to F
     unconverged: np.ndarray  # the groups whose mode was not found
 
 
@@ -99,9 +107,8 @@ def finish(state: Search, F: Marginal) -> Learned:
     """What the search found; also where the budget ended before it was done."""
     state = _settle(state, F) if state.rounds else state
     left = updates.rms_sds(np.linalg.solve(state.precision, state.slope), state.precision)
-    tilt = _tilt(state) if len(state.slopes) else np.zeros_like(state.mean)
     found = state.mean, state.precision, left, state.bias, state.noise
-    return Learned(*found, tilt, ~F.converged)
+    return Learned(*found, state.tilt, ~F.converged)
 
 
 def stages(groups_upto: np.ndarray, D: int) -> list[int]:
@@ -324,35 +331,49 @@ def _bias(s: Search, F: Marginal) -> Search:
     if F.problem.rule is not None:
         s = s._replace(noise=np.zeros_like(bias))
         return s._replace(bias=bias, phase="done" if enough else "double")
-    empty = np.zeros((0, len(s.mean)))
-    return s._replace(bias=bias, slopes=empty, phase="noise" if enough else "double")
+    return s._replace(bias=bias, phase="noise" if enough else "double")
 
 
 def _noise(s: Search, F: Marginal) -> Search:
-    """Takes the slope at the mean by other draws of z, until an average over all has little noise."""
-    # The draws of a sweep are an argument: this compiles nothing. The mean then moves to where the
-    # averaged slope is zero.
+    """Takes slopes around the mean by other draws of z, until an average over all has little noise."""
+    # The draws of a sweep are an argument: this compiles nothing.
     try:
-        another = F.slope_by_other_draws(s.mean, len(s.slopes))
+        another = F.slopes_by_other_draws(_noise_points(s, F), len(s.slopes))
     except OutOfBudget:
         return s
-    s = s._replace(slopes=np.append(s.slopes, another[None], 0))
+    s = s._replace(slopes=np.append(s.slopes.reshape(-1, *another.shape), another[None], 0))
     fewest, most = budgets.NOISE_SWEEPS["many" if s.points == 1 else "few"]
     if len(s.slopes) < fewest:
         return s
-    alone = updates.slope_noise(s.slopes, s.precision)
+    alone = updates.slope_noise(s.slopes.mean(1), s.precision)
     if alone.max() > FAR and s.local_draws < s.most_draws:
         return s._replace(phase="double")
     noise = alone / np.sqrt(len(s.slopes))
     if noise.max() > MOST_NOISE and len(s.slopes) < most:
         return s
-    mean = s.mean + updates.at_most(LONGEST, np.linalg.solve(s.precision, _tilt(s)))
-    return s._replace(mean=mean, noise=noise, phase="done")
+    tilt = _tilt(s)
+    precision = definite(s.precision - tilt.hessian)
+    move = updates.at_most(LONGEST, np.linalg.solve(precision, tilt.slope))
+    s = s._replace(mean=s.mean + move, precision=precision, noise=noise, tilt=tilt)
+    return s._replace(phase="done", slopes=s.slopes[:0])
 
 
-def _tilt(s: Search) -> np.ndarray:
-    """What the slope of F, by its own draws, lacks to the average over all."""
-    return s.slopes.mean(0) - s.slopes[0]
+def _noise_points(s: Search, F: Marginal) -> np.ndarray:
+    """The mean; with few groups points one sd to both sides of it along each axis of q(theta)."""
+    if s.points == 1 or 2 * len(s.mean) > F.points:
+        return s.mean[None]
+    axes = np.linalg.inv(np.linalg.cholesky(s.precision))
+    return s.mean + np.concatenate([axes, -axes])
+
+
+def _tilt(s: Search) -> Tilt:
+    """What F by its own draws lacks to the average over all."""
+    lacking, D = s.slopes.mean(0) - s.slopes[0], len(s.mean)
+    if len(lacking) == 1:
+        return Tilt(s.mean, lacking[0], np.zeros((D, D)))
+    back = np.linalg.cholesky(s.precision)
+    white = 0.5 * (lacking[:D] - lacking[D:]) @ np.linalg.inv(back).T
+    return Tilt(s.mean, lacking.mean(0), back @ (0.5 * (white + white.T)) @ back.T)
 
 
 def _double(s: Search, F: Marginal) -> Search:

@@ -12,21 +12,59 @@ MOST_K_HAT = 0.7  # of theta's weights, past which they tell little (Vehtari and
 
 def weigh_theta(
     F: Marginal, learned: Learned, count: int, seed: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Points of theta [T, D] and their log weights p^(theta, y) / t(theta), up to a constant."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Points of theta [T, D], their log weights p^(theta, y) / t(theta) up to a constant, and log t."""
     # The t first has the mean and covariance of q(theta). A quarter of the points give better ones.
     # So do all of them, at most twice, while a few in a tail have most of the weight.
     mean, covariance = learned.mean, np.linalg.inv(learned.precision)
-    points, log_weight = _student_points(F, mean, covariance, count // 4, 4 * seed)
+    points, log_weight, log_t = _student_points(F, mean, covariance, count // 4, 4 * seed)
     for attempt in range(1, 4):
         better = _moments(points, log_weight)
         if better is None and attempt > 1:
             break
         mean, covariance = better or (mean, covariance)
-        points, log_weight = _student_points(F, mean, covariance, count, 4 * seed + attempt)
+        found = _student_points(F, mean, covariance, count, 4 * seed + attempt)
+        points, log_weight, log_t = found
         if k_hat(log_weight) < MOST_K_HAT:
             break
-    return points, log_weight
+    return points, log_weight, log_t
+
+
+def with_control(
+    points: np.ndarray, log_weight: np.ndarray, log_t: np.ndarray, learned: Learned
+) -> tuple[np.ndarray, np.ndarray]:
+    """The points moved so that their weighted means and sds have less noise, and what is left of it.
+
+    Weights p/t and q/t of the same points have much of their noise in common, and the mean and sd of
+    the Gaussian q are known. The noise is that of each mean, in posterior sds.
+    """
+    covariance = np.linalg.inv(learned.precision)
+    apart = points - learned.mean
+    log_control = -0.5 * np.sum((apart @ learned.precision) * apart, 1) - log_t
+    weight, control = (np.exp(x - np.logaddexp.reduce(x)) for x in (log_weight, log_control))
+    mean, known = weight @ points, control @ points
+    own, other = points - mean, points - known
+    shift, rest = _less_noise(weight, own, control, other, known - learned.mean)
+    variance, expected = weight @ own**2, np.diag(covariance)
+    change, _ = _less_noise(
+        weight,
+        own**2 - variance,
+        control,
+        other**2 - control @ other**2,
+        control @ other**2 - expected,
+    )
+    stretch = np.sqrt(np.clip((variance - change) / variance, 0.25, 4.0))
+    return mean - shift + stretch * own, rest / np.sqrt(variance)
+
+
+def _less_noise(
+    weight: np.ndarray, own: np.ndarray, control: np.ndarray, other: np.ndarray, off: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """What to take off weighted averages, `off` being the control's error, and the noise left in them."""
+    pull, common = weight[:, None] * own, control[:, None] * other  # of each point on the averages
+    share = np.sum(pull * common, 0) / np.maximum(np.sum(common**2, 0), 1e-300)
+    share = np.clip(share, 0.0, 1.0)
+    return share * off, np.sqrt(np.sum((pull - share * common) ** 2, 0))
 
 
 def _moments(points: np.ndarray, log_weight: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
@@ -44,10 +82,10 @@ def _moments(points: np.ndarray, log_weight: np.ndarray) -> tuple[np.ndarray, np
 
 def _student_points(
     F: Marginal, mean: np.ndarray, covariance: np.ndarray, count: int, seed: int
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     points, log_t = student_sample(np.random.default_rng(seed), mean, covariance, count)
     value = F.values(points)
-    return points, np.where(np.isfinite(value), value, -np.inf) - log_t
+    return points, np.where(np.isfinite(value), value, -np.inf) - log_t, log_t
 
 
 def value_noise(F: Marginal, learned: Learned) -> float:

@@ -27,9 +27,9 @@ FREE_WORK = 2**13  # of a sweep that costs next to nothing: the first K is doubl
 FIRST_ORDER, MOST_ORDER = {1: 15, 2: 7}, {1: 119, 2: 41}
 MOST_FIRST_DRAWS = 512  # local draws K to begin with, however few the rows are
 MOST_LOCAL_DRAWS = 2048  # K is doubled no further, whatever bias is left in theta
-# Fewest and most sweeps, each at one theta and by other draws, that take the noise of K draws off
-# theta's mean: with many groups, where every sweep of the search is at one theta, and with few.
-NOISE_SWEEPS = {"many": (6, 12), "few": (8, 100)}
+# Fewest and most sweeps, each by other draws, that take the noise of K draws off theta: with many
+# groups, where a sweep of the search is at one theta, and with few, where it is at many.
+NOISE_SWEEPS = {"many": (6, 12), "few": (8, 40)}
 WEIGHTED_THETA_WORK = 2**28  # that weighted draws of theta may take
 WEIGHTED_THETA_DRAWS = 800, 4000  # fewest that are worth weighing, and most that are weighed
 # NUTS on theta where that is not Gaussian: seconds that a fit may take for it unasked, effective
