@@ -21,6 +21,7 @@ from ramify.fitting.theta_shape import Allowed, Theta, with_shape
 from ramify.inference.failures import NonFiniteError, not_finite
 from ramify.inference.marginal import Marginal
 from ramify.inference.progress import Budget
+from ramify.inference.shared_draws import can_share
 from ramify.inference.steps import Recipe
 from ramify.inference.steps import init as init_steps
 from ramify.inference.sweep import Problem
@@ -154,7 +155,7 @@ def fit_solved(
     if np.isfinite(bias):  # the budget may have ended before it was estimated
         notes["bias_sds"] = bias
     if np.isfinite(noise):
-        notes["noise_sds"] = noise
+        notes["noise_sds"] = float(np.hypot(noise, about.get("theta_noise_sds", 0.0)))
     return Posterior(model, family, groups, local_draws=K, history=columns, notes=notes)
 
 
@@ -181,8 +182,10 @@ def _with_shape(task: Task, learned: Learned, F: Marginal) -> tuple[Branched, di
     theta = Gaussian(jnp.asarray(learned.mean), free, len(learned.mean), False, "log")
     family = replace(task.family, theta=theta, local=replace(task.family.local, modes=F.modes))
     fewest, most = budgets.WEIGHTED_THETA_DRAWS
-    each = F.problem.local_draws * (task.groups.n_rows + len(task.groups))
-    affordable = min(most, budgets.WEIGHTED_THETA_WORK // each)
+    each, work = F.problem.local_draws * (task.groups.n_rows + len(task.groups)), 1
+    if can_share(F.problem):
+        each, work = budgets.SHARED_DRAWS * len(task.groups) * task.model.z.size**2, 8
+    affordable = min(most, work * budgets.WEIGHTED_THETA_WORK // each)
     # Those with K = 1 asked for the paper's bound, whose q(theta) is a Gaussian.
     asked = "gaussian" if task.wish.local_draws == 1 else task.wish.theta
     points = fewest if asked == "weighted" else 0

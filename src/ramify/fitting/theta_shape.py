@@ -16,6 +16,7 @@ from ramify.data.sources import BlockSource, on_device
 from ramify.families.branched import Branched
 from ramify.families.weighted_theta import WeightedTheta
 from ramify.inference.marginal import Marginal, OutOfBudget
+from ramify.inference.shared_draws import Values, by_shared_draws, can_share
 from ramify.inference.theta_nuts import CHAINS, CHUNK, FEWEST, MOST_R_HAT, Sampled, sample_theta
 from ramify.inference.theta_search import Learned
 from ramify.inference.theta_weights import MOST_K_HAT, value_noise, weigh_theta, with_control
@@ -31,6 +32,7 @@ MOST_NOISE = 0.05  # posterior sds: of the means of weighted draws, past which N
 COARSE = 0.3  # nats of rounding in F, past which it is that which makes theta's weights uneven
 WIDEST, WIDE = 8, 0.15  # coordinates of theta, and their sds, whose shape is looked at
 FAR_POINTS, FOLLOWED = 4, 0.1  # points where F is computed in two ways, and nats between the two
+DRAWN = 1.0  # nats more, where both have the noise of draws
 EVALUATIONS = CHAINS * (CHUNK + 500) * 12  # of F that NUTS usually takes
 MOST_DIVERGED = 0.005  # of the transitions: more are a region that the chains do not enter
 KEPT = 4000  # draws by NUTS, at most
@@ -92,26 +94,28 @@ def _with_shape(family: Branched, F: Marginal, learned: Learned, allowed: Allowe
 
 def _cloud(F: Marginal, learned: Learned, allowed: Allowed) -> Cloud:
     """Draws of theta from a Student t, weighted."""
-    points, log_weight, log_t = weigh_theta(F, learned, allowed.points, allowed.seed)
+    values = by_shared_draws(F, learned) if can_share(F.problem) else F.values
+    points, log_weight, log_t = weigh_theta(values, learned, allowed.points, allowed.seed)
     normal = log_weight - np.logaddexp.reduce(log_weight)
     moved, noise = with_control(points, log_weight, log_t, learned)
     each = reliability(points, np.exp(normal))
     even = bool(np.max(each["k_hat"]) < EVEN and noise.max() < MOST_NOISE)
-    even = even and _same_alone(F, points, normal)
+    even = even and _same_alone(F, values, points, normal)
     weighted = WeightedTheta(jnp.asarray(moved), jnp.asarray(normal))
     own = k_hat(log_weight), effective_draws(log_weight), float(noise.max())
     return Cloud(weighted, *own, even)
 
 
-def _same_alone(F: Marginal, points: np.ndarray, log_weight: np.ndarray) -> bool:
+def _same_alone(F: Marginal, values: Values, points: np.ndarray, log_weight: np.ndarray) -> bool:
     """Whether F far from the centre is the same with the groups' modes solved for there."""
     # The sites of the centre serve all points, if the likelihood does not involve theta.
     likely = points[np.argsort(-log_weight)[: int(0.9 * len(points))]]
     apart = np.sum(((likely - likely.mean(0)) / likely.std(0)) ** 2, 1)
     far = likely[np.argsort(-apart)[:FAR_POINTS]]
-    together = F.values(np.concatenate([points[: F.points - len(far)], far]))[-len(far) :]
+    together = values(np.concatenate([points[: F.points - len(far)], far]))[-len(far) :]
     alone = np.concatenate([F.values(theta[None]) for theta in far])
-    return bool(np.max(np.abs(together - alone)) < FOLLOWED)
+    noise = 0.0 if F.problem.rule is not None else DRAWN
+    return bool(np.max(np.abs(together - alone)) < FOLLOWED + noise)
 
 
 def _weighted(

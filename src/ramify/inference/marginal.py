@@ -172,9 +172,13 @@ class Marginal:
     def _chunks(self, thetas: np.ndarray) -> Iterator[np.ndarray]:
         """As many points as a sweep takes, again and again; raises where the budget ends between."""
         for start in range(0, len(thetas), self.points):
-            if self.budget is not None and self.budget.spent():
-                raise OutOfBudget
+            self.check_budget()
             yield thetas[start : start + self.points]
+
+    def check_budget(self) -> None:
+        """Raises where the budget has ended."""
+        if self.budget is not None and self.budget.spent():
+            raise OutOfBudget
 
     def bias(self, mean: np.ndarray) -> np.ndarray:
         """The slope, at the mean, of the bias that K points leave in F, all groups included."""
@@ -187,15 +191,13 @@ class Marginal:
         coarser = problem.with_rule(problem.order - max(2, problem.order // 4))
         slopes = []
         for rule in (problem, coarser):
-            if self.budget is not None and self.budget.spent():
-                raise OutOfBudget
+            self.check_budget()
             slopes.append(self._sweep(mean[None], every, problem=rule)[1].slopes[0])
         return slopes[1] - slopes[0]
 
     def slopes_by_other_draws(self, thetas: np.ndarray, number: int) -> np.ndarray:
         """Slopes of all groups' share [n, D], by the draws of this number; 0 are those of F."""
-        if self.budget is not None and self.budget.spent():
-            raise OutOfBudget
+        self.check_budget()
         every = len(self.source)
         found = self._sweep(thetas, every, draws=number)[1].slopes
         return found[: len(thetas)].astype(np.float64)

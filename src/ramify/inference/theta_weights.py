@@ -3,6 +3,7 @@
 import numpy as np
 
 from ramify.inference.marginal import Marginal
+from ramify.inference.shared_draws import Values
 from ramify.inference.theta_search import Learned
 from ramify.numerics.points import student_sample
 from ramify.numerics.psis import k_hat
@@ -11,7 +12,7 @@ MOST_K_HAT = 0.7  # of theta's weights, past which they tell little (Vehtari and
 
 
 def weigh_theta(
-    F: Marginal, learned: Learned, count: int, seed: int
+    F: Values, learned: Learned, count: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Points of theta [T, D], their log weights p^(theta, y) / t(theta) up to a constant, and log t."""
     # The t first has the mean and covariance of q(theta). A quarter of the points give better ones.
@@ -81,10 +82,10 @@ def _moments(points: np.ndarray, log_weight: np.ndarray) -> tuple[np.ndarray, np
 
 
 def _student_points(
-    F: Marginal, mean: np.ndarray, covariance: np.ndarray, count: int, seed: int
+    F: Values, mean: np.ndarray, covariance: np.ndarray, count: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     points, log_t = student_sample(np.random.default_rng(seed), mean, covariance, count)
-    value = F.values(points)
+    value = F(points)
     return points, np.where(np.isfinite(value), value, -np.inf) - log_t, log_t
 
 

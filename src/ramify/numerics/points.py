@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import ndtri
 from jaxtyping import Array, Float, Int, PRNGKeyArray
-from scipy.special import betaincinv
+from scipy.special import betaincinv, fdtri
 
 from ramify.numerics.hashing import uniforms
 from ramify.numerics.triangular import FREEDOM
@@ -84,10 +84,18 @@ def student_sample(
     # FREEDOM / (FREEDOM - 2).
     sd = np.sqrt(np.diag(covariance))
     shape = covariance / np.outer(sd, sd) * (FREEDOM - 2) / FREEDOM
-    stretch = np.sqrt(FREEDOM / rng.chisquare(FREEDOM, (count, 1)))
-    noise = rng.normal(size=(count, len(mean))) * stretch
+    noise = _even_student(rng, count, len(mean))
     log_density = -0.5 * (FREEDOM + len(mean)) * np.log1p(np.sum(noise**2, 1) / FREEDOM)
     return mean + sd * (noise @ np.linalg.cholesky(shape).T), log_density
+
+
+def _even_student(rng: np.random.Generator, count: int, D: int) -> Float[np.ndarray, "count D"]:
+    """Points of a standard t, spread evenly together: random frames both ways, stratified lengths."""
+    frames = -(-count // (2 * D))
+    directions = np.linalg.qr(rng.normal(size=(frames, D, D)))[0].reshape(-1, D)
+    level = (rng.permutation(len(directions)) + rng.random(len(directions))) / len(directions)
+    half = directions * np.sqrt(D * fdtri(D, FREEDOM, level))[:, None]
+    return np.stack([half, -half], 1).reshape(-1, D)[:count]
 
 
 def group_points(

@@ -1,0 +1,70 @@
+"""F at many thetas by draws of z that all of them share, where the likelihood does not involve theta.
+
+The likelihood of each group at its draws is then evaluated once, and there can be many more draws than in
+a sweep, which makes them anew around each group's conditional at every theta.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from ramify.data.batch import Batch
+from ramify.inference.local_integral import weigh_block
+from ramify.inference.marginal import Marginal
+from ramify.inference.sweep import Modes, Problem, ready
+from ramify.inference.theta_search import Learned
+from ramify.models.model import log_priors
+from ramify.numerics import budgets
+from ramify.numerics.chunks import in_chunks
+from ramify.numerics.programs import program
+from ramify.numerics.sums import precise_sum
+
+CHUNK, AT_ONCE = 256, 8  # thetas of a call, and those that are worked on together
+
+Values = Callable[[np.ndarray], np.ndarray]  # thetas [n, D] -> F of each, [n]
+
+
+def can_share(problem: Problem) -> bool:
+    """Whether z is integrated by draws, of a likelihood without theta."""
+    return problem.rule is None and not problem.solver.uses_theta
+
+
+def by_shared_draws(F: Marginal, learned: Learned) -> Values:
+    """F near q(theta)'s mean by shared draws."""
+    F.expand(learned.mean[None])  # leaves the modes there
+    problem = F.problem._replace(local_draws=budgets.SHARED_DRAWS, hessian=False)
+    centre = jnp.asarray(learned.mean, jnp.result_type(float))
+
+    def values(thetas: np.ndarray) -> np.ndarray:
+        F.check_budget()
+        own = thetas.astype(centre.dtype)
+        total = np.asarray(log_priors(F.model, own), np.float64)
+        for number, modes in enumerate(F._modes):
+            fixed = problem, F.source.block(number), modes, F.key, centre
+            sums = in_chunks(lambda chunk: _block_values(*fixed, chunk), own, CHUNK)  # noqa: B023
+            total += np.asarray(sums, np.float64).sum(0)
+        return total
+
+    return values
+
+
+@program
+def _block_values(
+    problem: Problem,
+    batch: Batch,
+    modes: Modes,
+    key: PRNGKeyArray,
+    centre: Float[Array, " D"],
+    thetas: Float[Array, "C D"],
+) -> tuple[Float[Array, " C"], Float[Array, " C"]]:
+    """The share of a block's groups in F at each theta, in two float32 parts."""
+    model, solver = problem.model, problem.solver
+    site, draws = ready(problem, batch, centre, modes, key)
+    assert draws is not None
+    site, local = solver.follow(model, batch, site, centre, False)
+    weigh = weigh_block(model, solver, batch, site, local, draws)
+    one = lambda theta: precise_sum(jnp.where(batch.group_mask, weigh.bound(theta)[0], 0))
+    return jax.lax.map(one, thetas, batch_size=AT_ONCE)
