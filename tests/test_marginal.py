@@ -20,7 +20,7 @@ from ramify.inference.newton_updates import bfgs, measured_precision, shorter
 from ramify.inference.sweep import Problem
 from ramify.inference.theta_search import NotFinite, init, step
 from ramify.inference.theta_weights import _moments
-from ramify.posterior.summary import worries
+from ramify.posterior.trust import findings, verdict_of
 
 
 @pytest.mark.slow
@@ -314,6 +314,10 @@ def test_moments_of_weighted_points_that_one_dominates():
 
 
 def test_a_search_that_stalled_is_said_in_words():
-    (line,) = worries({"converged": False, "left_sds": 0.8})
+    ((_, line),) = findings({"converged": False, "left_sds": 0.8}, 10)
     assert "0.8 posterior sds short" in line
-    assert worries({"converged": True, "left_sds": 0.1}) == []
+    assert findings({"converged": True, "left_sds": 0.1}, 10) == []
+    assert (
+        verdict_of(findings({"converged": False, "left_sds": 0.1, "noise_sds": 0.2}, 10)) == "check"
+    )
+    assert verdict_of(findings({"unconverged": 2, "bias_sds": 0.01}, 10)) == "do not trust"

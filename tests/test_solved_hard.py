@@ -7,9 +7,8 @@ import numpyro.distributions as dist
 import pytest
 
 import ramify as rf
-from ramify.inference.marginal import Marginal
 from ramify.inference.theta_search import Learned
-from ramify.inference.theta_weights import weigh_theta
+from ramify.inference.theta_weights import weigh_theta, with_control
 from ramify.numerics.psis import effective_draws
 
 
@@ -93,18 +92,45 @@ def test_counts_that_float32_cannot_weigh():
 def test_theta_of_sds_far_apart_is_weighed():
     """A slope known to 1e-7 beside a mean known to one: draws, not SciPy's "singular"."""
 
-    class Normal(Marginal):
-        def __init__(self):
-            pass
-
-        def values(self, thetas):
-            return -0.5 * np.sum((thetas / [1.0, 1e-7]) ** 2, 1)
-
-    learned = Learned(np.zeros(2), np.diag([1.0, 1e14]), 0.0, np.zeros(2), np.zeros(1, bool))
-    points, log_weight = weigh_theta(Normal(), learned, 4000, 0)
+    values = lambda thetas: -0.5 * np.sum((thetas / [1.0, 1e-7]) ** 2, 1)
+    learned = learned_of(np.zeros(2), np.diag([1.0, 1e14]))
+    points, log_weight, _ = weigh_theta(values, learned, 4000, 0)
     weight = np.exp(log_weight - log_weight.max())
     sd = np.sqrt(weight @ points**2 / weight.sum())
     np.testing.assert_allclose(sd, [1, 1e-7], rtol=5 * np.sqrt(0.5 / effective_draws(log_weight)))
+
+
+def learned_of(mean, precision):
+    """q(theta) as a search would have found it."""
+    none = np.zeros(len(mean))
+    return Learned(mean, precision, 0.0, none, none, None, np.zeros(1, bool))
+
+
+def test_a_gaussian_control_takes_the_noise_of_weights_off():
+    """Of a Gaussian, moments of weighted points are exact; of a skewed p they have less noise."""
+    rng, D = np.random.default_rng(0), 6
+    root = np.tril(rng.normal(size=(D, D))) + 3 * np.eye(D)
+    learned = learned_of(rng.normal(size=D), root @ root.T)
+    sd = np.sqrt(np.diag(np.linalg.inv(learned.precision)))
+    apart = lambda thetas: (thetas - learned.mean) @ root
+    normal = lambda thetas: -0.5 * np.sum(apart(thetas) ** 2, 1)
+    skewed = lambda thetas: normal(thetas) + 0.3 * np.tanh(apart(thetas)).sum(1)
+    for values, exact in ((normal, 1e-6), (skewed, None)):
+        plain, moved, told = [], [], []
+        for seed in range(20):
+            points, log_weight, log_t = weigh_theta(values, learned, 800, seed)
+            better, noise = with_control(points, log_weight, log_t, learned)
+            weight = np.exp(log_weight - np.logaddexp.reduce(log_weight))
+            plain.append(weight @ points / sd)
+            moved.append(weight @ better / sd)
+            told.append(noise)
+        if exact:
+            np.testing.assert_allclose(moved, np.tile(learned.mean / sd, (20, 1)), atol=exact)
+            assert np.max(told) < exact
+            continue
+        spread = np.sqrt(np.var(moved, 0, ddof=1).mean())
+        assert spread < 0.7 * np.sqrt(np.var(plain, 0, ddof=1).mean())
+        assert 0.5 * spread < np.mean(told) < 2 * spread
 
 
 @pytest.mark.slow

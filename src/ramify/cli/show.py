@@ -37,7 +37,8 @@ def posterior(fitted: Any, summary: Any = None) -> None:
     screen().print(str(fitted), markup=False, soft_wrap=True)
     summary = fitted.summary() if summary is None else summary
     # The lines of its own text, for their digits.
-    lines = [line.rsplit(None, len(summary.columns)) for line in str(summary).splitlines()[1:]]
+    table = str(summary).splitlines()[1 : 1 + len(summary.names)]  # doubts are said above
+    lines = [line.rsplit(None, len(summary.columns)) for line in table]
     _print(["", *summary.columns], [[name.strip(), *numbers] for name, *numbers in lines])
 
 

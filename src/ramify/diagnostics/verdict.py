@@ -1,6 +1,6 @@
 """A verdict on a fit in words, from what its importance weights and its own notes say."""
 
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 from jaxtyping import Bool, Float64
@@ -8,9 +8,7 @@ from jaxtyping import Bool, Float64
 from ramify.data.groups import Groups
 from ramify.families.branched import Branched
 from ramify.posterior.posterior import Posterior
-from ramify.posterior.summary import worries
-
-Verdict = Literal["trust", "check", "do not trust"]
+from ramify.posterior.trust import Verdict, findings
 
 GOOD, BAD = 0.5, 0.7  # k-hat: weights with a variance; the most that averages can stand
 MOVED, FAR = 0.5, 1.0  # sds by which weights move a mean: worth a look; too far
@@ -108,7 +106,4 @@ def _about_groups(
 
 def _about_notes(notes: dict[str, Any], N: int) -> list[tuple[int, str]]:
     """Levels and sentences of what the fit itself had to say."""
-    bias = float(np.max(np.abs(notes.get("bias_sds", 0.0))))
-    severe = bias > 0.5 or notes.get("unconverged", 0) > 0.1 * N
-    said = [f"The fit says: {line}." for line in worries(notes)]
-    return [(2 if severe else 1, line) for line in said]
+    return [(level, f"The fit says: {said}.") for level, said in findings(notes, N)]

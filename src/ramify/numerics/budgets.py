@@ -33,9 +33,9 @@ NOISE_SWEEPS = {"many": (6, 12), "few": (8, 40)}
 SHARED_DRAWS = 512  # of each group's z, where all weighted draws of theta share them
 WEIGHTED_THETA_WORK = 2**28  # that weighted draws of theta may take
 WEIGHTED_THETA_DRAWS = 800, 4000  # fewest that are worth weighing, and most that are weighed
-# NUTS on theta where that is not Gaussian: seconds that a fit may take for it unasked, effective
-# draws that it aims at, and chunks of transitions that it takes at most.
-NUTS_SECONDS, NUTS_DRAWS, MOST_NUTS_CHUNKS = 10.0, 1000, 40
+# NUTS on theta where that is not Gaussian: seconds that a fit may take for it unasked, at so many row
+# likelihoods a second; effective draws that it aims at, and chunks of transitions that it takes at most.
+NUTS_SECONDS, NUTS_RATE, NUTS_DRAWS, MOST_NUTS_CHUNKS = 25.0, 1e8, 1000, 20
 
 # --- Fits by steps ---
 MOST_STEPS = 200_000  # of a fit that was given no budget and does not converge

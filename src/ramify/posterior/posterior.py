@@ -25,7 +25,7 @@ from ramify.posterior.fitted import Fitted
 from ramify.posterior.held_out import PredictiveForm, log_predictive
 from ramify.posterior.matching import check_columns, matched
 from ramify.posterior.metrics import Estimate, EvidenceForm
-from ramify.posterior.summary import Summary, summarise_theta, with_reliability, words
+from ramify.posterior.summary import Summary, summarise_theta, with_doubts, with_reliability, words
 from ramify.posterior.theta_check import affordable, theta_log_weights
 
 Named = dict[str, Shaped[np.ndarray, "..."]]
@@ -58,7 +58,7 @@ class Posterior(Fitted):
         sizes = f"N = {N:,} groups, D = {D}, M = {M}, {integral}"
         covariance = f'"{covariance_of(self.family)}"' if covariance_of(self.family) else ""
         first = f"Posterior by {method_of(self.family)}({covariance}): {sizes}"
-        return "\n".join([first, *words(self.notes, self.history)])
+        return "\n".join([first, *words(self.notes, self.history, N)])
 
     @computing
     def sample_theta(self, draws: int = 1000, seed: int = 0) -> Named:
@@ -210,6 +210,7 @@ class Posterior(Fitted):
         which takes seconds (see also `diagnose`).
         """
         table = summarise_theta(self.family, self.adapter, quantiles, draws, seed)
+        table = with_doubts(table, self.notes, len(self.labels))
         if not check or "ess" in table.columns:
             return table
         groups = self._for_metrics(None)

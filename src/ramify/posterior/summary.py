@@ -1,7 +1,7 @@
 """A small table of the globals: mean, sd and quantiles of every entry."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any, final
 
@@ -19,6 +19,7 @@ from ramify.numerics import budgets
 from ramify.numerics.psis import k_hat
 from ramify.posterior.draws import draw_theta
 from ramify.posterior.prediction import quantile_names
+from ramify.posterior.trust import findings, verdict_of
 
 Quantiles = Sequence[float]
 Weight = Float64[np.ndarray, " S"]  # of each draw
@@ -34,6 +35,7 @@ class Summary:
     Attributes:
         names: `mu[0]`, `mu[1]`, `tau`, ...: one for each entry of the constrained values.
         columns: "mean", "sd", "q5", ...: an array [entries] each.
+        doubts: the verdict and its reasons, of a fit that is not to be trusted.
 
     Example:
         >>> columns = {"mean": np.array([0.5, 2.0]), "sd": np.array([0.1, 0.2])}
@@ -48,6 +50,7 @@ class Summary:
 
     names: list[str]
     columns: dict[str, Float64[np.ndarray, " entries"]]
+    doubts: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> Any:
         """A column by its name, or as a dict the row of the parameter with that name."""
@@ -68,7 +71,8 @@ class Summary:
         lines = [["", *self.columns], *body]
         wide = [max(len(line[c]) for line in lines) for c in range(len(lines[0]))]
         rest = lambda line: [cell.rjust(w) for cell, w in zip(line[1:], wide[1:], strict=True)]
-        return "\n".join("  ".join([line[0].ljust(wide[0]), *rest(line)]) for line in lines)
+        table = ["  ".join([line[0].ljust(wide[0]), *rest(line)]) for line in lines]
+        return "\n".join([*table, *self.doubts])
 
     def to_pandas(self) -> Any:
         """As a pandas DataFrame with the names as index."""
@@ -99,6 +103,15 @@ def summarise_theta(
     return Summary(names, columns | more)
 
 
+def with_doubts(summary: Summary, notes: Mapping[str, Any], N: int) -> Summary:
+    """The summary with a word where its numbers are not to be trusted."""
+    found = findings(notes, N)
+    if not found:
+        return summary
+    first = f"Verdict: {verdict_of(found)}" if judged(notes) else "Of this fit:"
+    return replace(summary, doubts=(first, *(f"  - {finding.said}" for finding in found)))
+
+
 def _by_parameter(
     family: Family, model: Model, values: Any, quantiles: Quantiles, weight: Weight | None
 ) -> np.ndarray:
@@ -123,7 +136,7 @@ def with_reliability(
     draws = _flat(adapter, adapter.global_values(theta))
     log_weight = np.where(np.isfinite(log_weight), log_weight, -np.inf)
     weight = np.exp(log_weight - np.logaddexp.reduce(log_weight))
-    return Summary(summary.names, summary.columns | reliability(draws, weight))
+    return replace(summary, columns=summary.columns | reliability(draws, weight))
 
 
 def _flat(adapter: Adapter, values: dict[str, Any]) -> Float64[np.ndarray, "S n"]:
@@ -189,8 +202,8 @@ def _digits(sd: float) -> int:
     return int(np.clip(2 - np.floor(np.log10(sd)), 1, 8)) if 0 < sd < np.inf else 4
 
 
-def words(notes: Mapping[str, Any], history: Mapping[str, np.ndarray]) -> list[str]:
-    """Lines about a fit: how it was made, its ELBO, and warnings."""
+def words(notes: Mapping[str, Any], history: Mapping[str, np.ndarray], N: int) -> list[str]:
+    """Lines about a fit: how it was made, its ELBO, its verdict and what is behind that."""
     lines = []
     if notes.get("why", "as asked") != "as asked":
         lines.append(f"chosen because {notes['why']}")
@@ -200,32 +213,12 @@ def words(notes: Mapping[str, Any], history: Mapping[str, np.ndarray]) -> list[s
     if len(elbo):
         last = float(elbo[-100:].mean() if "steps" in notes else elbo[-1])
         lines.append(f"ELBO {last:,.2f} nats" + (f" after {', '.join(spent)}" if spent else ""))
-    return [f"  {line}" for line in [*lines, *(f"warning: {line}" for line in worries(notes))]]
+    found = findings(notes, N)
+    if judged(notes):
+        lines.append(f"verdict: {verdict_of(found)}")
+    return [f"  {line}" for line in [*lines, *(f"warning: {finding.said}" for finding in found)]]
 
 
-def worries(notes: Mapping[str, Any]) -> list[str]:
-    """Warnings from a fit's notes, in words."""
-    lines = []
-    left = float(notes.get("left_sds", 0.0))
-    if notes.get("converged") is False and not left <= 0.5:
-        lines.append(
-            f"the search for theta ended {left:.2g} posterior sds short of where its slope points; "
-            "raise local_draws, or give it more steps if it had a budget"
-        )
-    elif notes.get("converged") is False:
-        lines.append("it had not converged when its budget ended; give it more steps")
-    if notes.get("unconverged"):
-        who = _some(notes["unconverged"], notes.get("unconverged_groups", ()))
-        lines.append(f"the local solution of {who} did not converge")
-    bias = float(np.max(np.abs(notes.get("bias_sds", 0.0))))
-    if bias > 0.1:
-        lines.append(
-            f"local draws may leave a bias of {bias:.2g} posterior sds in theta; raise local_draws"
-        )
-    return [*lines, *notes.get("warnings", [])]
-
-
-def _some(count: int, labels: Sequence[Any]) -> str:
-    """How many groups, and the first of them by name."""
-    shown = ", ".join(str(label) for label in labels[:3]) + (", ..." if count > 3 else "")
-    return f"{count:,} groups" + (f" ({shown})" if labels else "")
+def judged(notes: Mapping[str, Any]) -> bool:
+    """Whether a fit's notes are enough for a verdict: those of `solved` with local draws are."""
+    return "bias_sds" in notes or notes.get("converged") is False

@@ -1,0 +1,80 @@
+"""What a fit itself says of how far to trust it: one set of thresholds for all that show its numbers.
+
+`print`, `summary`, the command and the report show the verdict of these findings; `diagnose` adds what
+importance weights say.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+
+Verdict = Literal["trust", "check", "do not trust"]
+
+MOVED, FAR = 0.1, 0.5  # posterior sds of bias, or between seeds: worth a look; too far
+MANY = 0.1  # of the groups without a solution: too many
+
+
+class Finding(NamedTuple):
+    """A sentence, and how grave it is: the place of a verdict."""
+
+    level: int
+    said: str
+
+
+def verdict_of(found: Sequence[Finding]) -> Verdict:
+    """The gravest of the findings.
+
+    Example:
+        >>> verdict_of([]), verdict_of([Finding(1, "a bias")])
+        ('trust', 'check')
+    """
+    return get_args(Verdict)[max((finding.level for finding in found), default=0)]
+
+
+def findings(notes: Mapping[str, Any], N: int) -> list[Finding]:
+    """What is wrong, or may be, by the notes of a fit of N groups."""
+    found = [_unfinished(notes), _bias(notes), _noise(notes), _unconverged(notes, N)]
+    warnings = [Finding(1, line) for line in notes.get("warnings", [])]
+    return [finding for finding in found if finding is not None] + warnings
+
+
+def _unfinished(notes: Mapping[str, Any]) -> Finding | None:
+    left, noisy = float(notes.get("left_sds", 0.0)), _size(notes, "noise_sds") > MOVED
+    if notes.get("converged") is not False:
+        return None
+    if not left <= FAR:
+        return Finding(
+            2,
+            f"the search for theta ended {left:.2g} posterior sds short of where its slope points; "
+            "raise local_draws, or give it more steps if it had a budget",
+        )
+    if noisy:  # which is why; said below
+        return None
+    return Finding(1, "it had not converged when its budget ended; give it more steps")
+
+
+def _bias(notes: Mapping[str, Any]) -> Finding | None:
+    bias = _size(notes, "bias_sds")
+    what = f"local draws may leave a bias of {bias:.2g} posterior sds in theta; raise local_draws"
+    return Finding(1 + (bias > FAR), what) if bias > MOVED else None
+
+
+def _noise(notes: Mapping[str, Any]) -> Finding | None:
+    noise = _size(notes, "noise_sds")
+    what = f"another seed would move a mean of theta by some {noise:.2g} posterior sds; raise local_draws"
+    return Finding(1 + (noise > FAR), what) if noise > MOVED else None
+
+
+def _unconverged(notes: Mapping[str, Any], N: int) -> Finding | None:
+    count = notes.get("unconverged", 0)
+    if not count:
+        return None
+    labels = list(notes.get("unconverged_groups", ()))
+    shown = ", ".join(map(str, labels[:3])) + (", ..." if count > 3 else "")
+    who = f"{count:,} groups" + (f" ({shown})" if labels else "")
+    return Finding(1 + (count > MANY * N), f"the local solution of {who} did not converge")
+
+
+def _size(notes: Mapping[str, Any], name: str) -> float:
+    return float(np.max(np.abs(notes.get(name, 0.0))))
