@@ -175,7 +175,7 @@ def _one_block(F: Marginal, groups: Groups) -> BlockSource:
 
 
 def _nuts_seconds(F: Marginal, groups: Groups) -> float:
-    """Seconds that NUTS may take, from its work: not measured, so that no fit depends on a machine's load."""
+    """Seconds that NUTS may take, from its work; if measured, a fit would depend on a machine's load."""
     return EVALUATIONS * F.problem.local_draws * (groups.n_rows + len(groups)) / budgets.NUTS_RATE
 
 
