@@ -130,7 +130,7 @@ def test_a_gaussian_control_takes_the_noise_of_weights_off():
             continue
         spread = np.sqrt(np.var(moved, 0, ddof=1).mean())
         assert spread < 1.2 * np.sqrt(np.var(plain, 0, ddof=1).mean())
-        assert spread < 1.2 * np.mean(told)  # points are spread evenly: less noise than is told
+        assert 0.5 * spread < np.mean(told) < 2 * spread
 
 
 @pytest.mark.slow

@@ -56,7 +56,8 @@ class Cloud(NamedTuple):
     k_hat: float
     effective: float
     noise: float  # the largest of a mean, in sds
-    even: bool  # whether the mean of every coordinate can be relied upon
+    even: bool  # whether NUTS would not be better
+    enough: bool  # whether the mean of every coordinate can be relied upon
 
     @property
     def notes(self) -> dict[str, Any]:
@@ -87,8 +88,11 @@ def _with_shape(family: Branched, F: Marginal, learned: Learned, allowed: Allowe
     if asked == "nuts" or seconds <= budgets.NUTS_SECONDS:
         return _by_nuts(family, F, learned, cloud, allowed)
     family, notes = _weighted(family, F, learned, cloud, far)
+    notes["theta_nuts_seconds"] = seconds
+    if cloud is not None and cloud.enough:
+        return family, notes
     more = f'theta\'s draws are weighted unevenly; theta="nuts" would take some {seconds:.0f} s'
-    return family, notes | {"theta_nuts_seconds": seconds, "warnings": notes["warnings"] or [more]}
+    return family, notes | {"warnings": notes["warnings"] or [more]}
 
 
 def _cloud(F: Marginal, learned: Learned, allowed: Allowed) -> Cloud:
@@ -98,11 +102,12 @@ def _cloud(F: Marginal, learned: Learned, allowed: Allowed) -> Cloud:
     normal = log_weight - np.logaddexp.reduce(log_weight)
     moved, noise = with_control(points, log_weight, log_t, learned)
     each = reliability(points, np.exp(normal))
-    even = bool(np.max(each["k_hat"]) < EVEN and noise.max() < MOST_NOISE)
-    even = even and _same_alone(F, values, points, normal)
+    same, worst = _same_alone(F, values, points, normal), np.max(each["k_hat"])
+    even = same and bool(worst < EVEN and noise.max() < MOST_NOISE)
+    enough = same and bool(worst < MOST_K_HAT and noise.max() < 2 * MOST_NOISE)
     weighted = WeightedTheta(jnp.asarray(moved), jnp.asarray(normal))
     own = k_hat(log_weight), effective_draws(log_weight), float(noise.max())
-    return Cloud(weighted, *own, even)
+    return Cloud(weighted, *own, even, enough)
 
 
 def _same_alone(F: Marginal, values: Values, points: np.ndarray, log_weight: np.ndarray) -> bool:

@@ -62,10 +62,16 @@ def _less_noise(
     weight: np.ndarray, own: np.ndarray, control: np.ndarray, other: np.ndarray, off: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """What to take off weighted averages, `off` being the control's error, and the noise left in them."""
-    pull, common = weight[:, None] * own, control[:, None] * other  # of each point on the averages
+    # What each point and its mirror image together do to the averages.
+    pull, common = (_pairs(w[:, None] * x) for w, x in ((weight, own), (control, other)))
     share = np.sum(pull * common, 0) / np.maximum(np.sum(common**2, 0), 1e-300)
     share = np.clip(share, 0.0, 1.0)
     return share * off, np.sqrt(np.sum((pull - share * common) ** 2, 0))
+
+
+def _pairs(values: np.ndarray) -> np.ndarray:
+    """The sums of neighbours [2 n, D], which are mirror images; a last one may be alone."""
+    return np.pad(values, ((0, len(values) % 2), (0, 0))).reshape(-1, 2, values.shape[1]).sum(1)
 
 
 def _moments(points: np.ndarray, log_weight: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
