@@ -1,4 +1,4 @@
-"""`python -m tests.hostile`: runs the cases, prints a table by kind; fails if any is wrong, or 2% unclear."""
+"""`python -m tests.hostile`: a table of cases by kind; exit code 1 if one is wrong or 2% are unclear."""
 
 import argparse
 import importlib

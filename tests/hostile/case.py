@@ -42,7 +42,7 @@ class Verdict:
 
 
 class Told(ValueError):
-    """What a command, or a process, wrote as its error; `clear` is False where it was no message of ours."""
+    """The error that a command or a process wrote; `clear` is False if it is no message of ours."""
 
     def __init__(self, message: str, clear: bool = True):
         super().__init__(message)
