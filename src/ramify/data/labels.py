@@ -153,10 +153,19 @@ def _from_objects(where: str, values: Distinct) -> Distinct:
     types = {type(value) for value in values}
     for family, dtype in ((str, np.str_), ((bool, np.bool_), np.bool_), ((int, np.integer), None)):
         if all(issubclass(kind, family) for kind in types) and types:
+            if dtype is np.str_:
+                _check_last_character(where, values)
             # Left to itself, NumPy makes float64 of integers on both sides of 2 ** 63.
             large = dtype is None and min(values) >= 0 and 2**63 <= max(values) < 2**64
             return np.array(values.tolist(), dtype=np.uint64 if large else dtype)
-    naive = all(getattr(value, "tzinfo", None) is None for value in values)
+    zones = [getattr(value, "tzinfo", None) is not None for value in values]
+    naive = not any(zones)
+    if types == {datetime.datetime} and not naive:
+        if not all(zones):
+            both = "has times with and without a time zone"
+            raise TypeError(f"{where} {both}: give all of them a zone, or none.")
+        utc = [value.astimezone(datetime.UTC).replace(tzinfo=None) for value in values]
+        return np.array(utc, dtype="datetime64[us]")
     if types in ({datetime.date}, {datetime.datetime}, {np.datetime64}) and naive:
         return np.array(values.tolist(), dtype="datetime64")
     if len(types) > 1:
@@ -165,6 +174,16 @@ def _from_objects(where: str, values: Distinct) -> Distinct:
             "expected one type: convert them, for example all to strings."
         )
     return np.array(values.tolist()) if types == {float} else values
+
+
+def _check_last_character(where: str, values: Distinct) -> None:
+    """Raises if a text ends in a zero character, which NumPy drops: two labels would become one."""
+    ends = [value for value in values if value.endswith("\0")]
+    if ends:
+        raise ValueError(
+            f"{where} has labels that end in a zero character, the first {ends[0]!r}: strip it, or "
+            "write it otherwise."
+        )
 
 
 def find(labels: Labels, wanted: Any, where: str = "labels") -> Int[np.ndarray, " W"]:

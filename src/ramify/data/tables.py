@@ -46,6 +46,10 @@ def columns_of(table: Table, wanted: list[str], argument: str = "table") -> dict
     """Returns the columns with these names, as they are in the table, all of one length."""
     # `argument` is what the caller calls the table, for messages; for what may be one see `_opened`.
     opened = _opened(table, argument)
+    indexed = [n for n in getattr(getattr(opened, "index", None), "names", []) if n in wanted]
+    if indexed and indexed[0] not in _names(opened):
+        what = f'{argument} has "{indexed[0]}" in its index and not as a column'
+        raise ValueError(f"{what}: call .reset_index() on it first.")
     check_names(argument, wanted, _names(opened))
     columns = {name: opened[name] for name in wanted}
     lengths = {name: _length(name, column) for name, column in columns.items()}
@@ -117,8 +121,12 @@ def append_columns(table: Table, columns: dict[str, np.ndarray]) -> Table:
 
 def zone_of(table: Table, name: str) -> str | None:
     """Returns the time zone of a column, as Arrow writes it; None if it has no zone."""
-    series = as_series(columns_of(table, [name])[name])
-    if series is None or not isinstance(series.dtype, nw.Datetime):
+    raw = columns_of(table, [name])[name]
+    series = as_series(raw)
+    if series is None:
+        zone = getattr(raw[0], "tzinfo", None) if len(raw) else None
+        return None if zone is None else str(zone)
+    if not isinstance(series.dtype, nw.Datetime):
         return None
     return series.head(0).to_arrow().type.tz
 

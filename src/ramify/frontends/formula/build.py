@@ -24,7 +24,7 @@ Matrix = Float[np.ndarray, "n P"]
 _FAR = 20.0  # sds from zero: beyond, a group-level column can't be told from a constant
 # Columns of a model's groups.
 _OWN = ("y", "X", "X_all", "W", "U", "U_apart", "offset", "trials", "weights")
-_LEVELS = 100  # of a category, if they are also more than a tenth of the rows
+_SCALES = 1e-18, 1e18  # smallest and largest range of a column: float32 holds its square
 _ROWS = 1000  # of a linear program that looks for separation, to begin with
 
 
@@ -75,7 +75,11 @@ def from_formula(
     link = _link(likelihood, link)
     used = [*reading.response_columns(parts), *reading.predictors(parts), *parts.extra]
     _check_columns(parts, table, used)
-    tried = reading.read_extra(parts, table, n_rows(table, parts.by), "table").get("trials")
+    extra = reading.read_extra(parts, table, n_rows(table, parts.by), "table")
+    tried, counted = extra.get("trials"), extra.get("weights")
+    if counted is not None and not counted.any():
+        what = "are zero in every row: no row would count."
+        raise ValueError(f'column "{parts.weights}", the weights, {what}')
     support = LIKELIHOODS[likelihood].support
     y, levels = reading.read_response(parts, table, support, likelihood, None, tried, "table")
     _check_response(parts.response, y)
@@ -96,7 +100,6 @@ def _evaluated(
     """Codes both sides of the grouping term on the rows of the table, and lays their columns out."""
     family = LIKELIHOODS[likelihood]
     frame = read_frame(table, reading.predictors(parts), "table", len(y))
-    _check_categories(frame)
     common, X = code(parts.common, parts.text, frame)
     group, W = code(parts.group, parts.text, frame)
     _check_design(parts, common, X, group, W, family)
@@ -137,6 +140,10 @@ def _check_columns(parts: FormulaText, table: Any, used: list[str]) -> None:
     if parts.by in _OWN:
         what = "has the name of a column that the model makes: rename it."
         raise ValueError(f'the grouping column "{parts.by}" {what}')
+    columns_of(table, [*dict.fromkeys([*used, parts.by])])  # of one length
+    own = reading.response_columns(parts)
+    if len(own) == 1 and own[0] in reading.predictors(parts):
+        raise error(parts.text, own[0], f"the response {own[0]!r} can't be a predictor as well")
     if parts.by in used:
         what = f"the grouping column {parts.by!r} can't be a predictor or the response as well"
         raise error(parts.text, parts.by, what)
@@ -144,16 +151,15 @@ def _check_columns(parts: FormulaText, table: Any, used: list[str]) -> None:
         raise ValueError("the table has no rows: expected one for each observation.")
 
 
-def _check_categories(frame: Any) -> None:
-    """Raises if a category has so many levels that it was hardly meant as one."""
-    for name in frame.columns:
-        count = len(getattr(frame[name].dtype, "categories", ()))
-        if count > _LEVELS and count > len(frame) / 10:
-            raise ValueError(
-                f'column "{name}" has {count:,} different categories in {len(frame):,} rows, and each '
-                "would be an effect: convert it to numbers, merge categories, or let effects vary by "
-                f"it, (1 | {name})."
-            )
+def _check_scale(title: str, column: Float[np.ndarray, " n"]) -> None:
+    """Raises if single precision can't compute with values of this size."""
+    low, high = (float(column.min()), float(column.max())) if len(column) else (0.0, 0.0)
+    range_ = high / 2 - low / 2  # which does not overflow
+    if range_ and not _SCALES[0] <= range_ <= _SCALES[1]:
+        raise ValueError(
+            f"{title} has values of very {'small' if range_ < 1 else 'large'} scale, from {low:.3g} to "
+            f"{high:.3g}: choose units in which they are of the order of one."
+        )
 
 
 def _check_design(
@@ -172,6 +178,8 @@ def _check_design(
         raise error(parts.text, parts.text.find(parts.common), what)
     _check_constant(common, X)
     _check_constant(group, W)
+    for name, column in [*zip(common.names, X.T, strict=True), *zip(group.names, W.T, strict=True)]:
+        _check_scale(f'"{name}"', column)
     taken = {"sd", "cor", "effects", *family.parameters} & {*common.names}
     taken |= {"Intercept"} & {*common.kinds, *group.kinds}
     if taken:
@@ -200,7 +208,8 @@ def _check_constant(coding: Coding, matrix: Matrix) -> None:
 
 
 def _check_response(name: str, y: Float[np.ndarray, " n"]) -> None:
-    """Raises if the response is constant."""
+    """Raises if the response is constant, or too large or small to compute with."""
+    _check_scale(f"the response {name}", y)
     if len(y) and np.ptp(y) == 0:
         what = f"is the same, {y[0]:g}, in every row: there is nothing to explain."
         hint = " Is the level misspelt?" if name.endswith("]") else ""

@@ -4,18 +4,16 @@ The state (levels and contrasts of categories, knots, the constants of scale() a
 values, which can be written as JSON and read back without data.
 """
 
-import contextlib
 import copy
-import io
 from collections.abc import Iterator
 from difflib import get_close_matches
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Bool, Float64
 
-from ramify.frontends.formula.frame import is_category
+from ramify.frontends.formula.frame import is_category, rows_in_words
 from ramify.frontends.formula.text import FormulaError, error
 
 # What a formula may call beside the transformations that know their data (scale, center, poly, bs,
@@ -24,6 +22,9 @@ _PLAIN = (
     "abs exp exp2 expm1 log log10 log1p log2 sqrt sin cos tan arcsin arccos arctan sinh cosh tanh "
     "floor ceil sign square maximum minimum power where"
 ).split()
+_LEVELS = 100  # of a category, if they are also more than a tenth of the rows
+_LARGEST = 1e30  # value that float32 can compute with
+_SAME = 1e-10  # smallest eigenvalue of the columns of a spline or polynomial that differ
 
 
 class Coding(NamedTuple):
@@ -35,21 +36,25 @@ class Coding(NamedTuple):
     owners: list[str]  # the term that each column belongs to
     kinds: dict[str, str]  # of the table's columns in use: "number" or "category"
 
-    def matrix(self, frame: Any) -> Float64[np.ndarray, "n P"]:
-        """The design matrix of new rows."""
+    def matrix(self, frame: Any, what: str = "table") -> Float64[np.ndarray, "n P"]:
+        """The design matrix of new rows; `what` is what the user calls their table."""
         text = {n: frame[n].astype(object) for n in frame.columns if is_category(frame[n])}
         frame = frame.assign(**text)
         own = [t for t in self.terms if t.kind not in ("intercept", "offset")]
-        with _quiet():
+        with np.errstate(all="ignore"):
             parts = [term.eval_new_data(frame) for term in own]
+        for term, part in zip(own, parts, strict=True):
+            _check_finite(term, part, frame, what)
         return _joined(len(frame), "Intercept" in self.names, parts)
 
-    def offset(self, frame: Any) -> Float64[np.ndarray, " n"] | None:
+    def offset(self, frame: Any, what: str = "table") -> Float64[np.ndarray, " n"] | None:
         """The sum of the offsets of new rows, if there are any."""
-        with _quiet():
-            found = [t.eval_new_data(frame) for t in self.terms if t.kind == "offset"]
-        total = [np.asarray(part, np.float64).ravel() for part in found]
-        return np.sum(total, 0) if total else None
+        own = [term for term in self.terms if term.kind == "offset"]
+        with np.errstate(all="ignore"):
+            found = [np.asarray(t.eval_new_data(frame), np.float64).ravel() for t in own]
+        for term, part in zip(own, found, strict=True):
+            _check_finite(term, part, frame, what)
+        return np.sum(found, 0) if found else None
 
 
 def components(terms: list[Any]) -> list[Any]:
@@ -78,9 +83,6 @@ def check_by_row(part: str, whole: str) -> None:
 
 def code(part: str, whole: str, frame: Any) -> tuple[Coding, Float64[np.ndarray, "n P"]]:
     """Evaluates a part of a formula on the rows of a fit: its coding and its design matrix."""
-    from formulae.environment import Environment
-    from formulae.matrices import DesignMatrices
-
     description = _describe(part, whole)
     if not description.common_terms:
         return Coding(part, [], [], [], {}), np.zeros((len(frame), 0))
@@ -88,11 +90,8 @@ def code(part: str, whole: str, frame: Any) -> tuple[Coding, Float64[np.ndarray,
         if hasattr(term, "components"):
             # Of a/b, a and a:b share a component, and are coded differently.
             term.components = copy.deepcopy(term.components)
-    try:
-        with _quiet():
-            DesignMatrices(description, frame, Environment([namespace()]))
-    except (ValueError, TypeError, KeyError, AttributeError, np.linalg.LinAlgError) as problem:
-        raise FormulaError(f"formula: {part!r} can't be evaluated: {problem}") from problem
+    _check_level_counts(description.common_terms, frame)
+    _evaluate(description, part, frame)
     terms = sorted(description.common_terms, key=lambda t: t.kind != "intercept")
     own = [t for t in terms if t.kind not in ("intercept", "offset")]
     first = ["Intercept"] if len(terms) and terms[0].kind == "intercept" else []
@@ -107,7 +106,82 @@ def code(part: str, whole: str, frame: Any) -> tuple[Coding, Float64[np.ndarray,
             f"{', '.join(names)}: one name for each was expected. Write its terms out one by one, as "
             "a + a:b for a/b."
         )
+    for term in own:
+        _check_finite(term, np.asarray(term.data), frame, "table")
+        _check_columns_differ(term)
     return Coding(part, terms, names, owners, kinds), matrix
+
+
+def _evaluate(description: Any, part: str, frame: Any) -> None:
+    """Evaluates the terms on the rows of the frame; they keep the results."""
+    from formulae.environment import Environment
+    from formulae.matrices import DesignMatrices
+
+    try:
+        with np.errstate(all="ignore"):
+            DesignMatrices(description, frame, Environment([namespace()]))
+    except Exception as problem:  # of functions that users call as they please
+        text = [n for n in frame.columns if is_category(frame[n])]
+        if isinstance(problem, TypeError | ValueError) and text and description.common_terms:
+            for call in _calls(description.common_terms):
+                if call.callee not in ("C", "T", "S", "where") and (mine := _named_in(call, text)):
+                    who = f'column "{mine}" holds text or categories, and {call.callee}() takes numbers'
+                    raise FormulaError(f"formula: {part!r} can't be evaluated: {who}.") from problem
+        raise FormulaError(f"formula: {part!r} can't be evaluated: {problem}") from problem
+
+
+def _named_in(call: Any, names: list[str]) -> str | None:
+    """The first of the names that a call uses."""
+    from formulae.terms.call_utils import CallVarsExtractor
+
+    used = CallVarsExtractor(call).get()
+    return next((name for name in names if name in used), None)
+
+
+def _check_level_counts(terms: list[Any], frame: Any) -> None:
+    """Raises if a category has so many levels that it was hardly meant as one."""
+    names = [(f'column "{c.name}"', c.name) for c in components(terms) if hasattr(c, "reference")]
+    asked = [(n, name) for n, name in names if is_category(frame[name])]
+    for call in _calls(terms):
+        if call.callee in ("C", "T", "S") and hasattr(call.args and call.args[0], "name"):
+            asked.append((str(call), call.args[0].name))
+    for title, name in asked:
+        count, n = frame[name].nunique(), len(frame)
+        if (count > _LEVELS and count > n / 10) or (count == n > 2):
+            raise ValueError(
+                f"{title} has {count:,} different categories in {n:,} rows, and each would be an "
+                "effect: use it as a number, merge categories, or let effects vary by it, "
+                f"(1 | {name})."
+            )
+
+
+def _check_columns_differ(term: Any) -> None:
+    """Raises if the columns of a polynomial or spline are combinations of each other in these rows."""
+    X = np.asarray(term.data, np.float64)
+    if term.kind != "numeric" or X.ndim != 2 or X.shape[1] < 2:
+        return
+    X = X / np.linalg.norm(X, axis=0)
+    different = int((np.linalg.eigvalsh(X.T @ X) > _SAME).sum()) if np.isfinite(X).all() else 0
+    if different < X.shape[1]:
+        raise FormulaError(
+            f"formula: {term.name} makes {X.shape[1]} columns, more than can be told apart in these "
+            f"{len(X):,} rows: lower its degree, or its number of knots."
+        )
+
+
+def _check_finite(term: Any, values: Any, frame: Any, what: str) -> None:
+    """Raises if a term has a value that can't be computed with, as log(x) of a negative x."""
+    values = np.asarray(values, np.float64).reshape(len(frame), -1)
+    bad: Bool[np.ndarray, " n"] = ~(np.abs(values) < _LARGEST).all(1)
+    if not bad.any():
+        return
+    row, used = int(np.argmax(bad)), [n for n in sorted(term.var_names) if n in frame.columns]
+    value = values[row][~(np.abs(values[row]) < _LARGEST)][0]
+    where = " and ".join(f'column "{name}" is {frame[name].iloc[row]!s:.8}' for name in used)
+    raise ValueError(
+        f"{term.name} is {value:.3g} in {rows_in_words(bad)} of {what}; in row {row} {where}. Expected "
+        "finite numbers of moderate size: drop these rows, rescale, or use another function."
+    )
 
 
 def _kind(column: Any) -> str:
@@ -149,39 +223,18 @@ def check_levels(coding: Coding, frame: Any, what: str) -> None:
             )
 
 
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Silences `formulae`, which prints before it raises, and repairs its comparison of calls.
-
-    `LazyCall.__eq__` fails on anything that is not a call, as in scale(x) == scale(f(x)).
-    """
-    from formulae.terms.call_resolver import LazyCall
-
-    own = LazyCall.__eq__
-    LazyCall.__eq__ = lambda self, other: isinstance(other, LazyCall) and own(self, other)
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            yield
-    finally:
-        LazyCall.__eq__ = own
-
-
 def _describe(part: str, whole: str) -> Any:
     """A part of a formula as `formulae` reads it; raises at a function that is not in the list."""
     from formulae.categorical import ENCODINGS
-    from formulae.model_description import model_description
-    from formulae.parser import ParseError
-    from formulae.resolver import ResolverError
-    from formulae.scanner import ScanError
-    from formulae.terms.call_resolver import CallResolverError
     from formulae.transforms import TRANSFORMS
 
-    unreadable = (ParseError, ScanError, ResolverError, CallResolverError)
+    from ramify.frontends.formula.parser import UNREADABLE, describe
+
     try:
-        with _quiet():
-            description = model_description(part)
-    except (*unreadable, ValueError, TypeError, AttributeError) as problem:
-        raise error(whole, max(whole.find(part), 0), f"can't read {part!r}: {problem}") from problem
+        description = describe(part)
+    except (*UNREADABLE, ValueError, TypeError, AttributeError) as problem:
+        at = max(whole.find(part.removeprefix("0 + ")), 0)
+        raise error(whole, at, f"can't read {part!r}: {problem}") from problem
     known = [*TRANSFORMS, *ENCODINGS, *_PLAIN]
     for call in _calls(description.common_terms):
         if call.callee.removeprefix("np.") not in known:

@@ -8,7 +8,7 @@ import narwhals.stable.v2 as nw
 import numpy as np
 from jaxtyping import Bool, Shaped
 
-from ramify.data.tables import Raw, as_series, columns_of
+from ramify.data.tables import Raw, as_series, columns_of, objects
 
 _SHOWN = 5  # rows named in a message
 _MANY = 20  # levels: fewer may be names, such as the grades 1 to 12 and "K"
@@ -55,6 +55,7 @@ def _column(name: str, raw: Raw, what: str) -> Any:
         where = rows_in_words(missing)
         raise ValueError(f"{title} has no value in {where}: drop or impute them before the fit.")
     if is_category(series):
+        _check_one_type(title, series.cat.categories)
         return _categories(series, declared)
     if series.dtype.kind in "biuf":
         values = np.asarray(series)
@@ -63,6 +64,7 @@ def _column(name: str, raw: Raw, what: str) -> Any:
             expected = "expected finite numbers: drop or replace them"
             raise ValueError(f"{title} is infinite in {where}; {expected}.")
         return values
+    _check_one_type(title, series.iloc[:0] if series.dtype.kind in "mM" else series.unique())
     first = series.iloc[0] if len(series) else ""
     if series.dtype.kind in "mM" or not isinstance(first, str):
         raise TypeError(
@@ -72,6 +74,16 @@ def _column(name: str, raw: Raw, what: str) -> Any:
     categories = series.astype("category")
     _check_meant_as_text(title, categories)
     return _categories(categories, False)
+
+
+def _check_one_type(title: str, values: Any) -> None:
+    """Raises if texts and other values are mixed: they have no order, and 1 is not "1"."""
+    types = sorted({type(x).__name__ for x in values if x is not None})
+    if "str" in types and len(types) > 1:
+        raise TypeError(
+            f"{title} mixes values of types {' and '.join(types)}; expected one type: convert them, "
+            "for example all to text."
+        )
 
 
 def _check_meant_as_text(title: str, series: Any) -> None:
@@ -115,7 +127,13 @@ def _as_pandas(name: str, raw: Raw) -> tuple[Any, bool]:
 
 
 def _from_numpy(name: str, raw: Raw) -> Shaped[np.ndarray, " n"]:
-    values = raw if np.ma.isMA(raw) else np.asarray(raw)
+    if isinstance(raw, list | tuple) and any(isinstance(x, str) for x in raw):
+        raw = objects(raw)  # NumPy would turn [1, "a"] into strings
+    try:
+        values = raw if np.ma.isMA(raw) else np.asarray(raw)
+    except ValueError:
+        what = "lists of different lengths; a formula takes one value per row."
+        raise ValueError(f'column "{name}" holds {what}') from None
     if values.ndim != 1:
         raise ValueError(
             f'column "{name}" has values of shape {list(values.shape[1:])}; a formula takes one '

@@ -10,15 +10,22 @@ import numpy as np
 from jaxtyping import Bool, Float64
 
 from ramify.data.groups import Groups
-from ramify.data.tables import columns_of, n_rows
-from ramify.frontends.formula.design import check_by_row, check_levels, code, variables
+from ramify.data.tables import columns_of, n_rows, zone_of
+from ramify.frontends.formula.design import (
+    check_by_row,
+    check_levels,
+    code,
+    components,
+    variables,
+)
 from ramify.frontends.formula.formula import EffectLayout, Formula
 from ramify.frontends.formula.frame import is_category, is_sorted_text, read_frame, rows_in_words
-from ramify.frontends.formula.text import FormulaText, unquoted
+from ramify.frontends.formula.text import FormulaText, error, unquoted
 
 Levels = list[Any] | None
 Numbers = Float64[np.ndarray, " n"]
 _MOST = 100  # levels of an ordered response
+_MOST_COUNT = 2**31 - 1  # the largest count that can be predicted
 
 
 def read_rows(formula: Formula, table: Any, what: str, *, outcomes: bool) -> Groups:
@@ -28,14 +35,17 @@ def read_rows(formula: Formula, table: Any, what: str, *, outcomes: bool) -> Gro
     places to predict.
     """
     parts, units, n = formula.parts, formula.units, n_rows(table, formula.by)
+    columns_of(table, [formula.by, *predictors(parts)], what)  # of one length
+    _check_zone(formula, table, what)
     frame = read_frame(table, predictors(parts), what, n)
     for coding in (formula.common, formula.group):
         check_levels(coding, frame, what)
     own = [i for i, name in enumerate(formula.common.names) if name != "Intercept"]
-    X, W = formula.common.matrix(frame)[:, own], formula.group.matrix(frame)
+    X = formula.common.matrix(frame, what)[:, own]
+    W = formula.group.matrix(frame, what)
     rows = {"X_all": (X - np.asarray(units.centre)) / np.asarray(units.unit)}
     rows["W"] = W / np.asarray(units.group_unit)
-    offset = formula.common.offset(frame)
+    offset = formula.common.offset(frame, what)
     if offset is not None:
         rows["offset"] = (offset - units.offset_centre) / units.scale
     extra = read_extra(parts if outcomes else parts._replace(weights=None), table, n, what)
@@ -45,6 +55,17 @@ def read_rows(formula: Formula, table: Any, what: str, *, outcomes: bool) -> Gro
         rows["y"] = read_response(parts, table, *own, what)[0] - formula.origin
     groups = labelled_groups(rows, table, formula.by)
     return _arranged(formula.layout, groups) if outcomes else groups
+
+
+def _check_zone(formula: Formula, table: Any, what: str) -> None:
+    """Raises if labels are times with a zone, and those of the fit without one, or the reverse."""
+    zone = zone_of(table, formula.by)
+    if (zone is None) != (formula.zone is None):
+        has = lambda zone: "no time zone" if zone is None else f"the time zone {zone}"
+        raise TypeError(
+            f'column "{formula.by}" of {what} has {has(zone)}; in the fit it had {has(formula.zone)}. '
+            "Add the zone that is missing, or convert both to UTC and drop it."
+        )
 
 
 def _arranged(layout: EffectLayout, groups: Groups) -> Groups:
@@ -75,9 +96,15 @@ def labelled_groups(rows: dict[str, np.ndarray], table: Any, by: str) -> Groups:
 def response_columns(parts: FormulaText) -> list[str]:
     """Names of the columns that the left side uses."""
     name, _ = _named(parts.response)
-    if name is None:
-        check_by_row(f"0 + {parts.response}", parts.text)
-    return [name] if name else variables(f"0 + {parts.response}", parts.text)
+    if name is not None:
+        return [name]
+    check_by_row(_expression(parts), parts.text)
+    return variables(_expression(parts), parts.text)
+
+
+def _expression(parts: FormulaText) -> str:
+    """A response that is no column, as a part to code: arithmetic has the meaning it has in R."""
+    return f"0 + I({parts.response})"
 
 
 def read_extra(parts: FormulaText, table: Any, n: int, what: str) -> dict[str, Numbers]:
@@ -122,7 +149,7 @@ def read_response(
     frame = read_frame(table, response_columns(parts), what)
     name, level = _named(parts.response)
     if name is None:
-        values: Any = code(f"0 + {parts.response}", parts.text, frame)[1][:, 0]
+        values: Any = _evaluated(parts, frame)
     else:
         values = frame[name] if is_category(frame[name]) else np.asarray(frame[name])
     if support == "levels" and levels is None and name and is_sorted_text(table, name, what):
@@ -145,6 +172,19 @@ def read_response(
     return y, levels
 
 
+def _evaluated(parts: FormulaText, frame: Any) -> Any:
+    """The values of a response that is an expression, such as log(y) or after - before."""
+    coding, matrix = code(_expression(parts), parts.text, frame)
+    text = [name for name in frame.columns if is_category(frame[name])]
+    if matrix.shape[1] != 1 or text:
+        held = f'column "{text[0]}" holds text or categories' if text else "it has several values"
+        raise error(
+            parts.text, 0, f"the response {parts.response} is not one number for each row: {held}"
+        )
+    truth = components(coding.terms)[0].value.dtype == bool
+    return matrix[:, 0].astype(bool) if truth else matrix[:, 0]
+
+
 def _named(text: str) -> tuple[str | None, str | None]:
     """The column and the level of a response such as `y` or `y[yes]`; (None, None) for others."""
     match = re.fullmatch(r"([^\W\d]\w*|`[^`]+`)\s*(?:\[\s*([^\[\]]+?)\s*\])?", text)
@@ -157,13 +197,22 @@ def _numbers(
     name: str, values: Any, support: str, likelihood: str, level: str | None, levels: Levels
 ) -> tuple[Numbers, Levels]:
     if level is not None:
+        if support != "binary":
+            what = f"the response {name} is true or false"
+            raise ValueError(f"{what}: use likelihood='bernoulli'; this is {likelihood!r}.")
         return np.asarray([str(x) == level for x in values], np.float64), None
     if support == "levels" or (hasattr(values, "cat") and support == "binary"):
         levels = _levels(name, values, likelihood) if levels is None else levels
         return _places(name, values, levels), levels
     if hasattr(values, "cat"):
         raise TypeError(
-            f"the response {name} holds text or categories; likelihood={likelihood!r} takes numbers."
+            f"the response {name} holds text or categories; likelihood={likelihood!r} takes numbers. "
+            "For two categories use likelihood='bernoulli', for ordered ones 'ordered'."
+        )
+    if np.asarray(values).dtype == bool and support not in ("binary", "trials"):
+        raise TypeError(
+            f"the response {name} is true or false: use likelihood='bernoulli'. For "
+            f"likelihood={likelihood!r} convert it to the numbers 0 and 1."
         )
     return np.asarray(values, np.float64), None
 
@@ -175,7 +224,8 @@ def _levels(name: str, values: Any, likelihood: str) -> list[Any]:
     binary = likelihood == "bernoulli"
     if len(levels) != 2 if binary else len(levels) < 3:
         takes = f"likelihood={likelihood!r} takes {'two' if binary else 'three or more'}"
-        raise ValueError(f"the response {name} has {len(levels)} levels; {takes}.")
+        hint = ": use likelihood='bernoulli'" if len(levels) == 2 else ""
+        raise ValueError(f"the response {name} has {len(levels)} levels; {takes}{hint}.")
     if len(levels) > _MOST:
         many = f"{len(levels):,} different values, too many for levels"
         raise ValueError(f"the response {name} has {many}; round it, or use likelihood='gaussian'.")
@@ -197,11 +247,11 @@ def _unsupported(
     support: str, y: Numbers, trials: Numbers | None
 ) -> tuple[Bool[np.ndarray, " n"], str]:
     """Which outcomes a likelihood of this support does not allow, and what it does allow."""
-    no_count = (y < 0) | (y % 1 != 0)
+    no_count = (y < 0) | (y % 1 != 0) | (y > _MOST_COUNT)
     if support == "binary":
         return (y != 0) & (y != 1), "0 or 1, true or false, or two categories"
     if support == "count":
-        return no_count, "whole numbers of zero or more"
+        return no_count, f"whole numbers from 0 to {_MOST_COUNT:,}"
     if support == "trials":
         return no_count | (
             y > (y if trials is None else trials)

@@ -14,6 +14,9 @@ _TOKEN = re.compile(
     r"|(?P<number>(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)"
     r"|(?P<string>'[^']*'|\"[^\"]*\")|(?P<operator>\|\||\*\*|//|[=!<>]=|[-+*/:|~(),=<>%{}\[\]]))"
 )
+_HINTS = {"^": ": write ** for a power, as in {x**2}", ".": ": name every column"}
+_NOT_IN_RESPONSES = (":", "%", "//", "=")
+_DEEPEST = 50  # brackets in brackets
 _OPENING, _CLOSING = {"(": ")", "[": "]", "{": "}"}, {")", "]", "}"}
 CONSTANTS = ("True", "False", "None")
 ADDITIONS = ("trials", "weights")
@@ -113,7 +116,8 @@ def _scan(text: str) -> list[Token]:
         match = _TOKEN.match(text, at)
         if match is None or match.lastgroup is None:
             at += len(text[at:]) - len(text[at:].lstrip())
-            raise error(text, at, f"can't read {text[at]!r}")
+            hint = _HINTS.get(text[at], "")
+            raise error(text, at, f"can't read {text[at]!r}{hint}")
         tokens.append(Token(match[match.lastgroup], match.lastgroup, match.start(match.lastgroup)))
         at = match.end()
     return tokens
@@ -124,6 +128,8 @@ def _check_brackets(text: str, tokens: list[Token]) -> None:
     for token in tokens:
         if token.text in _OPENING:
             opened.append(token)
+            if len(opened) > _DEEPEST:
+                raise error(text, token.at, f"more than {_DEEPEST} brackets are open: simplify it")
         elif token.text in _CLOSING:
             if not opened or _OPENING[opened[-1].text] != token.text:
                 raise error(text, token.at, f"{token.text!r} closes nothing that was opened")
@@ -162,6 +168,12 @@ def _left(text: str, tokens: list[Token], tilde: Token) -> tuple[str, str | None
     if not tokens:
         raise error(text, tilde.at, "there is no response before ~")
     bars = [t for t in tokens if t.text in ("|", "||")]
+    depth = 0
+    for token in tokens[: tokens.index(bars[0]) if bars else None]:
+        depth += (token.text in _OPENING) - (token.text in _CLOSING)
+        if token.text in _NOT_IN_RESPONSES or (token.text == "," and not depth):
+            what = f"{token.text!r} has no meaning in a response: make a column of it first"
+            raise error(text, token.at, what)
     end = bars[0].at if bars else tilde.at
     response = text[tokens[0].at : end].strip()
     found = _additions(text[end + 1 : tilde.at]) if bars else {}
@@ -177,7 +189,7 @@ def _left(text: str, tokens: list[Token], tilde: Token) -> tuple[str, str | None
 def _additions(text: str) -> dict[str, str] | None:
     """The columns in `trials(n) + weights(w)`; None for any other text."""
     calls = [re.fullmatch(r"\s*(\w+)\s*\(([^()]*)\)\s*", part) for part in text.split("+")]
-    found = {call[1]: call[2].strip() for call in calls if call and call[1] in ADDITIONS}
+    found = {c[1]: c[2].strip() for c in calls if c and c[1] in ADDITIONS and c[2].strip()}
     return found if len(found) == len(calls) else None
 
 
