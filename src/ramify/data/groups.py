@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from numbers import Real
 from typing import Any, final
 
 import numpy as np
@@ -164,8 +165,8 @@ class Groups:
             >>> train.sizes.tolist(), test.sizes.tolist()
             ([18, 9], [2, 1])
         """
-        if not 0.0 < test_fraction < 1.0:
-            raise ValueError(f"test_fraction is {test_fraction}; expected a number between 0 and 1")
+        if not (isinstance(test_fraction, Real) and 0.0 < test_fraction < 1.0):
+            raise ValueError(f"test_fraction={test_fraction!r}; expected a number between 0 and 1.")
         test = _held_out(self.sizes, test_fraction, np.random.default_rng(seed))
         return self._rows_where(~test), self._rows_where(test)
 

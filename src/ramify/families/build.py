@@ -16,7 +16,7 @@ from ramify.families.gaussian import Gaussian, gaussian
 from ramify.families.joint import Joint
 from ramify.families.solver import Solver, solver
 from ramify.families.table import Table
-from ramify.models.model import Model
+from ramify.models.model import Model, check_model_and_groups
 from ramify.numerics.triangular import Covariance, ScaleMap
 
 MAX_JOINT = 20_000  # a dense factor of this order is 1.6 GB in float32, before Adam's moments
@@ -32,6 +32,7 @@ def joint(
     Costs (D + N M)^2 / 2 numbers when dense: for tens of groups, not thousands. It can't
     subsample and knows nothing of new groups.
     """
+    check_model_and_groups(model, groups, "rf.joint")
     _check_covariance("joint", covariance)
     D, M, N = model.theta.size, model.z.size, len(groups)
     total, start = D + N * M, _theta_scale(N, scale_map)
@@ -58,6 +59,7 @@ def branch(
 
     Parameters grow with N: see `Table`. `centred=False` is the paper's plain mu_i + A_i theta.
     """
+    check_model_and_groups(model, groups, "rf.branch")
     _check_covariance("branch", covariance)
     form = Form(model.theta.size, model.z.size, covariance, scale_map, centred)
     table = Table(jnp.tile(form.start(), (len(groups), 1)), form)
@@ -95,6 +97,7 @@ def amortized(
         standardise: False feeds the columns as they are.
         seed: makes the initial weights.
     """
+    check_model_and_groups(model, groups, "rf.amortized")
     _check_covariance("amortized", covariance)
     form = Form(model.theta.size, model.z.size, covariance, scale_map, centred)
     key_features, key_head = jax.random.split(jax.random.key(seed))
@@ -123,6 +126,7 @@ def solved(model: Model, groups: Groups, *, rounds: int = 1, start: Any = None) 
         rounds: rounds of variational Newton after Newton; 0 is Laplace's approximation.
         start: a fitted amortized family whose network gives Newton its first guess.
     """
+    check_model_and_groups(model, groups, "rf.solved")
     begin = None if start is None else start.local
     local = solver(model, example(groups), rounds=rounds, start=begin)
     return Branched(_theta(model, groups, "dense", "log"), local, len(groups))

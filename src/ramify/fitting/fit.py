@@ -22,7 +22,7 @@ from ramify.inference.elbo import Estimator
 from ramify.inference.minibatches import Minibatches
 from ramify.inference.progress import Budget, Progress
 from ramify.inference.steps import Recipe
-from ramify.models.model import Model
+from ramify.models.model import Model, check_model_and_groups
 from ramify.models.structure_check import check_structure
 from ramify.numerics import budgets
 from ramify.numerics.precision import computing
@@ -72,6 +72,8 @@ def fit(
             weights; or "nuts", draws from theta's marginal posterior by NUTS. By default the first
             of these that is near enough, and NUTS only if it should take no more than seconds.
     """
+    check_model_and_groups(model, groups, "rf.fit")
+    _check_family_kind(family)
     if theta not in (None, *get_args(Theta)):
         raise ValueError(f'theta must be "gaussian", "weighted" or "nuts"; got {theta!r}.')
     groups = groups.renumbered(groups.labels)  # a subset's groups have their parent's numbers
@@ -132,6 +134,16 @@ def _missing_curvature(model: Model, groups: Groups, family: Branched) -> str | 
     few = groups.subset(positions=np.sort(some[within]))
     batch = pack(few, np.arange(len(few)), max(few.n_rows, 1))
     return missing_curvature(model, batch, family.theta.mean)
+
+
+def _check_family_kind(family: object) -> None:
+    if family is not None and not isinstance(family, Branched | Joint):
+        name = family if isinstance(family, str) else getattr(family, "__name__", "solved")
+        name = name if name in ("solved", "amortized", "branch", "joint") else "solved"
+        raise TypeError(
+            f"family={family!r:.30}; expected a family, for example "
+            f"family=rf.{name}(model, groups). Leave it out for the default."
+        )
 
 
 def _check_family(family: Family, model: Model, groups: Groups) -> None:

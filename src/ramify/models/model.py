@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from numpyro.distributions import constraints
 
 from ramify.data.batch import Batch, Theta, Z, ZRows
+from ramify.data.groups import Groups
 from ramify.models.adapter import Adapter
 from ramify.models.parameters import Named, Parameter, Space
 from ramify.models.structure import BlockStructure, Structure
@@ -180,6 +181,23 @@ def _check_names(theta: Mapping[str, Parameter], z: Mapping[str, Parameter]) -> 
         )
 
 
+def check_model_and_groups(model: Any, groups: Any, function: str) -> None:
+    """Raises unless a public function got a model and groups, in this order."""
+    call = f"{function}(model, groups)"
+    if isinstance(model, Groups) and isinstance(groups, Model):
+        raise TypeError(f"the arguments are swapped: expected {call}.")
+    if not isinstance(model, Model):
+        raise TypeError(
+            f"model is a {type(model).__name__}; expected {call} with a model from rf.Model, "
+            "rf.from_formula or rf.from_numpyro."
+        )
+    if not isinstance(groups, Groups):
+        raise TypeError(
+            f"groups is a {type(groups).__name__}; expected {call} with rf.Groups: make them by "
+            "rf.Groups.from_table(table, by=..., rows=[...]). rf.from_formula returns its own."
+        )
+
+
 def _describe(space: Space) -> str:
     kind = lambda p: "" if p.constraint is constraints.real else f" {p.support}"
     return ", ".join(f"{n} {list(p.shape)}{kind(p)}" for n, p in space.parameters.items())
@@ -195,6 +213,20 @@ def _check_scalar(what: str, density: Callable[..., Any], *arguments: Any) -> No
             f"{what} asks for {error.args[0]!r}, which is neither a parameter nor a column of the "
             f"data; there are: {have}."
         ) from error
+    except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
+        raise TypeError(
+            f"{what} uses Python's if, float() or a NumPy function on a value that JAX traces: use "
+            "jnp.where and the functions of jax.numpy."
+        ) from error
+    if hasattr(out, "log_prob"):
+        raise TypeError(
+            f"{what} returns a distribution, {type(out).__name__}; expected a log density: call its "
+            ".log_prob(value)."
+        )
+    if getattr(out, "dtype", None) is not None and not jnp.issubdtype(out.dtype, jnp.floating):
+        raise TypeError(
+            f"{what} returns a number of type {out.dtype}; expected a floating-point log density."
+        )
     shape = list(out.shape) if hasattr(out, "shape") else type(out).__name__
     if shape != []:
         one = what.rstrip(")").split(", ")[-1].split("(")[-1]  # its last argument

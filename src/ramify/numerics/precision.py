@@ -8,28 +8,53 @@ No options are asked of XLA's compiler: its older emitters for CPUs (`xla_cpu_us
 take two thirds of the time, and are wrong in jaxlib 0.10 for a gather with a small sum after it.
 """
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache, wraps
+from inspect import signature
 from typing import Any, ParamSpec, TypeVar
 
 import jax
 
 from ramify.numerics.compilation_cache import programs_on_disk
+from ramify.numerics.options import check_options
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 def computing(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorates a public function that computes; everything is as before after it."""
+    """Decorates a public function that computes: checks its options; everything is as before after it."""
+    parameters = signature(function)
 
     @wraps(function)
     def exact(*args: P.args, **kwargs: P.kwargs) -> T:
-        one_thread = _libraries().limit(limits=1, user_api="blas")
-        with one_thread, jax.default_matmul_precision("highest"), programs_on_disk():
+        check_options(parameters.bind(*args, **kwargs).arguments)
+        with _one_thread(), jax.default_matmul_precision("highest"), programs_on_disk():
             return function(*args, **kwargs)
 
     return exact
+
+
+_lock, _running, _limits = threading.Lock(), 0, []
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """BLAS has one thread within it; the last of several calls at once gives it back its own."""
+    global _running
+    with _lock:
+        _running += 1
+        if _running == 1:
+            _limits.append(_libraries().limit(limits=1, user_api="blas"))
+    try:
+        yield
+    finally:
+        with _lock:
+            _running -= 1
+            if _running == 0:
+                _limits.pop().restore_original_limits()
 
 
 @cache

@@ -147,7 +147,7 @@ def _check_level_counts(terms: list[Any], frame: Any) -> None:
             asked.append((str(call), call.args[0].name))
     for title, name in asked:
         count, n = frame[name].nunique(), len(frame)
-        if (count > _LEVELS and count > n / 10) or (count == n > 2):
+        if (count > _LEVELS and count > n / 10) or (count == n and title == f"C({name})"):
             raise ValueError(
                 f"{title} has {count:,} different categories in {n:,} rows, and each would be an "
                 "effect: use it as a number, merge categories, or let effects vary by it, "

@@ -15,7 +15,7 @@ _TOKEN = re.compile(
     r"|(?P<string>'[^']*'|\"[^\"]*\")|(?P<operator>\|\||\*\*|//|[=!<>]=|[-+*/:|~(),=<>%{}\[\]]))"
 )
 _HINTS = {"^": ": write ** for a power, as in {x**2}", ".": ": name every column"}
-_NOT_IN_RESPONSES = (":", "%", "//", "=")
+_NOT_IN_RESPONSES = (":", "%", "//")
 _DEEPEST = 50  # brackets in brackets
 _OPENING, _CLOSING = {"(": ")", "[": "]", "{": "}"}, {")", "]", "}"}
 CONSTANTS = ("True", "False", "None")
@@ -171,7 +171,7 @@ def _left(text: str, tokens: list[Token], tilde: Token) -> tuple[str, str | None
     depth = 0
     for token in tokens[: tokens.index(bars[0]) if bars else None]:
         depth += (token.text in _OPENING) - (token.text in _CLOSING)
-        if token.text in _NOT_IN_RESPONSES or (token.text == "," and not depth):
+        if token.text in _NOT_IN_RESPONSES or (token.text in ",=" and not depth):
             what = f"{token.text!r} has no meaning in a response: make a column of it first"
             raise error(text, token.at, what)
     end = bars[0].at if bars else tilde.at
