@@ -194,3 +194,19 @@ def test_parquet_that_is_cut_short_is_an_error_of_the_file(tmp_path):
     (tmp_path / "a.parquet").write_bytes(content)
     with pytest.raises(ValueError, match=r"a\.parquet can't be read as Parquet"):
         read_table(tmp_path / "a.parquet")
+
+
+@pytest.mark.parametrize(
+    "content, says",
+    [
+        (b"g;x;y\na;1;2\n", "semicolons"),
+        (b"g\tx\ty\na\t1\t2\n", "tabs"),
+        ("g,x\na,1\n".encode("utf-16"), "UTF-16"),
+        (b"\x1f\x8b\x08\x00", "gzip"),
+        (b"# made today\ng,x\na,1\n", "comment lines"),
+    ],
+)
+def test_files_that_only_look_like_csv_say_what_they_are(tmp_path, content, says):
+    (tmp_path / "a.csv").write_bytes(content)
+    with pytest.raises(ValueError, match=rf"a\.csv looks like .*{says}"):
+        read_table(tmp_path / "a.csv")

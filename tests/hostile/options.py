@@ -46,9 +46,15 @@ def cases():
     for name in ("fit", "solved", "branch", "joint", "amortized"):
         call = getattr(rf, name)
         yield Case(f"rf.{name}(groups, model)", lambda c=call: c(groups, model), ["swapped", f"rf.{name}"])  # fmt: skip
-        yield Case(f"rf.{name}(model, dict)", lambda c=call: c(model, table()), ["dict", "rf.Groups"])
-        yield Case(f"rf.{name}(text, groups)", lambda c=call: c("y ~ x", groups), ["str", "rf.Model"])
-        yield Case(f"rf.{name}(model, None)", lambda c=call: c(model, None), ["NoneType", "rf.Groups"])
+        yield Case(
+            f"rf.{name}(model, dict)", lambda c=call: c(model, table()), ["dict", "rf.Groups"]
+        )
+        yield Case(
+            f"rf.{name}(text, groups)", lambda c=call: c("y ~ x", groups), ["str", "rf.Model"]
+        )
+        yield Case(
+            f"rf.{name}(model, None)", lambda c=call: c(model, None), ["NoneType", "rf.Groups"]
+        )
     for value in ("full", None, 3):
         run = lambda v=value: rf.branch(model, groups, covariance=v)
         yield Case(f"branch(covariance={value!r})", run, ["covariance", "dense"])

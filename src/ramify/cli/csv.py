@@ -26,6 +26,7 @@ def read_csv(
 ) -> Any:
     """Reads these columns of a CSV file, by default all; `kinds` are those that a fit knows."""
     # `check` is called with the names in the header, before the rest is read.
+    _check_looks_like_csv(path)
     try:
         with csv.open_csv(path, **_options()) as reader:
             names = reader.schema.names
@@ -39,6 +40,27 @@ def read_csv(
         return _read(path, columns, text + padded) if padded else table
     except pa.ArrowInvalid as error:
         raise ValueError(f"{path} can't be read as CSV: {first_line(error)}") from error
+
+
+def _check_looks_like_csv(path: Path) -> None:
+    """Raises if the beginning of a file is not that of a CSV with commas in UTF-8."""
+    with path.open("rb") as file:
+        start = file.read(4096)
+    line = start.split(b"\n")[0]
+    kinds = {
+        b"\x1f\x8b": "a gzip file: unpack it",
+        b"PK": "a zip or Excel file: unpack or export it",
+        b"PAR1": "a Parquet file: name it .parquet",
+        b"#": "a file with comment lines: remove them",
+    }
+    looks = next((what for begin, what in kinds.items() if start.startswith(begin)), None)
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in line:
+        looks = "UTF-16 text: save it as UTF-8"
+    for mark, name in ((b";", "semicolons"), (b"\t", "tabs")):
+        if looks is None and mark in line and b"," not in line:
+            looks = f"a table with {name} between columns: save it with commas"
+    if looks:
+        raise ValueError(f"{path} looks like {looks}. Expected a CSV with commas, in UTF-8.")
 
 
 def check_as_csv(table: Any) -> None:

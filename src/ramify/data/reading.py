@@ -96,7 +96,9 @@ def _checked(by: str, rows: Names, group: Names) -> tuple[list[str], list[str]]:
     named, roles = {"by": [by], "rows": rows, "group": group}, {}
     for role, own in named.items():
         if not isinstance(own, str | Sequence):
-            raise TypeError(f"{role}= is {own!r}; expected the name of a column, or a list of names.")
+            raise TypeError(
+                f"{role}= is {own!r}; expected the name of a column, or a list of names."
+            )
     named = {role: [own] if isinstance(own, str) else list(own) for role, own in named.items()}
     for role, name in ((role, name) for role, names in named.items() for name in names):
         if not isinstance(name, str):

@@ -15,7 +15,12 @@ def check_options(given: Mapping[str, Any]) -> None:
         if name in _WHOLE and value is not None:
             _check(name, value, _whole(value) and value >= 1, "a whole number of at least 1")
         elif name == "seed":
-            _check(name, value, _whole(value) and 0 <= value < _SEEDS, "a whole number from 0 to 2^32 - 1")
+            _check(
+                name,
+                value,
+                _whole(value) and 0 <= value < _SEEDS,
+                "a whole number from 0 to 2^32 - 1",
+            )
         elif name == "max_seconds" and value is not None:
             good = isinstance(value, Real) and not math.isnan(value) and value >= 0
             _check(name, value, good, "a number of seconds, zero or more")
