@@ -54,7 +54,7 @@ def _check_looks_like_csv(path: Path) -> None:
         b"#": "a file with comment lines: remove them",
     }
     looks = next((what for begin, what in kinds.items() if start.startswith(begin)), None)
-    if start.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in line:
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")) or (looks is None and b"\0" in line):
         looks = "UTF-16 text: save it as UTF-8"
     for mark, name in ((b";", "semicolons"), (b"\t", "tabs")):
         if looks is None and mark in line and b"," not in line:
