@@ -48,6 +48,7 @@ def _one_thread() -> Iterator[None]:
         _running += 1
         if _running == 1:
             _limits.append(_libraries().limit(limits=1, user_api="blas"))
+            _let_others_set()
     try:
         yield
     finally:
@@ -55,6 +56,15 @@ def _one_thread() -> Iterator[None]:
             _running -= 1
             if _running == 0:
                 _limits.pop().restore_original_limits()
+                _let_others_set()
+
+
+def _let_others_set() -> None:
+    """Since threadpoolctl 3.8 only the thread that set OpenBLAS's threads may set them again."""
+    from threadpoolctl import OpenBLASController
+
+    if hasattr(OpenBLASController, "clear_controlling_thread"):
+        OpenBLASController.clear_controlling_thread()  # does nothing if another thread set them
 
 
 @cache

@@ -3,9 +3,11 @@
 Import this file inside the functions that need it: `formulae` is optional.
 """
 
+from operator import add, sub
 from typing import Any
 
 from formulae.categorical import CategoricalBox
+from formulae.expr import Binary
 from formulae.parser import ParseError, Parser
 from formulae.resolver import Resolver, ResolverError
 from formulae.scanner import ScanError, Scanner
@@ -14,6 +16,7 @@ from formulae.terms.call_resolver import CallResolver, CallResolverError, LazyCa
 from formulae.terms.terms import Model
 
 UNREADABLE = (ParseError, ScanError, ResolverError, CallResolverError, RecursionError)
+_SUMS = {"PLUS": add, "MINUS": sub}
 
 
 def describe(text: str) -> Any:
@@ -38,6 +41,8 @@ class _Resolver(Resolver):
         return super().visitLiteralExpr(expr)
 
     def visitBinaryExpr(self, expr: Any) -> Any:
+        if expr.operator.kind in _SUMS:
+            return self._sum(expr)
         if expr.operator.kind != "STAR_STAR":
             return super().visitBinaryExpr(expr)
         left, power = expr.left.accept(self), getattr(expr.right, "value", None)
@@ -47,6 +52,17 @@ class _Resolver(Resolver):
             name = left.name
             raise ResolverError(f"for the power of a column write {{{name} ** {power}}}")
         return left ** Term(_Number(power))
+
+    def _sum(self, expr: Any) -> Any:
+        """A sum of terms in a loop: recursion ends at a few hundred terms."""
+        terms = []
+        while isinstance(expr, Binary) and expr.operator.kind in _SUMS:
+            terms.append((_SUMS[expr.operator.kind], expr.right))
+            expr = expr.left
+        total = expr.accept(self)
+        for combine, term in reversed(terms):
+            total = combine(total, term.accept(self))
+        return total
 
 
 class _Number:
