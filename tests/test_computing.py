@@ -12,6 +12,7 @@ from jax.lax import Precision
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import ramify as rf
+from quick import slow_but
 from ramify.data.resident import whole
 from ramify.families.network import Layers
 from ramify.models.densities import group_log_lik
@@ -87,6 +88,17 @@ def test_every_density_is_exact(watched):
     so_far = len(seen)
     next(iter(posterior.sample_blocks(draws=10)))
     assert len(seen) > so_far > 1 and set(seen) == {"highest"}
+
+
+@pytest.mark.parametrize("family", slow_but(["solved"], ["solved", "branch", "joint", "amortized"]))
+def test_fits_under_settings_for_debugging(watched, family):
+    """Our own programs meet NaN and add vectors to matrices; a user who debugs need not know."""
+    model, groups, _ = watched
+    with jax.debug_nans(True), jax.debug_infs(True), jax.numpy_rank_promotion("raise"):
+        own = getattr(rf, family)(model, groups)
+        posterior = rf.fit(model, groups, family=own, max_steps=3, progress=False)
+        assert np.isfinite(posterior.sample(draws=10)["b"]).all()
+        assert jax.config.jax_debug_nans and jax.config.jax_numpy_rank_promotion == "raise"
 
 
 @pytest.mark.slow

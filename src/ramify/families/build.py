@@ -17,6 +17,7 @@ from ramify.families.joint import Joint
 from ramify.families.solver import Solver, solver
 from ramify.families.table import Table
 from ramify.models.model import Model, check_model_and_groups
+from ramify.numerics.precision import computing
 from ramify.numerics.triangular import Covariance, ScaleMap
 
 MAX_JOINT = 20_000  # a dense factor of this order is 1.6 GB in float32, before Adam's moments
@@ -24,6 +25,7 @@ MAX_JOINT = 20_000  # a dense factor of this order is 1.6 GB in float32, before 
 Family = Branched | Joint
 
 
+@computing
 def joint(
     model: Model, groups: Groups, covariance: Covariance = "dense", *, scale_map: ScaleMap = "log"
 ) -> Joint:
@@ -47,6 +49,7 @@ def joint(
     return Joint(parts, D, M, N)
 
 
+@computing
 def branch(
     model: Model,
     groups: Groups,
@@ -66,6 +69,7 @@ def branch(
     return Branched(_theta(model, groups, covariance, scale_map), table, len(groups))
 
 
+@computing
 def amortized(
     model: Model,
     groups: Groups,
@@ -113,6 +117,7 @@ def amortized(
     return Branched(_theta(model, groups, covariance, scale_map), local, len(groups))
 
 
+@computing
 def solved(model: Model, groups: Groups, *, rounds: int = 1, start: Any = None) -> Branched:
     """q(theta) prod_i q(z_i | theta) with the local conditional solved for on the group's own rows.
 

@@ -28,5 +28,5 @@ def check_options(given: Mapping[str, Any]) -> None:
             raise error(f"{name}={value!r}; expected {expected}.")
 
 
-def _whole(value: Any, least: int, end: float) -> bool:
+def _whole(value: Any, least: int, end: float | int) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool) and least <= int(value) < end

@@ -1,9 +1,13 @@
-"""What holds while JAX computes for a public function: BLAS threads, precision, programs on disk.
+"""What holds while JAX computes for a public function: BLAS threads, settings, programs on disk.
 
 OpenBLAS, behind JAX's linear algebra on a CPU, starts threads of its own for a triangular solve with a
 few hundred columns. They wait for cores that XLA's threads hold: 9 ms for a 0.1 ms solve on two cores.
 On GPUs with tensor cores JAX multiplies float32 matrices in TF32, with three digits: enough for a
 network, which asks for it, not for a density or the factor of a covariance.
+A NaN is a normal value here (a step that Newton refuses, a mode that is not known yet), and a vector is
+added to a matrix. So JAX's checks for debugging, `jax_debug_nans`, `jax_debug_infs` and rank promotion
+"raise", are off in this thread while the library computes, also for the functions of a model: where
+one of these is NaN, `inference.failures` says which and for which group.
 No options are asked of XLA's compiler: its older emitters for CPUs (`xla_cpu_use_fusion_emitters=False`)
 take two thirds of the time, and are wrong in jaxlib 0.10 for a gather with a small sum after it.
 """
@@ -27,14 +31,28 @@ T = TypeVar("T")
 def computing(function: Callable[P, T]) -> Callable[P, T]:
     """Decorates a public function that computes: checks its options; everything is as before after it."""
     parameters = signature(function)
+    options = {n for n, p in parameters.parameters.items() if p.default is not p.empty}
 
     @wraps(function)
     def exact(*args: P.args, **kwargs: P.kwargs) -> T:
-        check_options(parameters.bind(*args, **kwargs).arguments)
-        with _one_thread(), jax.default_matmul_precision("highest"), programs_on_disk():
+        given = parameters.bind(*args, **kwargs).arguments
+        check_options({name: given[name] for name in options & given.keys()})
+        with _one_thread(), _settings(), programs_on_disk():
             return function(*args, **kwargs)
 
     return exact
+
+
+@contextmanager
+def _settings() -> Iterator[None]:
+    """JAX's settings for this thread, whatever they are outside."""
+    with (
+        jax.default_matmul_precision("highest"),
+        jax.numpy_rank_promotion("allow"),
+        jax.debug_nans(False),
+        jax.debug_infs(False),
+    ):
+        yield
 
 
 _lock, _running, _limits = threading.Lock(), 0, []
