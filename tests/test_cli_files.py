@@ -1,13 +1,27 @@
 """Tables in and out of files: what the command reads is what the file says."""
 
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from cli_case import FORMULA, line, ramify, shops
+from ramify.cli.errors import sentence
 from ramify.cli.files import read_table, write_table
+from ramify.cli.words import files
 from ramify.frontends.formula.text import formula_columns
+
+
+def test_errors_speak_of_files_and_options():
+    """Of those that the command has, not of Python's arguments."""
+    with pytest.raises(ValueError, match=r'^new\.csv has no column "x"'), files(at=Path("new.csv")):
+        raise ValueError('at has no column "x".')
+    with pytest.raises(ValueError, match=r'column "at" of new\.csv'), files(at=Path("new.csv")):
+        raise ValueError('column "at" of at has no value.')
+    said = sentence(ValueError("likelihood='gaussian'; leave given= out, or pass summary=False."))
+    assert said == "--likelihood gaussian; leave --given out."
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hostile import formulas, responses
+from hostile import formulas, responses, threads
 from hostile.case import judge, python
 
 TELLING = {
@@ -57,10 +57,19 @@ def test_threads_leave_stdout_formulae_and_blas_as_they_were():
     python(TWO_AT_ONCE, {"OPENBLAS_NUM_THREADS": "2", "JAX_PLATFORMS": "cpu"})
 
 
-@pytest.mark.parametrize("kind", ["formulas", "models", "options", "responses", "tables"])
+@pytest.mark.parametrize(
+    "kind", ["environments", "files", "formulas", "models", "options", "responses", "tables"]
+)
 @pytest.mark.slow
 def test_kinds(kind):
     import importlib
 
     found = {c.name: judge(c) for c in importlib.import_module(f"hostile.{kind}").cases()}
     assert not {name: v for name, v in found.items() if v.word != "clear"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [60])
+def test_eight_threads_predict_and_two_fit(seconds):
+    """Right numbers, stdout and BLAS as before, no growth of memory."""
+    assert "predictions" in threads.apart(seconds)

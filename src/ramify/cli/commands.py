@@ -8,7 +8,7 @@ from typer import Argument, Option
 
 import ramify as rf
 from ramify._version import __version__
-from ramify.cli import show
+from ramify.cli import show, words
 from ramify.cli.errors import OneLineErrors
 from ramify.cli.files import check_readable, check_writable, read_table, write_table
 from ramify.frontends.formula.text import formula_columns
@@ -117,7 +117,8 @@ def fit(
     table = _with_rows(data, read_table(data, formula_columns(formula)))
     show.note(f"Read {table.num_rows:,} rows and {table.num_columns} columns of {data}.")
     use_device(device)
-    model, groups = rf.from_formula(formula, table, likelihood=likelihood, link=link)
+    with words.files(table=data):
+        model, groups = rf.from_formula(formula, table, likelihood=likelihood, link=link)
     show.sizes(groups)
     posterior = rf.fit(
         model,
@@ -177,7 +178,8 @@ def predict(
 
         check_as_csv(table)
     rows = None if given is None else read_table(given, kinds=kinds)
-    predicted = posterior.predict(table, rows, draws, seed, kind=kind, quantiles=quantiles)
+    with words.files(at=new, given=given):
+        predicted = posterior.predict(table, rows, draws, seed, kind=kind, quantiles=quantiles)
     if out is None:
         show.csv(predicted)
         return
@@ -296,7 +298,7 @@ def _groups(posterior: Any, data: Path | None) -> Any:
     if data is None:
         return posterior.groups
     table = read_table(data, list(posterior.adapter.columns()), _kinds(posterior))
-    return posterior.adapter.read(_with_rows(data, table), "table", outcomes=True)
+    return posterior.adapter.read(_with_rows(data, table), str(data), outcomes=True)
 
 
 def _with_rows(path: Path, table: Any) -> Any:

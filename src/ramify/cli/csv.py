@@ -3,6 +3,7 @@
 The commands import this file when they read or write: it imports Arrow, for which help need not wait.
 """
 
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -39,23 +40,42 @@ def read_csv(
             warnings.warn(said, UserWarning, stacklevel=3)
         return _read(path, columns, text + padded) if padded else table
     except pa.ArrowInvalid as error:
-        raise ValueError(f"{path} can't be read as CSV: {first_line(error)}") from error
+        raise ValueError(f"{path} can't be read as CSV: {_reason(error)}") from error
+
+
+def _reason(error: pa.ArrowInvalid) -> str:
+    said = first_line(error).removeprefix("CSV parse error: ")
+    if said.startswith("Empty CSV"):
+        return "it has no line of names with lines of values below it."
+    if re.search(r"Expected \d+ columns, got", said):
+        return f"{said} Each line needs a value for each name in the first line."
+    return said
+
+
+_BEGIN = {  # first bytes of files that are no CSV
+    b"\x1f\x8b": "a gzip file: unpack it",
+    b"PK\x03\x04": "a zip or Excel file: unpack or export it",
+    b"PAR1": "a Parquet file: name it .parquet",
+    b"#": "a file with comment lines: remove them",
+    b"<": "HTML or XML: save its table as CSV",
+    b"{": "JSON: save it as a table",
+    b"[": "JSON: save it as a table",
+    b"\xff\xfe": "UTF-16 text: save it as UTF-8",
+    b"\xfe\xff": "UTF-16 text: save it as UTF-8",
+}
 
 
 def _check_looks_like_csv(path: Path) -> None:
     """Raises if the beginning of a file is not that of a CSV with commas in UTF-8."""
     with path.open("rb") as file:
         start = file.read(4096)
-    line = start.split(b"\n")[0]
-    kinds = {
-        b"\x1f\x8b": "a gzip file: unpack it",
-        b"PK": "a zip or Excel file: unpack or export it",
-        b"PAR1": "a Parquet file: name it .parquet",
-        b"#": "a file with comment lines: remove them",
-    }
-    looks = next((what for begin, what in kinds.items() if start.startswith(begin)), None)
-    if start.startswith((b"\xff\xfe", b"\xfe\xff")) or (looks is None and b"\0" in line):
-        looks = "UTF-16 text: save it as UTF-8"
+    line, *more = start.split(b"\n")
+    table = b"," in line and line.count(b",") == b"".join(more[:1]).count(b",")  # as in "#,x,y"
+    looks = next((what for begin, what in _BEGIN.items() if start.startswith(begin)), None)
+    looks = None if table and start[:1] in (b"#", b"<", b"{", b"[") else looks
+    if looks is None and b"\0" in start:
+        half = 0.3 < start.count(0) / len(start) < 0.6
+        looks = "UTF-16 text: save it as UTF-8" if half else "binary data, not text"
     for mark, name in ((b";", "semicolons"), (b"\t", "tabs")):
         if looks is None and mark in line and b"," not in line:
             looks = f"a table with {name} between columns: save it with commas"

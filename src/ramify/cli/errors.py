@@ -1,6 +1,7 @@
 """Errors as one line on stderr, and the exit codes: 1 bad input, 2 usage, 130 interrupted."""
 
 import contextlib
+import re
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -8,8 +9,10 @@ from typing import Any
 import typer
 import typer.core
 
+from ramify.cli.words import with_options
+
 # What the library and the readers raise for input they can't use. Anything else is a bug.
-BAD_INPUT = (ValueError, TypeError, OSError, ArithmeticError, MemoryError)
+BAD_INPUT = (ValueError, TypeError, OSError, ArithmeticError, MemoryError, ImportError)
 
 
 class OneLineErrors(typer.core.TyperGroup):
@@ -51,8 +54,11 @@ def sentence(error: Exception) -> str:
     """
     if isinstance(error, ModuleNotFoundError):
         return f'this needs the package {error.name}: pip install "ramify[cli]"'
+    if re.match("Unable to allocate|RESOURCE_EXHAUSTED", str(error)):  # NumPy's and XLA's
+        what = str(error).splitlines()[0]
+        return f"there is not enough memory ({what}). Use fewer rows or --draws at once."
     if isinstance(error, BAD_INPUT) and str(error):
-        return str(error)
+        return with_options(str(error))
     text = f"{type(error).__name__}: {error}".rstrip(". ")
     return f"{text}. This looks like a bug in ramify: --debug shows where."
 
@@ -65,5 +71,7 @@ def plain_warnings(debug: bool) -> Iterator[None]:
         if not debug:
             warnings.simplefilter("ignore")
             warnings.simplefilter("always", UserWarning)
-            warnings.showwarning = lambda said, *_, **__: typer.echo(f"{prefix} {said}", err=True)
+            warnings.showwarning = lambda said, *_, **__: typer.echo(
+                f"{prefix} {with_options(str(said))}", err=True
+            )
         yield

@@ -59,7 +59,8 @@ def check_writable(path: Path) -> None:
 def check_readable(path: Path) -> None:
     """Raises if the file does not exist or is neither CSV nor Parquet."""
     if not path.exists():
-        beside = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+        near = path.parent.iterdir() if path.parent.is_dir() else ()
+        beside = [p.name for p in near if p.exists()]
         near = get_close_matches(path.name, beside, n=1)
         hint = f" Did you mean {path.parent / near[0]}?" if near else ""
         raise FileNotFoundError(f"there is no file {path}.{hint}")

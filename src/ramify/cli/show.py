@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ramify.cli.words import with_options
+
 _VERDICTS = {"trust": "green", "check": "yellow", "do not trust": "red"}
 _NAMES = 24  # columns of the screen that names keep before a table gets wider than it
 
@@ -34,7 +36,7 @@ def sizes(groups: Any) -> None:
 
 def posterior(fitted: Any, summary: Any = None) -> None:
     """What was fitted and how it went, then the table of a summary."""
-    screen().print(str(fitted), markup=False, soft_wrap=True)
+    screen().print(with_options(str(fitted)), markup=False, soft_wrap=True)
     summary = fitted.summary() if summary is None else summary
     # The lines of its own text, for their digits.
     table = str(summary).splitlines()[1 : 1 + len(summary.names)]  # doubts are said above
@@ -47,7 +49,7 @@ def diagnosis(found: Any) -> None:
     console = screen()
     console.print(f"Verdict: [bold {_VERDICTS[found.verdict]}]{found.verdict}")
     for reason in found.reasons:
-        console.print(f"  - {reason}", markup=False, soft_wrap=True)
+        console.print(f"  - {with_options(reason)}", markup=False, soft_wrap=True)
     if len(found.labels):
         worst = found.worst(10)
         columns = [map(_plain, column.tolist()) for column in worst.values()]

@@ -35,12 +35,29 @@ def computing(function: Callable[P, T]) -> Callable[P, T]:
 
     @wraps(function)
     def exact(*args: P.args, **kwargs: P.kwargs) -> T:
-        given = parameters.bind(*args, **kwargs).arguments
+        try:
+            given = parameters.bind(*args, **kwargs).arguments
+        except TypeError:
+            return function(*args, **kwargs)  # raises as well, and names the function
         check_options({name: given[name] for name in options & given.keys()})
+        _check_devices()
         with _one_thread(), _settings(), programs_on_disk():
             return function(*args, **kwargs)
 
     return exact
+
+
+@cache
+def _check_devices() -> None:
+    """Raises if JAX was asked for devices that are not there."""
+    try:
+        jax.devices()
+    except (RuntimeError, AssertionError) as error:
+        asked = jax.config.jax_platforms
+        raise ValueError(
+            f"JAX_PLATFORMS is {asked!r}, and JAX finds no such device here. Unset it, set it to cpu, "
+            'or for NVIDIA GPUs install "ramify[cuda]" and a driver.'
+        ) from error
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Mapping
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -11,13 +10,14 @@ from jaxtyping import Bool, Float, Float64
 from ramify.data.groups import Groups
 from ramify.data.tables import columns_of, kind_of_table, n_rows, zone_of
 from ramify.frontends.formula import reading
-from ramify.frontends.formula.design import Coding, code, components
+from ramify.frontends.formula.design import Coding, check_installed, code, components
 from ramify.frontends.formula.formula import EffectLayout, Formula, Units, lay_out
 from ramify.frontends.formula.frame import read_frame
 from ramify.frontends.formula.likelihoods import LIKELIHOODS, Likelihood, start
 from ramify.frontends.formula.model import FormulaModel
 from ramify.frontends.formula.priors import defaults, replaced
 from ramify.frontends.formula.text import FormulaText, error, parse
+from ramify.numerics.precision import computing
 
 Matrix = Float[np.ndarray, "n P"]
 
@@ -28,6 +28,7 @@ _SCALES = 1e-18, 1e18  # smallest and largest range of a column: float32 holds i
 _ROWS = 1000  # of a linear program that looks for separation, to begin with
 
 
+@computing
 def from_formula(
     formula: str,
     table: Any,
@@ -69,7 +70,7 @@ def from_formula(
         sd(Intercept | user)  HalfNormal(3.698)
         sigma                 Exponential(0.6761)
     """
-    _check_installed()
+    check_installed()
     parts = parse(formula)
     parts = parts._replace(trials=trials or parts.trials, weights=weights or parts.weights)
     link = _link(likelihood, link)
@@ -109,13 +110,6 @@ def _evaluated(
     middle = 0.0 if offset is None else float(offset.mean())
     names = (common.names, group.names)
     return common, group, *lay_out(names, X, W, rows, begin, middle, family.support == "levels")
-
-
-def _check_installed() -> None:
-    missing = [name for name in ("formulae", "pandas") if find_spec(name) is None]
-    if missing:
-        what = f"formulas need {' and '.join(missing)}"
-        raise ImportError(f'{what}: install them with pip install "ramify[formula]".')
 
 
 def _link(likelihood: str, link: str | None) -> str:

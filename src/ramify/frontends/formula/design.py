@@ -7,6 +7,7 @@ values, which can be written as JSON and read back without data.
 import copy
 from collections.abc import Iterator
 from difflib import get_close_matches
+from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -55,6 +56,14 @@ class Coding(NamedTuple):
         for term, part in zip(own, found, strict=True):
             _check_finite(term, part, frame, what)
         return np.sum(found, 0) if found else None
+
+
+def check_installed() -> None:
+    """Raises if a package that formulas need is not there."""
+    missing = [name for name in ("formulae", "pandas") if find_spec(name) is None]
+    if missing:
+        what = f"formulas need {' and '.join(missing)}"
+        raise ImportError(f'{what}: install them with pip install "ramify[formula]".')
 
 
 def components(terms: list[Any]) -> list[Any]:

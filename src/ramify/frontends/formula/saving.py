@@ -58,6 +58,7 @@ def load(folder: Path) -> tuple[Formula, priors.Priors]:
         raise ValueError(
             f"the fit in {folder} was not made from a formula: bring its model, load(path, model)."
         )
+    design.check_installed()
     try:
         config = json.loads(path.read_text())
         parts: FormulaText = parse(config["formula"])
