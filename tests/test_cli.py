@@ -146,7 +146,7 @@ def test_errors_are_one_line(folder, tmp_path):
     assert "is not a saved fit" in line(ramify("summary", tmp_path))
     assert "there is no folder" in line(ramify("summary", tmp_path / "nothing"))
     assert ".csv or .parquet" in line(ramify("predict", fit, data, "--out", tmp_path / "p.txt"))
-    assert "likelihood='ordered'" in line(ramify("predict", fit, data, "--kind", "probability"))
+    assert "--likelihood ordered" in line(ramify("predict", fit, data, "--kind", "probability"))
     assert ".html" in line(ramify("report", fit, "--out", tmp_path / "page.pdf"))
     assert not (tmp_path / "fit").exists()
 

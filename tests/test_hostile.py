@@ -5,6 +5,7 @@ import pytest
 from hostile import formulas, responses, threads
 from hostile.case import judge, python
 
+KINDS = "environments", "files", "formulas", "models", "options", "responses", "tables"
 TELLING = {
     "y ~ y + (1 | g)", "y ~ poly(x, 300) + (1 | g)", "y ~ C(x) + (1 | g)", "y ~ log(x) + (1 | g)",
     "y ~ x % 2 + (1 | g)", "y ~ __import__('os') + (1 | g)", "300 predictors", "y - x ~", "y / u ~",
