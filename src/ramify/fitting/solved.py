@@ -152,6 +152,8 @@ def fit_solved(
     }
     if task.quadrature:
         notes["quadrature_points"] = points
+    if wish.local_draws is None:
+        notes["resampled_draws"] = resampled_draws(groups.n_rows)
     if np.isfinite(bias):  # the budget may have ended before it was estimated
         notes["bias_sds"] = bias
     if np.isfinite(noise):
@@ -211,6 +213,12 @@ def default_local_draws(M: int, rows: int) -> int:
     while 2 * K * rows <= budgets.FREE_WORK and K < budgets.MOST_FIRST_DRAWS:
         K *= 2
     return K
+
+
+def resampled_draws(rows: int) -> int:
+    """Draws of each group's z of which one is chosen by weight, after a fit: more for few rows."""
+    more = [K for K in budgets.RESAMPLED if K * rows <= budgets.RESAMPLED_ROWS]
+    return max([budgets.RESAMPLED[0], *more])
 
 
 def _rows(numbers: int) -> int:

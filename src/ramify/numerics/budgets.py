@@ -35,7 +35,7 @@ WEIGHTED_THETA_WORK = 2**28  # that weighted draws of theta may take
 WEIGHTED_THETA_DRAWS = 800, 4000  # fewest that are worth weighing, and most that are weighed
 # NUTS on theta where that is not Gaussian: seconds that a fit may take for it unasked, at so many row
 # likelihoods a second; effective draws that it aims at, and chunks of transitions that it takes at most.
-NUTS_SECONDS, NUTS_RATE, NUTS_DRAWS, MOST_NUTS_CHUNKS = 25.0, 1e8, 1000, 20
+NUTS_SECONDS, NUTS_RATE, NUTS_DRAWS, MOST_NUTS_CHUNKS = 25.0, 2e7, 600, 8
 
 # --- Fits by steps ---
 MOST_STEPS = 200_000  # of a fit that was given no budget and does not converge
@@ -51,6 +51,9 @@ REFINING_STEPS, REFINING_DRAWS, REFINED_JUDGES = 400, 8, 64
 WORKING_NUMBERS = {"cpu": 2**22, "accelerator": 2**27}
 # Most rows, or groups, of a block after a fit.
 RESULT_ROWS = {"cpu": 16_384, "accelerator": 2**18}
+# Local draws of which one is chosen by weight: fewest, and most for data of few rows; and the numbers
+# of draws times rows up to which there are more than the fewest.
+RESAMPLED, RESAMPLED_ROWS = (16, 64, 256), 2**17
 SAMPLED_NUMBERS = 2**26  # of z sampled at once: 256 MB
 SUMMARY_NUMBERS = 2**26  # of theta drawn for a summary
 PREDICTED_NUMBERS = 2**25  # outcomes held at once while they are summarised: 128 MB

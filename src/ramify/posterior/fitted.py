@@ -10,11 +10,10 @@ from ramify.data.groups import Groups
 from ramify.families.build import Family, is_fixed, method_of
 from ramify.io.saving import FitRecord, describe_space
 from ramify.models.model import Model
+from ramify.numerics import budgets
 from ramify.numerics.memory import check_memory
 from ramify.posterior import matching, prediction
 from ramify.posterior.matching import DataSchema, Part
-
-_RESAMPLED = 16  # most local draws of which one is chosen, by default
 
 
 class Fitted:
@@ -56,9 +55,10 @@ class Fitted:
 
     def _local_draws(self, asked: int | None) -> int:
         if asked is None:
-            # True where groups needed more draws, or the user asked for them.
+            # More where groups needed more draws, the user asked for them, or the data are small.
             raised = bool(self.notes.get("local_draws_raised"))
-            return self.local_draws if raised else min(self.local_draws, _RESAMPLED)
+            fewest = min(self.local_draws, budgets.RESAMPLED[0])
+            return self.local_draws if raised else self.notes.get("resampled_draws", fewest)
         if asked < 1 or (asked > 1 and method_of(self.family) == "joint"):
             raise ValueError(
                 f"local_draws={asked}: expected at least 1, and for joint(), which has no "

@@ -37,8 +37,8 @@ class Posterior(Fitted):
     Data passed to a method are matched to those of the fit by label. A draw of group i depends on
     the seed, the number of the draw and the group, not on which other groups are asked for. Where
     the fit used K > 1 local draws, so do draws of z: each is one of K, chosen by importance weight.
-    Default: min(K, 16), or K if the fit had to raise it; `local_draws=` asks for another. 16 are
-    enough, since the error of a group, of order 1/K, does not accumulate over groups as in theta.
+    Default: 16, more for data of few rows, or K if the fit had to raise it; `local_draws=` asks for
+    another. The error of a group, of order 1/K, does not accumulate over groups as in theta.
 
     Attributes:
         model: the model.
