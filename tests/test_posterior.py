@@ -278,9 +278,10 @@ def test_repr_says_how_the_fit_went(scales):
         'Posterior by branch("dense"): N = 2 groups, D = 3, M = 1, K = 1',
         "  chosen because z is small",
         "  ELBO -2.50 nats after 1,200 steps, 3.21 s",
+        "  verdict: do not trust",
         "  warning: it had not converged when its budget ended; give it more steps",
-        "  warning: the local solution of 7 groups did not converge",
         "  warning: local draws may leave a bias of 0.3 posterior sds in theta; raise local_draws",
+        "  warning: the local solution of 7 groups did not converge",
     ]
     assert "a, b, c, ..." in repr(
         Posterior(
