@@ -158,7 +158,7 @@ def test_folder_that_can_not_be_written_is_told_before_the_fit(folder, tmp_path,
         return line(done)
 
     assert "is a mount point" in told("/proc")
-    assert "/proc takes no new folder" in told("/proc/fit")
+    assert "/proc takes no new files" in told("/proc/fit")
     assert "takes no new folder (Not a directory)" in told(folder / "shops.csv" / "fit")
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "fit.json").write_text('{"format": "ramify-f')

@@ -1,0 +1,61 @@
+"""What `ramify fit` does so that no fit is lost: neither its own nor another's."""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from ramify.io.atomic import reason
+from ramify.io.folder import FIT, file_of
+from ramify.io.replacing import free_name, place_for
+
+
+class Keeper:
+    """The folder for a fit, checked before the work."""
+
+    def __init__(self, out: Path, overwrite: bool):
+        place_for(out)
+        self.out, self._before = out, _content(out)
+        if self._before is not None and not overwrite:
+            raise FileExistsError(f"{out} already holds a fit: pass --overwrite, or another --out.")
+
+    def save(self, posterior: Any) -> None:
+        """Saves the fit to its folder; if that is not possible, elsewhere, and raises to say where."""
+        try:
+            same = _content(self.out) == self._before
+            posterior.save(self.out, overwrite=same and self._before is not None)
+        except FileExistsError:
+            other = free_name(self.out)
+            kept = self._elsewhere(posterior, other)
+            raise FileExistsError(
+                f"another fit was saved to {self.out} while this one ran; this one is in {kept}."
+            ) from None
+        except OSError as error:
+            kept = self._elsewhere(posterior)
+            raise OSError(f"{reason(error)}. The fit is in {kept}: move it.") from error
+
+    def _elsewhere(self, posterior: Any, *first: Path) -> Path:
+        """Saves the fit to the first place that takes it."""
+        name = f"ramify-{self.out.resolve().name}"
+        homes = (
+            Path.cwd(),
+            Path.home(),
+            Path(tempfile.gettempdir()),
+            Path("/var/tmp"),
+            Path("/dev/shm"),
+        )
+        for place in (*first, *(free_name(home / name) for home in homes)):
+            try:
+                posterior.save(place, overwrite=False)
+                return place
+            except OSError as error:
+                last = error
+        raise OSError(
+            f"the fit could not be saved to {self.out} nor anywhere else, the last time because: "
+            f"{reason(last)}. Its summary is above; make room and fit again."
+        ) from last
+
+
+def _content(out: Path) -> bytes | None:
+    """What is in a folder's fit.json, to see whether another process replaces it."""
+    path = file_of(out, FIT)
+    return path.read_bytes() if path.is_file() else None
