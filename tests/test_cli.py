@@ -159,7 +159,7 @@ def test_folder_that_can_not_be_written_is_told_before_the_fit(folder, tmp_path,
 
     assert "is a mount point" in told("/proc")
     assert "/proc takes no new files" in told("/proc/fit")
-    assert "takes no new folder (Not a directory)" in told(folder / "shops.csv" / "fit")
+    assert "takes no new files (Not a directory)" in told(folder / "shops.csv" / "fit")
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "fit.json").write_text('{"format": "ramify-f')
     assert "is damaged or not a fit" in told(tmp_path / "broken", "--overwrite")
