@@ -41,7 +41,16 @@ JSON = {
     "an empty object": "{}",
 }
 DEEP = json.loads("[" * 300 + "]" * 300)
-ODD = {"null": None, "-1": -1, "1.5": 1.5, "text": "odd", "[]": [], "{}": {}, "true": True, "deep": DEEP}
+ODD = {
+    "null": None,
+    "-1": -1,
+    "1.5": 1.5,
+    "text": "odd",
+    "[]": [],
+    "{}": {},
+    "true": True,
+    "deep": DEEP,
+}
 
 
 @cache
@@ -174,7 +183,7 @@ def _resealed(damage):
 def _of_files():
     for name in FILES:
         for how, damage in DAMAGE.items():
-            says = "fit" if how == "missing" else name
+            says = "fit" if how in ("missing", "of another fit") else name
             if (name, how) == ("rows.safetensors", "missing"):
                 # Known groups can't be predicted then, which is told.
                 says = "given="
@@ -229,7 +238,9 @@ def _edit(name, field, value, folder):
 
 def _of_fields():
     """Each field of fit.json with values that no fit has, resealed."""
-    fields = "format format_version theta z family local_draws N n_rows by labels_dtype rows group notes"
+    fields = (
+        "format format_version theta z family local_draws N n_rows by labels_dtype rows group notes"
+    )
     for field in fields.split():
         for what, value in ODD.items():
             yield case(f"fit.json: {field} is {what}", partial(_edit, "fit.json", field, value))
@@ -238,8 +249,20 @@ def _of_fields():
         yield case(f"fit.json: {field} is 9, stale", stale, says="fit.json")
     for value in (9, 10**30, 0, "1"):
         yield case(f"fit.json: format_version {value}", partial(_edit, "fit.json", "format_version", value), says="fit.json")  # fmt: skip
-    for value in ("<U1", "<U536870911", "<U999999999999", "<i8", "O", "M8[s]", "V8", "f4,f4", "|S9"):
-        yield case(f"fit.json: labels_dtype {value}", partial(_edit, "fit.json", "labels_dtype", value))
+    for value in (
+        "<U1",
+        "<U536870911",
+        "<U999999999999",
+        "<i8",
+        "O",
+        "M8[s]",
+        "V8",
+        "f4,f4",
+        "|S9",
+    ):
+        yield case(
+            f"fit.json: labels_dtype {value}", partial(_edit, "fit.json", "labels_dtype", value)
+        )
     for value in (0, 11, 13, 10**15):
         yield case(f"fit.json: N {value}", partial(_edit, "fit.json", "N", value))
     notes = "seconds sweeps converged unconverged unconverged_groups bias_sds why warnings left_sds local_draws_raised"
@@ -311,7 +334,7 @@ def _of_config():
         "priors__cor__parameters": [{"concentration": 1.0, "dimension": 10**6}, {}],
         "priors__cor__distribution": ["Normal"],
         "priors__sigma": [{}, 3], "priors__extra": [{"distribution": "Normal", "parameters": {}}],
-        "link": ["log", "probit"], "likelihood": ["poisson", "ordered", "binomial"], "zone": ["Mars/Base"],
+        "link": ["odd", "probit"], "likelihood": ["poisson", "ordered", "binomial"], "zone": ["Mars/Base"],
         "levels": [["a", "b"], [1, 2, 3]], "group": ["k", "x"], "table": ["odd", "dict"],
     }  # fmt: skip
     for field, values in odd.items():
@@ -345,7 +368,9 @@ def _of_arrays():
             yield case(f"{file}: {name} has {value}", partial(_arrays, file, change), says=file)
         for kind in (np.int32, np.float16, bool, np.int64):
             change = partial(_set, name, 1, kind)
-            yield case(f"{file}: {name} as {np.dtype(kind)}", partial(_arrays, file, change), says=file)
+            yield case(
+                f"{file}: {name} as {np.dtype(kind)}", partial(_arrays, file, change), says=file
+            )
         odd = {
             "missing": lambda arrays, name=name: arrays.pop(name),
             "too long": lambda arrays, name=name: arrays.update({name: np.zeros(99, np.float32)}),
@@ -359,7 +384,11 @@ def _of_arrays():
         yield case(f"{file}: modes have {value}", partial(_arrays, file, change), says=file)
     change = partial(_set, ".cloud.log_weight", np.nan, None)
     yield case(f"{file}: weights have nan", partial(_arrays, file, change), says=file)
-    histories = {"empty": np.zeros(0), "of two axes": np.zeros((2, 2)), "of bools": np.ones(3, bool)}
+    histories = {
+        "empty": np.zeros(0),
+        "of two axes": np.zeros((2, 2)),
+        "of bools": np.ones(3, bool),
+    }
     for what, history in histories.items():
         change = lambda arrays, history=history: arrays.update({"history/elbo": history})
         yield case(f"{file}: history {what}", partial(_arrays, file, change), says=file)

@@ -164,7 +164,23 @@ def _from_objects(where: str, values: Distinct) -> Distinct:
             f"{where} mixes labels of types {' and '.join(sorted(t.__name__ for t in types))}; "
             "expected one type: convert them, for example all to strings."
         )
-    return np.array(values.tolist()) if types == {float} else values
+    if types == {float}:
+        return np.array(values.tolist())
+    _check_savable(where, values)
+    return values
+
+
+def _check_savable(where: str, values: Distinct) -> None:
+    """Raises if labels would not be the same after a fit was saved and loaded."""
+    try:
+        same = pa.array(values.tolist()).to_pylist() == values.tolist()
+    except (pa.ArrowException, OverflowError, TypeError, ValueError):
+        same = False
+    if not same:
+        raise TypeError(
+            f"{where} holds labels of type {type(values[0]).__name__} (the first {show(values[0])}), "
+            "which can't be saved with a fit: convert them to strings, integers or timestamps."
+        )
 
 
 def find(labels: Labels, wanted: Any, where: str = "labels") -> Int[np.ndarray, " W"]:

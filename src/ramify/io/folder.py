@@ -39,8 +39,10 @@ class SavedFit:
         if listed is not None and name not in listed:
             return None
         path = file_of(self.folder, name)
-        if not path.is_file():
+        if not os.path.lexists(path):
             return None
+        if not path.is_file():
+            raise ValueError(f"{path} is damaged: it is not a file.")
         if listed is not None and checksum(path) != listed[name]:
             raise ValueError(
                 f"{path} is damaged: it is not the file that was saved. Copy the folder again from "

@@ -81,9 +81,12 @@ def read_record(saved: SavedFit, encoder: Any) -> FitRecord:
             f"{folder / LABELS} has {len(labels):,} labels; the fit has {N:,} groups and its family "
             f"{family.N:,}. The folder's files do not belong together."
         )
+    history = part_of(arrays, "history/")
+    if any(values.ndim != 1 or values.dtype.kind not in "fiu" for values in history.values()):
+        raise ValueError(f"{folder / ARRAYS} is damaged: its history is not one of numbers.")
     plain: dict[str, Any] = {name: fit.get(name) for name in IN_JSON}
     plain |= {name: columns(fit[name]) for name in ("rows", "group")}
-    return FitRecord(family=family, history=part_of(arrays, "history/"), labels=labels, **plain)
+    return FitRecord(family=family, history=history, labels=labels, **plain)
 
 
 def check_spaces(fit: dict[str, Any], theta: Space, z: Space, folder: Path) -> None:

@@ -68,6 +68,7 @@ def _folder() -> Path | None:
         folder = Path(asked) if asked else home / "ramify"
         folder /= f"{__version__}-jax{jax.__version__}-{_processor()}"
         folder.mkdir(parents=True, exist_ok=True)
+        _remove_damaged(folder)
         _prune(folder)
     except (OSError, RuntimeError):
         return None  # no way to tell the processor, no home, or no room in it
@@ -81,6 +82,23 @@ def _processor() -> str:
     if features is None:
         raise OSError("the processor does not say what it can do")
     return hashlib.sha256(features.encode()).hexdigest()[:12]
+
+
+def _remove_damaged(folder: Path) -> None:
+    """Removes programs that were not written to their end, which JAX would report and never replace."""
+    # Only those that are new since a process last looked.
+    from jax._src.compilation_cache import decompress_executable
+
+    looked = folder / "looked"
+    last = looked.stat().st_mtime_ns if looked.exists() else 0
+    for file in folder.glob("*-cache"):
+        if file.stat().st_mtime_ns < last:
+            continue
+        try:
+            decompress_executable(file.read_bytes())
+        except Exception:  # of zstd or zlib, whichever JAX uses
+            file.unlink(missing_ok=True)
+    looked.touch()
 
 
 def _prune(folder: Path) -> None:

@@ -22,8 +22,6 @@ from ramify.io.folder import CONFIG, ROWS, SavedFit, check_version, read_json
 from ramify.io.saving import part_of, read_arrays, write_arrays
 
 FORMAT_VERSION = 1
-# What reading a config.json that is not one may raise, in our code and in other libraries.
-_DAMAGE = (KeyError, TypeError, AttributeError, IndexError, RecursionError, ArithmeticError)
 
 
 def save(formula: Formula, given: priors.Priors, groups: Groups | None, folder: Path) -> None:
@@ -65,13 +63,19 @@ def load(saved: SavedFit) -> tuple[Formula, priors.Priors]:
     config = read_json(path)
     check_version(path, config, FORMAT_VERSION, saved.fit.get("ramify_version"))
     try:
-        check_config(path, config, saved.fit["by"])
-        formula = _formula(config)
-        found = {name: priors.from_plain(plain) for name, plain in config["priors"].items()}
-        known = priors.defaults(formula, 1.0)
-    except _DAMAGE as error:
+        return _checked(path, config, saved.fit["by"])
+    except Exception as error:  # whatever other libraries make of what is not a formula's
+        if str(path) in str(error):
+            raise
         raise ValueError(f"{path} is damaged or not of a formula.") from error
+
+
+def _checked(path: Path, config: dict[str, Any], by: str) -> tuple[Formula, priors.Priors]:
+    check_config(path, config, by)
+    formula = _formula(config)
     check_formula(path, formula)
+    found = {name: priors.from_plain(plain) for name, plain in config["priors"].items()}
+    known = priors.defaults(formula, 1.0)
     if {*found} != {*known}:
         raise ValueError(
             f"{path} is damaged: its priors are not those of its formula's parameters."
