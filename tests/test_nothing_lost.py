@@ -1,0 +1,213 @@
+"""Folders and files that others send, processes that die, disks that are full: nothing silent or lost."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import ramify as rf
+import tampering
+from cli_case import FORMULA, line, ramify, shops
+from ramify.cli.files import write_table
+from ramify.cli.keeping import Keeper
+from ramify.data.groups import Groups
+from ramify.io.replacing import _move_in
+from ramify.numerics.compilation_cache import _remove_damaged
+
+SAVED = Path(__file__).parent / "saved" / "formula_weighted"
+
+
+@pytest.fixture
+def fit(tmp_path):
+    """A fit of a formula, saved by this version."""
+    rf.load(SAVED).save(tmp_path / "fit")
+    return tmp_path / "fit"
+
+
+def mean(folder):
+    return rf.load(folder).summary()["mean"].tolist()
+
+
+@pytest.mark.parametrize(
+    "name", ["fit.json", "arrays.safetensors", "config.json", "rows.safetensors"]
+)
+def test_links_and_changed_files_are_refused(fit, name):
+    content = (fit / name).read_bytes()
+    (fit / name).write_bytes(content.replace(b"1", b"2", 1))
+    with pytest.raises(ValueError, match=f"{name} is damaged"):
+        rf.load(fit)
+    (fit / name).rename(fit.parent / name)
+    (fit / name).symlink_to(fit.parent / name)
+    with pytest.raises(ValueError, match=f"{name} is a link"):
+        rf.load(fit)
+
+
+def test_report_does_not_write_through_a_link(fit, tmp_path):
+    (tmp_path / "precious").write_text("mine")
+    (fit / "report.html").symlink_to(tmp_path / "precious")
+    assert "report.html is a link" in line(ramify("report", fit))
+    assert (tmp_path / "precious").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "name, field, value",
+    [
+        ("fit.json", "N", 7),
+        ("fit.json", "labels_dtype", 3),
+        ("fit.json", "format_version", 9),
+        ("config.json", "format_version", 9),
+        ("config.json", "link", "odd"),
+        ("config.json", "formula", "y ~ x + kind + area + (1 | kind)"),
+        ("config.json", "layout__scale", -1),
+        ("config.json", "priors__x__parameters__scale", -1.0),
+    ],
+)
+def test_values_that_no_fit_has_name_the_file(fit, name, field, value):
+    tampering.edit(fit, name, **{field: value})
+    with pytest.raises(ValueError, match=str(fit)):
+        rf.load(fit)
+
+
+def test_a_dtype_of_gigabytes_takes_no_memory(fit):
+    tampering.edit(fit, labels_dtype="<U500000000")
+    assert rf.load(fit).labels.dtype.itemsize < 100
+
+
+def test_a_replacement_that_was_interrupted_is_the_new_fit(fit, tmp_path):
+    """A process may die after any move; whatever was moved, the new fit is read."""
+    other = rf.load(SAVED)
+    other.notes["why"] = "it is the new one"
+    other.save(tmp_path / "new")
+    for moved in ([], ["rows.safetensors"], ["arrays.safetensors", "labels.arrow", "config.json"]):
+        rf.load(SAVED).save(tmp_path / "half")
+        (tmp_path / "half" / ".next").mkdir()
+        for file in (tmp_path / "new").iterdir():
+            place = tmp_path / "half" / ("" if file.name in moved else ".next") / file.name
+            place.write_bytes(file.read_bytes())
+        assert rf.load(tmp_path / "half").notes["why"] == "it is the new one"
+        _move_in(tmp_path / "half")
+        assert rf.load(tmp_path / "half").notes["why"] == "it is the new one"
+        assert not (tmp_path / "half" / ".next").exists()
+
+
+def test_a_save_killed_at_its_end_is_told(fit):
+    fit.rename(fit.parent / ".fit.saving-1234abcd")
+    with pytest.raises(
+        FileNotFoundError, match="interrupted left one in .*saving-1234abcd: rename"
+    ):
+        rf.load(fit)
+
+
+def test_the_late_one_of_two_fits_is_kept_under_another_name(fit, tmp_path):
+    posterior = rf.load(fit)
+    late = Keeper(tmp_path / "out", overwrite=False)
+    posterior.save(tmp_path / "out")
+    with pytest.raises(FileExistsError, match="another fit was saved to .*out while .*out-2"):
+        late.save(posterior)
+    assert mean(tmp_path / "out-2") == mean(tmp_path / "out")
+
+
+def test_a_fit_that_can_not_be_saved_is_kept_elsewhere(fit, tmp_path, monkeypatch):
+    (tmp_path / "cwd").mkdir()
+    monkeypatch.chdir(tmp_path / "cwd")
+    posterior, keeper = rf.load(fit), Keeper(tmp_path / "deep" / "out", overwrite=False)
+    (tmp_path / "deep").write_text("a file, in the meantime")
+    with pytest.raises(OSError, match="The fit is in .*cwd/ramify-out-2: move it"):
+        keeper.save(posterior)
+    assert mean(tmp_path / "cwd" / "ramify-out-2") == mean(fit)
+
+
+def test_places_that_can_not_be_written_are_told_before_the_work(fit, tmp_path):
+    write_table(shops(), tmp_path / "a.csv")
+    for place in ("/proc/x.csv", tmp_path / "a.csv" / "b.csv"):
+        assert "takes no new files" in line(
+            ramify("predict", fit, tmp_path / "a.csv", "--out", place)
+        )
+    assert "takes no new files" in line(ramify("report", fit, "--out", "/proc/x.html"))
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        [(1, 2), (3, 4)],
+        pd.period_range("2024-01", periods=2, freq="M"),
+        pd.interval_range(0, 2),
+        [2**70, 2**71],
+    ],
+    ids=["tuples", "periods", "intervals", "huge integers"],
+)
+def test_labels_that_can_not_be_saved_are_refused_at_once(labels):
+    with pytest.raises(TypeError, match='column "g" .*convert them to strings'):
+        Groups.from_table(pd.DataFrame({"g": labels, "y": [1.0, 2.0]}), by="g", rows="y")
+
+
+def test_a_damaged_program_is_removed(tmp_path):
+    (tmp_path / "jit_f-12-cache").write_bytes(b"cut short")
+    _remove_damaged(tmp_path)
+    assert not (tmp_path / "jit_f-12-cache").exists()
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_the_folder_is_the_old_fit_or_the_new_one(fit, tmp_path):
+    """kill -9 while processes replace a fit again and again, and write its report."""
+    program = (
+        "import sys, ramify as rf\n"
+        "a, b = rf.load(sys.argv[1]), rf.load(sys.argv[1])\n"
+        "a.notes['why'], b.notes['why'] = 'old', 'new'\n"
+        "print('ready', flush=True)\n"
+        "while True: a.save(sys.argv[2]); b.save(sys.argv[2])\n"
+    )
+    chance = random.Random(0)
+    for _ in range(50):
+        words = [sys.executable, "-c", program, str(fit), str(tmp_path / "out")]
+        running = subprocess.Popen(words, stdout=subprocess.PIPE)
+        assert running.stdout is not None and running.stdout.readline() == b"ready\n"
+        time.sleep(0.02 + 0.3 * chance.random())
+        os.kill(running.pid, signal.SIGKILL)
+        running.communicate()
+        if (tmp_path / "out").exists():  # the first save may not have ended
+            assert rf.load(tmp_path / "out").notes["why"] in ("old", "new")
+    assert np.allclose(mean(tmp_path / "out"), mean(fit))
+    rf.load(fit).save(tmp_path / "out")
+    assert not list((tmp_path / "out").glob(".next"))
+
+
+@pytest.mark.slow
+def test_a_full_disk_at_every_write(fit, tmp_path):
+    """A small tmpfs, filled so that a save fails at one file after the other."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(disk)]
+    if os.name != "posix" or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("no small disk can be mounted here")
+    try:
+        posterior = rf.load(fit)
+        posterior.notes["why"] = "old"
+        posterior.save(disk / "fit")
+        posterior.notes["why"] = "new"
+        failed = 0
+        for left in range(0, 260_000, 8192):
+            free = os.statvfs(disk).f_bavail * 4096
+            (disk / "filler").write_bytes(bytes(max(free - left, 0)))
+            try:
+                posterior.save(disk / "fit")
+            except OSError as error:
+                failed += 1
+                assert "No space left on device" in str(error) or "takes no new" in str(error)
+                assert rf.load(disk / "fit").notes["why"] == "old"
+            else:
+                break
+            finally:
+                (disk / "filler").unlink()
+        assert failed > 3 and rf.load(disk / "fit").notes["why"] == "new"
+        assert json.loads((disk / "fit" / "fit.json").read_text())["checksum"]
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
