@@ -41,7 +41,8 @@ def mean(folder):
 )
 def test_links_and_changed_files_are_refused(fit, name):
     content = (fit / name).read_bytes()
-    (fit / name).write_bytes(content.replace(b"1", b"2", 1))
+    old, new = (b'"n_rows": 27', b'"n_rows": 26') if name == "fit.json" else (b"1", b"2")
+    (fit / name).write_bytes(content.replace(old, new, 1))
     with pytest.raises(ValueError, match=f"{name} is damaged"):
         rf.load(fit)
     (fit / name).rename(fit.parent / name)

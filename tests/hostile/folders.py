@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - a table of damage, one line each
 """Folders that others send: every file of a saved fit, damaged in every way that we could think of.
 
 Each is loaded and asked for a summary and predictions. What is right is an error that names the folder, or

@@ -155,7 +155,10 @@ def _from_objects(where: str, values: Distinct) -> Distinct:
         if all(issubclass(kind, family) for kind in types) and types:
             # Left to itself, NumPy makes float64 of integers on both sides of 2 ** 63.
             large = dtype is None and min(values) >= 0 and 2**63 <= max(values) < 2**64
-            return np.array(values.tolist(), dtype=np.uint64 if large else dtype)
+            found = np.array(values.tolist(), dtype=np.uint64 if large else dtype)
+            if found.dtype == object:  # integers of more than 64 bits
+                _check_savable(where, values)
+            return found
     naive = all(getattr(value, "tzinfo", None) is None for value in values)
     if types in ({datetime.date}, {datetime.datetime}, {np.datetime64}) and naive:
         return np.array(values.tolist(), dtype="datetime64")
