@@ -15,7 +15,7 @@ import pytest
 
 import ramify as rf
 import tampering
-from cli_case import FORMULA, line, ramify, shops
+from cli_case import line, ramify, shops
 from ramify.cli.files import write_table
 from ramify.cli.keeping import Keeper
 from ramify.data.groups import Groups

@@ -43,6 +43,7 @@ class Keeper:
             Path("/var/tmp"),
             Path("/dev/shm"),
         )
+        last = OSError("there is no other place")
         for place in (*first, *(free_name(home / name) for home in homes)):
             try:
                 posterior.save(place, overwrite=False)
