@@ -394,11 +394,6 @@ class Posterior(Fitted):
         return Posterior(self.model, family, own, history=self.history, notes=notes), gaps
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = True) -> None:
-        """Writes the fit, without its data, to a folder, whole or not at all: see `load`.
-
-        Args:
-            path: the folder; a fit that is in it is replaced.
-            overwrite: False raises a FileExistsError if there is a fit.
-        """
+        """Writes the fit to a folder: see `load`. Replaces a fit there, unless `overwrite` is False."""
         more = lambda folder: self.adapter.save(folder, self.groups)
         save(self._record(), Path(path), more, overwrite=overwrite)
