@@ -1,12 +1,14 @@
 """What `ramify fit` does so that no fit is lost: neither its own nor another's."""
 
-import tempfile
+import os
 from pathlib import Path
 from typing import Any
 
-from ramify.io.atomic import reason
+from ramify.io.atomic import locked, reason
 from ramify.io.folder import FIT, file_of
 from ramify.io.replacing import free_name, place_for
+
+LAST = ("/var/tmp", "/dev/shm")  # where a fit goes that finds no other place
 
 
 class Keeper:
@@ -21,39 +23,38 @@ class Keeper:
     def save(self, posterior: Any) -> None:
         """Saves the fit to its folder; if that is not possible, elsewhere, and raises to say where."""
         try:
-            same = _content(self.out) == self._before
-            posterior.save(self.out, overwrite=same and self._before is not None)
+            with locked(self.out.absolute().parent):  # from looking to replacing
+                same = _content(self.out) == self._before
+                posterior.save(self.out, overwrite=same and self._before is not None)
         except FileExistsError:
-            other = free_name(self.out)
-            kept = self._elsewhere(posterior, other)
+            kept = self._elsewhere(posterior, self.out)
             raise FileExistsError(
                 f"another fit was saved to {self.out} while this one ran; this one is in {kept}."
             ) from None
-        except OSError as error:
+        except (OSError, ValueError) as error:
             kept = self._elsewhere(posterior)
-            raise OSError(f"{reason(error)}. The fit is in {kept}: move it.") from error
+            raise OSError(f"{_why(error)}. The fit is in {kept}: move it.") from error
 
     def _elsewhere(self, posterior: Any, *first: Path) -> Path:
         """Saves the fit to the first place that takes it."""
-        name = f"ramify-{self.out.resolve().name}"
-        homes = (
-            Path.cwd(),
-            Path.home(),
-            Path(tempfile.gettempdir()),
-            Path("/var/tmp"),
-            Path("/dev/shm"),
-        )
-        last = OSError("there is no other place")
-        for place in (*first, *(free_name(home / name) for home in homes)):
+        name, last = f"ramify-{self.out.absolute().name}", OSError("there is no other place")
+        homes = (os.curdir, os.path.expanduser("~"), os.environ.get("TMPDIR", "/tmp"), *LAST)
+        others = (Path(home, name) for home in homes if os.path.isdir(home))
+        for place in (*first, *others):
             try:
-                posterior.save(place, overwrite=False)
-                return place
-            except OSError as error:
+                kept = free_name(place.absolute())
+                posterior.save(kept, overwrite=False)
+                return kept
+            except (OSError, ValueError) as error:
                 last = error
         raise OSError(
             f"the fit could not be saved to {self.out} nor anywhere else, the last time because: "
-            f"{reason(last)}. Its summary is above; make room and fit again."
+            f"{_why(last)}. Its summary is above; make room and fit again."
         ) from last
+
+
+def _why(error: OSError | ValueError) -> str:
+    return reason(error) if isinstance(error, OSError) else str(error).rstrip(".")
 
 
 def _content(out: Path) -> bytes | None:

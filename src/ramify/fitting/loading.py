@@ -11,6 +11,7 @@ from ramify.families.solver import Solver
 from ramify.frontends.formula import saving
 from ramify.frontends.formula.checks import check_outcomes
 from ramify.frontends.formula.model import FormulaModel
+from ramify.io.atomic import locked
 from ramify.io.folder import FIT, ROWS, SavedFit, read_fit
 from ramify.io.saving import check_spaces, read_record
 from ramify.models.model import Model
@@ -37,14 +38,8 @@ def load(
         posterior.save("fit/"); posterior = load("fit/", model)
     """
     folder = Path(path)
-    saved = read_fit(folder)
-    try:
-        return _read(saved, model, encoder)
-    except ValueError:
-        now = read_fit(folder)
-        if now == saved:
-            raise
-        return _read(now, model, encoder)  # another process has replaced the fit in the meantime
+    with locked(folder, shared=True):  # no other process replaces the fit in the meantime
+        return _read(read_fit(folder), model, encoder)
 
 
 def _read(saved: SavedFit, model: Model | None, encoder: Any) -> Posterior:

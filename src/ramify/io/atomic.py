@@ -4,6 +4,7 @@ import glob
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,6 +15,7 @@ except ImportError:  # Windows: no locks
     fcntl = None
 
 MARK = ".saving-"  # in the name of what is being written
+OLD = 60.0  # seconds after which a folder that no process has locked is a dead process's
 
 
 def refuse_link(path: Path) -> None:
@@ -87,13 +89,13 @@ def new_folder(path: Path, within: Path, write: Callable[[Path], None]) -> Path:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Keeps other processes from changing a folder, where the file system has locks."""
+def locked(folder: Path, *, shared: bool = False) -> Iterator[None]:
+    """Keeps other processes from changing a folder, or if not `shared` from reading it."""
     handle = _handle(folder)
     try:
-        with suppress(OSError):
+        with suppress(OSError):  # a file system without locks
             if handle is not None and fcntl is not None:
-                fcntl.flock(handle, fcntl.LOCK_EX)
+                fcntl.flock(handle, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
         yield
     finally:
         if handle is not None:
@@ -126,7 +128,7 @@ def _sweep(path: Path, within: Path) -> None:
     """Removes folders that processes were writing when they died, where these are not whole."""
     for left in within.glob(f".{glob.escape(path.name)}{MARK}*"):
         partial = left.is_dir() and not left.is_symlink() and not (left / "fit.json").exists()
-        if partial and _is_free(left):
+        if partial and time.time() - left.stat().st_mtime > OLD and _is_free(left):
             shutil.rmtree(left, ignore_errors=True)
 
 
@@ -146,7 +148,7 @@ def _is_free(folder: Path) -> bool:
 
 def _handle(folder: Path) -> int | None:
     try:
-        return os.open(folder, os.O_RDONLY)
+        return os.open(folder, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
     except OSError:
         return None
 

@@ -92,8 +92,10 @@ _FIELDS: dict[str, Check] = {
     "n_rows": _or_none(is_count),
 }
 _NOTES: dict[str, Check] = {
-    **dict.fromkeys("seconds left_sds theta_k_hat theta_effective_draws".split(), is_number),
+    **dict.fromkeys("seconds left_sds noise_sds theta_k_hat theta_r_hat".split(), is_number),
+    **dict.fromkeys("theta_effective_draws theta_nuts_seconds".split(), is_number),
     **dict.fromkeys("steps sweeps unconverged local_draws quadrature_points".split(), is_count),
+    "theta_divergences": is_count,
     **dict.fromkeys("converged local_draws_raised".split(), _is_bool),
     **dict.fromkeys("method why".split(), is_text),
     "bias_sds": lambda value: is_number(value) or is_list_of(is_number)(value) and len(value) > 0,
@@ -108,6 +110,7 @@ _FAMILY: dict[str, Check] = {
     **dict.fromkeys("points widths head".split(), is_shape),
     "modes": _or_none(is_shape),
     "cloud": _or_none(is_count),
+    "chains": is_count,
     "map": one_of("log", "paper"),
     "covariance": one_of("dense", "block", "diagonal"),
     "is": one_of("branched", "joint", "solver", "table", "amortizer", "pooled", "single", "given"),

@@ -9,6 +9,7 @@ new one, and the next save completes what was begun.
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from ramify.io.atomic import check_beside, locked, new_folder, reason, unwritten
@@ -85,7 +86,8 @@ def _replace(new: Path, place: Path) -> None:
     with locked(place):
         _move_in(place)
         new.rename(place / NEXT)
-        _move_in(place)
+        with suppress(OSError):  # it is the fit by now; the next save moves it in
+            _move_in(place)
 
 
 def _move_in(place: Path) -> None:
@@ -94,7 +96,7 @@ def _move_in(place: Path) -> None:
     if not new.is_dir():
         return
     if (new / FIT).is_file():
-        own = {*read_fit(place).fit["checksums"], FIT}
+        own = {*read_fit(place).fit.get("checksums", FILES), FIT}
         for name in (REPORT, *(name for name in (*FILES, *OF_FORMULAS) if name not in own)):
             (place / name).unlink(missing_ok=True)
         for name in (*OF_FORMULAS, *FILES):  # fit.json is the last

@@ -86,19 +86,20 @@ def _processor() -> str:
 
 def _remove_damaged(folder: Path) -> None:
     """Removes programs that were not written to their end, which JAX would report and never replace."""
-    # Only those that are new since a process last looked.
-    from jax._src.compilation_cache import decompress_executable
-
-    looked = folder / "looked"
+    try:
+        from jax._src.compilation_cache import decompress_executable
+    except ImportError:  # JAX's own, not public
+        return
+    looked = folder / "looked"  # when a process last looked: programs of before are whole
     last = looked.stat().st_mtime_ns if looked.exists() else 0
-    for file in folder.glob("*-cache"):
-        if file.stat().st_mtime_ns < last:
-            continue
+    new = [file for file in folder.glob("*-cache") if file.stat().st_mtime_ns >= last]
+    if new:
+        looked.touch()
+    for file in new:
         try:
             decompress_executable(file.read_bytes())
         except Exception:  # of zstd or zlib, whichever JAX uses
             file.unlink(missing_ok=True)
-    looked.touch()
 
 
 def _prune(folder: Path) -> None:
