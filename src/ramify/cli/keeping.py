@@ -49,7 +49,7 @@ class Keeper:
                 last = error
         raise OSError(
             f"the fit could not be saved to {self.out} nor anywhere else, the last time because: "
-            f"{_why(last)}. Its summary is above; make room and fit again."
+            f"{_why(last)}. The fit's summary is above: make room and fit again."
         ) from last
 
 
