@@ -73,8 +73,8 @@ def kill(running, place, seconds, chance):
     began, before = time.perf_counter(), being_written(place)
     if late := chance.random() < 0.6:
         while running.poll() is None and being_written(place) <= before:
-            time.sleep(0.0005)
-        time.sleep(chance.uniform(0, 0.04))
+            time.sleep(0.0001)
+        time.sleep(chance.uniform(0, 0.04) if place.name == "out" else chance.uniform(0, 0.002))
     else:
         time.sleep(seconds * chance.uniform(0.1, 1.05))
     running.kill()
