@@ -144,7 +144,7 @@ def test_errors_are_one_line(folder, tmp_path):
     assert "--overwrite" in line(ramify("fit", data, FORMULA, "--out", fit))
     assert "is not a saved fit" in line(ramify("fit", data, FORMULA, "--out", folder))
     assert "is not a saved fit" in line(ramify("summary", tmp_path))
-    assert "there is no folder" in line(ramify("summary", tmp_path / "nothing"))
+    assert "there is no saved fit at" in line(ramify("summary", tmp_path / "nothing"))
     assert ".csv or .parquet" in line(ramify("predict", fit, data, "--out", tmp_path / "p.txt"))
     assert "likelihood='ordered'" in line(ramify("predict", fit, data, "--kind", "probability"))
     assert ".html" in line(ramify("report", fit, "--out", tmp_path / "page.pdf"))

@@ -117,7 +117,7 @@ def python(code: str, environment: Mapping[str, str] | None = None, seconds: flo
     """The output of a program in a process of its own; raises `Told` if it failed."""
     own = {"PYTHONPATH": str(LIBRARY.parent), "RAMIFY_CACHE": "off"}
     done = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-P", "-c", code],
         env={**os.environ, **own, **(environment or {})},
         capture_output=True, text=True, timeout=seconds, cwd=tempfile.gettempdir(),
     )  # fmt: skip

@@ -1,7 +1,7 @@
 """Places that can't be written, files that may not grow, saves that were interrupted, odd environments.
 
-Each command is run against each of them. What is right is one line that says which place or file it is and
-why, with every file as it was before; or the numbers of the fit that is whole.
+Each command is run against each of them. What is right is one line that says which place or file it is
+and why, with every file as it was before; or the numbers of the fit that is whole.
 """
 
 import json
@@ -336,7 +336,7 @@ def _of_environments() -> Iterator[Case]:
     yield Case("the current folder is gone", partial(_elsewhere, gone), right=fine)
     few = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))"
     yield Case("64 open files", partial(_elsewhere, few), right=fine)
-    full = "import sys; sys.stdout = open('/dev/full', 'w')"
+    full = "import os; os.dup2(os.open('/dev/full', os.O_WRONLY), 1)"
     yield Case("the screen is a full disk", partial(_elsewhere, full), says=["No space left"])
 
 

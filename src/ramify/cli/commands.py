@@ -14,6 +14,7 @@ from ramify.cli.files import check_readable, check_writable, read_table, write_t
 from ramify.cli.keeping import Keeper
 from ramify.frontends.formula.text import formula_columns
 from ramify.io.atomic import check_file
+from ramify.io.folder import read_fit
 from ramify.io.replacing import place_for
 
 app = typer.Typer(
@@ -133,7 +134,7 @@ def fit(
         show.posterior(posterior)
     finally:  # also if nobody reads the summary to its end
         keeper.save(posterior)
-    show.note(f"The fit is in {out}. A page about it: ramify report {out}")
+        show.note(f"The fit is in {out}. A page about it: ramify report {out}")
 
 
 @_command(
@@ -239,6 +240,7 @@ def report(
     out = fit / "report.html" if out is None else out
     if out.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"{out}: expected a name that ends in .html.")
+    read_fit(fit)
     check_file(out)
     posterior = _load(fit, device)
     rf.write_report(posterior, _groups(posterior, data), out)
@@ -288,8 +290,7 @@ def use_device(device: str | None) -> None:
 
 def _load(fit: Path, device: str | None) -> Any:
     """The posterior of a fit's folder."""
-    if not fit.exists():
-        raise FileNotFoundError(f"there is no folder {fit}: ramify fit writes one.")
+    read_fit(fit)  # says at once if there is none
     use_device(device)
     return rf.load(fit)
 

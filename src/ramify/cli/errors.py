@@ -53,6 +53,8 @@ def sentence(error: Exception) -> str:
         return f'this needs the package {error.name}: pip install "ramify[cli]"'
     if isinstance(error, BAD_INPUT) and str(error):
         return str(error)
+    if isinstance(error, MemoryError):
+        return "there is not enough memory: use fewer rows or draws, or a machine with more memory."
     text = f"{type(error).__name__}: {error}".rstrip(". ")
     return f"{text}. This looks like a bug in ramify: --debug shows where."
 

@@ -17,6 +17,7 @@ from ramify.families.joint import Joint
 from ramify.families.solver import Solver, solver
 from ramify.families.table import Table
 from ramify.models.model import Model
+from ramify.numerics.memory import check_memory
 from ramify.numerics.triangular import Covariance, ScaleMap
 
 MAX_JOINT = 20_000  # a dense factor of this order is 1.6 GB in float32, before Adam's moments
@@ -60,6 +61,12 @@ def branch(
     """
     _check_covariance("branch", covariance)
     form = Form(model.theta.size, model.z.size, covariance, scale_map, centred)
+    check_memory(
+        12 * len(groups) * sum(form.sizes),  # float32, with Adam's two moments
+        None,
+        f"branch({covariance!r}): the parameters of {len(groups):,} groups",
+        "Use solved() or amortized()",
+    )
     table = Table(jnp.tile(form.start(), (len(groups), 1)), form)
     return Branched(_theta(model, groups, covariance, scale_map), table, len(groups))
 

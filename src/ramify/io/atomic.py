@@ -54,7 +54,7 @@ def check_file(path: Path) -> None:
 def check_beside(path: Path, what: str) -> None:
     """Raises if nothing new can be written beside a path."""
     beside = path.absolute().parent
-    while not _exists(beside):
+    while not os.path.lexists(beside):
         beside = beside.parent
     try:
         new = _beside(path, beside)
@@ -115,13 +115,6 @@ def reason(error: OSError) -> str:
 def _beside(path: Path, within: Path) -> Path:
     """A name for something new that no other process uses."""
     return within / f".{path.name}{MARK}{secrets.token_hex(4)}"
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:  # a name that is too long, or a folder that can't be looked into
-        return False
 
 
 def _sweep(path: Path, within: Path) -> None:
