@@ -3,6 +3,7 @@
 import resource
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pandas as pd
@@ -152,40 +153,42 @@ def test_a_damaged_program_is_removed(tmp_path):
     assert not (tmp_path / "jit_f-12-cache").exists()
 
 
-@pytest.fixture
-def file_limit():
-    """Sets how large a file of this process may become; Python turns the signal into an error."""
+@contextmanager
+def files_up_to(size):
+    """Within it, no file of this process may become larger; Python turns the signal into an error."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-def test_files_that_may_not_grow_leave_the_old_ones(fit, tmp_path, file_limit):
+def test_files_that_may_not_grow_leave_the_old_ones(fit, tmp_path):
     posterior, files = rf.load(fit), [tmp_path / "a.csv", tmp_path / "a.parquet"]
     posterior.notes["why"] = "it is the new one"
     for file in files:
         file.write_text("old")
+    too_large = pytest.raises(OSError, match="can't be written: File too large. What was there is")
     sizes = sorted(file.stat().st_size for file in fit.iterdir())
     for size in (0, *sizes[:-1]):  # a save fails at one file after the other
-        file_limit(size)
-        with pytest.raises(OSError, match="fit can't be written: File too large. What was there"):
+        with files_up_to(size), too_large:
             posterior.save(fit)
         assert rf.load(fit).notes["why"] != "it is the new one"
-    file_limit(100)
     for file in files:
-        with pytest.raises(OSError, match="can't be written: File too large. What was there"):
+        with files_up_to(100), too_large:
             write_table(shops(), file)
         assert file.read_text() == "old"
-    file_limit(sizes[-1] + 1000)
-    posterior.save(fit)
+    with files_up_to(sizes[-1] + 1000):
+        posterior.save(fit)
     assert rf.load(fit).notes["why"] == "it is the new one"
     assert not [file.name for file in (*tmp_path.iterdir(), *fit.iterdir()) if file.name[0] == "."]
 
 
-def test_a_fit_that_can_be_saved_nowhere_says_so(fit, tmp_path, file_limit):
+def test_a_fit_that_can_be_saved_nowhere_says_so(fit, tmp_path):
     posterior, keeper = rf.load(fit), Keeper(tmp_path / "out", overwrite=False)
-    file_limit(0)
-    with pytest.raises(OSError, match="nor anywhere else, .*File too large.* summary is above"):
+    nowhere = "nor anywhere else, .*File too large.* summary is above"
+    with files_up_to(0), pytest.raises(OSError, match=nowhere):
         keeper.save(posterior)
 
 

@@ -308,15 +308,19 @@ def _elsewhere(before: str = "", **environment: str) -> str:
 
 
 def _with_cache(damage: Callable[[Path], Any]) -> str:
-    """A process that finds its compiled programs damaged; it compiles them again, without a word."""
+    """A process that finds its compiled programs damaged: it compiles them again, without a word."""
+    code = (
+        "import os, sys; sys.stderr = sys.stdout; os.environ.pop('JAX_COMPILATION_CACHE_DIR', 0)\n"
+        f"import ramify as rf; posterior = rf.load({str(saved('gaussian'))!r})\n"
+        "rf.diagnose(posterior, posterior.groups); print('done')"
+    )
     with tempfile.TemporaryDirectory() as place:
-        own = {"RAMIFY_CACHE": place, "JAX_COMPILATION_CACHE_DIR": ""}
-        code = f"import ramify as rf; print(rf.load({str(saved('gaussian'))!r}).diagnose().verdict)"
-        python(code, own)
-        for file in Path(place).rglob("*-cache"):
+        python(code, {"RAMIFY_CACHE": place})
+        programs = list(Path(place).rglob("*-cache"))
+        assert programs
+        for file in programs:
             damage(file)
-        quiet = "import sys; sys.stderr = sys.stdout\n"
-        return python(quiet + code, own)
+        return python(code, {"RAMIFY_CACHE": place})
 
 
 def _of_environments() -> Iterator[Case]:
@@ -337,6 +341,14 @@ def _of_environments() -> Iterator[Case]:
     few = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))"
     yield Case("64 open files", partial(_elsewhere, few), right=fine)
     full = "import os; os.dup2(os.open('/dev/full', os.O_WRONLY), 1)"
+    cut = lambda file: file.write_bytes(file.read_bytes()[:-10])
+    for name, damage in {
+        "cut short": cut,
+        "empty": lambda file: file.write_bytes(b""),
+        "of another kind": lambda file: file.write_bytes(b"text" * 100),
+    }.items():
+        run = partial(_with_cache, damage)
+        yield Case(f"compiled programs: {name}", run, right="done\n".__eq__)
     yield Case("the screen is a full disk", partial(_elsewhere, full), says=["No space left"])
 
 
