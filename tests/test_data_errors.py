@@ -174,7 +174,7 @@ def test_labels_that_make_no_groups():
     refuses(TypeError, "float64, the first 1.0", user=np.array([1.0, 2.0, 1.0]))
     refuses(TypeError, "mixes labels of types int and str", user=[1, "a", 1])
     refuses(TypeError, "cannot hold labels", user=[[1], [2], [1]])
-    refuses(TypeError, "cannot be put in order", user=[int, str, int])
+    refuses(TypeError, "type type", "convert them to strings", user=[int, str, int])
     refuses(ValueError, "has shape (3, 1); expected one label per row", user=np.ones((3, 1), int))
 
 

@@ -164,7 +164,6 @@ STAMPS = ["2024-03-01T10:00", "2024-01-01T09:30", "2024-03-01T10:00"]
         (pd.Categorical(["lo", "hi", "lo"], categories=["lo", "hi", "unused"]), ["hi", "lo"]),
         (pd.Series(pd.Categorical([7, 5, 7])), [5, 7]),
         ([decimal.Decimal("1.5"), decimal.Decimal("0.5"), decimal.Decimal("1.5")], None),
-        ([("b", 1), ("a", 2), ("b", 1)], [("a", 2), ("b", 1)]),
         (np.array([7, 5, 7], ">i4"), [5, 7]),
     ],
 )

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import oracle
+from ramify.frontends.formula.design import namespace
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = {folder.parent.name for folder in (ROOT / "src/ramify").glob("*/__init__.py")}
@@ -35,6 +36,21 @@ def test_guide_examples():
 @pytest.mark.slow
 def test_formulas_examples():
     run("docs/formulas.md")
+
+
+@pytest.mark.slow
+def test_safety_examples():
+    run("docs/safety.md")
+
+
+def test_safety_lists_the_functions_of_formulas():
+    from formulae.categorical import ENCODINGS
+    from formulae.transforms import TRANSFORMS
+
+    text = (ROOT / "docs/safety.md").read_text()
+    part = text.split("## What a formula may call")[1].split("Anything else")[0]
+    listed = {name for names in re.findall(r"`([^`]+)`", part) for name in names.split()}
+    assert listed == {*TRANSFORMS, *ENCODINGS, *namespace()} - {"np"} | {"np."}
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from ramify.data.groups import Groups
 from ramify.data.host import pack, ranges
 from ramify.data.partition import rounded, shared_shape
 from ramify.data.resident import cut, to_device
+from ramify.numerics.budgets import chunk_size
 from ramify.numerics.chunks import in_chunks
-from ramify.numerics.memory import chunk_size
 from ramify.numerics.sums import precise_sum
 
 

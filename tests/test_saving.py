@@ -10,6 +10,7 @@ import pytest
 from numpyro.distributions import constraints
 
 import oracle
+import tampering
 from exact_fits import exact_fit, read, regression
 from quick import slow_but
 from ramify.data.groups import Groups
@@ -151,11 +152,6 @@ def saved(groups, tmp_path):
     return tmp_path / "fit"
 
 
-def edit(saved, **changes):
-    fit = json.loads((saved / "fit.json").read_text())
-    (saved / "fit.json").write_text(json.dumps(fit | changes))
-
-
 def test_a_missing_or_foreign_folder(tmp_path):
     with pytest.raises(FileNotFoundError, match="there is no saved fit at"):
         load(tmp_path / "nothing", MODEL)
@@ -184,6 +180,7 @@ def test_truncated_and_missing_files(saved, name):
 
 def test_a_foreign_file_in_place_of_the_arrays(saved):
     (saved / "arrays.safetensors").write_bytes(b"\x80\x04\x95 not what it says" * 100)
+    tampering.resealed(saved)
     with pytest.raises(ValueError, match="arrays.safetensors is truncated or damaged"):
         load(saved, MODEL)
 
@@ -191,6 +188,9 @@ def test_a_foreign_file_in_place_of_the_arrays(saved):
 def test_files_that_do_not_belong_together(saved, groups, tmp_path):
     Posterior(MODEL, branch(MODEL, groups, "block"), groups).save(tmp_path / "other")
     (tmp_path / "other" / "arrays.safetensors").rename(saved / "arrays.safetensors")
+    with pytest.raises(ValueError, match="arrays.safetensors is damaged: it is not the file that"):
+        load(saved, MODEL)
+    tampering.resealed(saved)
     with pytest.raises(ValueError, match=r"should hold .local.w of shape \[3, 9\]; it has\s+shape"):
         load(saved, MODEL)
 
@@ -201,6 +201,7 @@ def test_labels_of_another_fit(groups, tmp_path):
     for name, some in (("fit", groups), ("other", other)):
         Posterior(MODEL, solved(MODEL, some), some).save(tmp_path / name)
     (tmp_path / "other" / "labels.arrow").rename(tmp_path / "fit" / "labels.arrow")
+    tampering.resealed(tmp_path / "fit")
     with pytest.raises(
         ValueError, match=r"has 2 labels; the fit has 3 groups.*not belong together"
     ):
@@ -208,7 +209,7 @@ def test_labels_of_another_fit(groups, tmp_path):
 
 
 def test_fields_that_are_missing(saved):
-    fit = json.loads((saved / "fit.json").read_text())
+    fit = tampering.unsealed(saved)
     for name in ("theta", "labels_dtype", "format_version"):
         rest = {n: v for n, v in fit.items() if n != name}
         (saved / "fit.json").write_text(json.dumps(rest))
@@ -224,7 +225,7 @@ def test_fields_that_are_missing(saved):
 
 
 def test_a_version_from_the_future(saved):
-    edit(saved, format_version=2, ramify_version="9.9")
+    tampering.edit(saved, format_version=2, ramify_version="9.9")
     message = r"saved by ramify 9.9 in format 2; this is ramify .* formats up to 1. Upgrade ramify"
     with pytest.raises(ValueError, match=message):
         load(saved, MODEL)

@@ -11,8 +11,11 @@ from ramify._version import __version__
 from ramify.cli import show, words
 from ramify.cli.errors import OneLineErrors
 from ramify.cli.files import check_readable, check_writable, read_table, write_table
+from ramify.cli.keeping import Keeper
 from ramify.frontends.formula.text import formula_columns
-from ramify.io.folder import place_for
+from ramify.io.atomic import check_file
+from ramify.io.folder import read_fit
+from ramify.io.replacing import place_for
 
 app = typer.Typer(
     cls=OneLineErrors,
@@ -111,9 +114,7 @@ def fit(
 
     Prints a summary and writes the fit to a folder that the other commands read.
     """
-    if (out / "fit.json").is_file() and not overwrite:
-        raise FileExistsError(f"{out} already holds a fit: pass --overwrite, or another --out.")
-    place_for(out)
+    keeper = Keeper(out, overwrite)
     table = _with_rows(data, read_table(data, formula_columns(formula)))
     show.note(f"Read {table.num_rows:,} rows and {table.num_columns} columns of {data}.")
     use_device(device)
@@ -130,9 +131,11 @@ def fit(
         seed=seed,
         theta=theta,
     )
-    posterior.save(out)
-    show.posterior(posterior)
-    show.note(f"The fit is in {out}. A page about it: ramify report {out}")
+    try:
+        show.posterior(posterior)
+    finally:  # also if nobody reads the summary to its end
+        keeper.save(posterior)
+        show.note(f"The fit is in {out}. A page about it: ramify report {out}")
 
 
 @_command(
@@ -239,6 +242,8 @@ def report(
     out = fit / "report.html" if out is None else out
     if out.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"{out}: expected a name that ends in .html.")
+    read_fit(fit)
+    check_file(out)
     posterior = _load(fit, device)
     rf.write_report(posterior, _groups(posterior, data), out)
     show.note(f"The report is in {out}")
@@ -287,8 +292,7 @@ def use_device(device: str | None) -> None:
 
 def _load(fit: Path, device: str | None) -> Any:
     """The posterior of a fit's folder."""
-    if not fit.exists():
-        raise FileNotFoundError(f"there is no folder {fit}: ramify fit writes one.")
+    read_fit(fit)  # says at once if there is none
     use_device(device)
     return rf.load(fit)
 

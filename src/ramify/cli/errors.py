@@ -59,6 +59,8 @@ def sentence(error: Exception) -> str:
         return f"there is not enough memory ({what}). Use fewer rows or --draws at once."
     if isinstance(error, BAD_INPUT) and str(error):
         return with_options(str(error))
+    if isinstance(error, MemoryError):
+        return "there is not enough memory: use fewer rows or draws, or a machine with more memory."
     text = f"{type(error).__name__}: {error}".rstrip(". ")
     return f"{text}. This looks like a bug in ramify: --debug shows where."
 

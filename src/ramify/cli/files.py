@@ -1,6 +1,5 @@
 """Reads and writes tables: CSV and Parquet by suffix, folders of Parquet, only the columns needed."""
 
-import os
 from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import partial
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ramify.data.parquet import check_names, open_parquet, read_columns
+from ramify.io.atomic import check_file, write_file
 
 SUFFIXES = (".csv", ".parquet", ".pq")
 
@@ -30,30 +30,22 @@ def read_table(
 def write_table(table: Any, path: Path) -> None:
     """Writes an Arrow table to a CSV or Parquet file, by its suffix, in full or not at all."""
     check_writable(path)
-    path = path.resolve()  # write to a link's target, and keep the link
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}-{os.getpid()}")
-    try:
-        if path.suffix.lower() == ".csv":
-            from ramify.cli.csv import check_as_csv, csv
+    if path.suffix.lower() == ".csv":
+        from ramify.cli.csv import check_as_csv, csv
 
-            check_as_csv(table)
-            csv.write_csv(table, beside)
-        else:
-            import pyarrow.parquet as pq
+        check_as_csv(table)
+        write_file(path, lambda new: csv.write_csv(table, new))
+    else:
+        import pyarrow.parquet as pq
 
-            pq.write_table(table, beside, compression="zstd")
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+        write_file(path, lambda new: pq.write_table(table, new, compression="zstd"))
 
 
 def check_writable(path: Path) -> None:
     """Raises if no table can be written to this path; called before the work starts."""
     if path.suffix.lower() not in SUFFIXES:
         raise ValueError(f"{path}: expected a name that ends in .csv or .parquet.")
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder: expected the name of a file to write.")
+    check_file(path)
 
 
 def check_readable(path: Path) -> None:

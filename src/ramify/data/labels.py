@@ -157,7 +157,10 @@ def _from_objects(where: str, values: Distinct) -> Distinct:
                 _check_last_character(where, values)
             # Left to itself, NumPy makes float64 of integers on both sides of 2 ** 63.
             large = dtype is None and min(values) >= 0 and 2**63 <= max(values) < 2**64
-            return np.array(values.tolist(), dtype=np.uint64 if large else dtype)
+            found = np.array(values.tolist(), dtype=np.uint64 if large else dtype)
+            if found.dtype == object:  # integers of more than 64 bits
+                _check_savable(where, values)
+            return found
     zones = [getattr(value, "tzinfo", None) is not None for value in values]
     naive = not any(zones)
     if types == {datetime.datetime} and not naive:
@@ -173,7 +176,23 @@ def _from_objects(where: str, values: Distinct) -> Distinct:
             f"{where} mixes labels of types {' and '.join(sorted(t.__name__ for t in types))}; "
             "expected one type: convert them, for example all to strings."
         )
-    return np.array(values.tolist()) if types == {float} else values
+    if types == {float}:
+        return np.array(values.tolist())
+    _check_savable(where, values)
+    return values
+
+
+def _check_savable(where: str, values: Distinct) -> None:
+    """Raises if labels would not be the same after a fit was saved and loaded."""
+    try:
+        same = pa.array(values.tolist()).to_pylist() == values.tolist()
+    except (pa.ArrowException, OverflowError, TypeError, ValueError):
+        same = False
+    if not same:
+        raise TypeError(
+            f"{where} holds labels of type {type(values[0]).__name__} (the first {show(values[0])}), "
+            "which can't be saved with a fit: convert them to strings, integers or timestamps."
+        )
 
 
 def _check_last_character(where: str, values: Distinct) -> None:

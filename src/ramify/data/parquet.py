@@ -8,6 +8,8 @@ import os
 from difflib import get_close_matches
 from typing import Any
 
+from ramify.numerics.memory import check_memory
+
 _SUFFIXES = (".parquet", ".pq")
 
 
@@ -34,9 +36,25 @@ def read_columns(data: Any, source: Any, columns: list[str] | None) -> Any:
     import pyarrow as pa
 
     try:
+        _check_size(data, source, columns)
         return data.to_table(columns=columns)
     except (pa.ArrowException, OSError) as error:  # OSError: a file that ends too early
         raise ValueError(f"{source} can't be read as Parquet: {first_line(error)}") from error
+
+
+def _check_size(data: Any, source: Any, columns: list[str] | None) -> None:
+    """Raises where the columns of numbers alone do not fit into memory."""
+    widths = []
+    for name in columns or data.schema.names:
+        try:
+            widths.append(data.schema.field(name).type.bit_width / 8)
+        except ValueError:  # text, and other types whose values differ in size
+            continue
+    rows = data.count_rows()
+    what = f"the {rows:,} rows of {source}"
+    check_memory(
+        int(rows * sum(widths)), None, what, "Use fewer rows, or a machine with more memory"
+    )
 
 
 def check_names(where: Any, wanted: list[str], there: list[Any]) -> None:

@@ -17,6 +17,7 @@ from ramify.families.joint import Joint
 from ramify.families.solver import Solver, solver
 from ramify.families.table import Table
 from ramify.models.model import Model, check_model_and_groups
+from ramify.numerics.memory import check_memory
 from ramify.numerics.precision import computing
 from ramify.numerics.triangular import Covariance, ScaleMap
 
@@ -65,6 +66,12 @@ def branch(
     check_model_and_groups(model, groups, "rf.branch")
     _check_covariance("branch", covariance)
     form = Form(model.theta.size, model.z.size, covariance, scale_map, centred)
+    check_memory(
+        12 * len(groups) * sum(form.sizes),  # float32, with Adam's two moments
+        None,
+        f"branch({covariance!r}): the parameters of {len(groups):,} groups",
+        "Use solved() or amortized()",
+    )
     table = Table(jnp.tile(form.start(), (len(groups), 1)), form)
     return Branched(_theta(model, groups, covariance, scale_map), table, len(groups))
 

@@ -5,9 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from ramify.data.groups import Groups
+from ramify.families.build import Family
+from ramify.families.joint import Joint
+from ramify.families.solver import Solver
 from ramify.frontends.formula import saving
+from ramify.frontends.formula.checks import check_outcomes
 from ramify.frontends.formula.model import FormulaModel
-from ramify.io.folder import ROWS, read_json
+from ramify.io.atomic import locked
+from ramify.io.folder import FIT, ROWS, SavedFit, read_fit
 from ramify.io.saving import check_spaces, read_record
 from ramify.models.model import Model
 from ramify.posterior.matching import DataSchema, schema_of
@@ -33,23 +38,53 @@ def load(
         posterior.save("fit/"); posterior = load("fit/", model)
     """
     folder = Path(path)
-    fit = read_json(folder)
-    model = FormulaModel(*saving.load(folder)) if model is None else model
-    check_spaces(fit, model.theta, model.z, folder)
-    record = read_record(folder, fit, encoder)
+    with locked(folder, shared=True):  # no other process replaces the fit in the meantime
+        return _read(read_fit(folder), model, encoder)
+
+
+def _read(saved: SavedFit, model: Model | None, encoder: Any) -> Posterior:
+    folder = saved.folder
+    record = read_record(saved, encoder)
+    if model is None:
+        model = FormulaModel(*saving.load(saved))
+    check_spaces(saved.fit, model.theta, model.z, folder)
+    _check_sizes(folder / FIT, record.family, model)
     schema = DataSchema(record.by, record.labels, record.rows, record.group)
-    groups = saving.load_rows(folder, schema.by, schema.labels, model.adapter.origin)
+    groups = saving.load_rows(saved, schema.labels, model.adapter.origin)
     if groups is not None:
         _check_rows(schema, record.n_rows, groups, folder)
+        if isinstance(model, FormulaModel):
+            check_outcomes(folder / ROWS, model.formula, groups)
     own = {"local_draws": record.local_draws, "history": record.history, "notes": record.notes}
     return Posterior(model, record.family, groups, **own, schema=schema)
 
 
 def _check_rows(schema: DataSchema, n_rows: int | None, groups: Groups, folder: Path) -> None:
     """Raises where the saved rows are not those of the fit."""
-    shapes = lambda s: {(n, shape) for c in (s.rows, s.group) for n, (shape, _) in c.items()}
-    if shapes(schema_of(groups)) != shapes(schema) or n_rows not in (None, groups.n_rows):
+    columns = lambda s: (s.rows, s.group)
+    if columns(schema_of(groups)) != columns(schema) or n_rows not in (None, groups.n_rows):
         raise ValueError(
             f"{folder / ROWS} does not have the rows or columns of the fit. The folder's files do not "
             "belong together."
         )
+
+
+def _check_sizes(path: Path, family: Family, model: Model) -> None:
+    """Raises where the family is not one for as many parameters as the model has."""
+    D, M, N = model.theta.size, model.z.size, family.N
+    if isinstance(family, Joint):
+        found = [(family.D, family.M, sum(q.dim for q in family.parts)) == (D, M, D + N * M)]
+    else:
+        found = [family.theta.dim == D, *_fit_together(family.local, D, M, N)]
+    if not all(found):
+        raise ValueError(
+            f"{path} is damaged: its family is not one for the parameters of its model."
+        )
+
+
+def _fit_together(local: Any, D: int, M: int, N: int) -> list[bool]:
+    if isinstance(local, Solver):
+        modes = local.modes is None or local.modes.shape == (N, M)
+        start = [] if local.start is None else _fit_together(local.start, D, M, N)
+        return [local.points.ndim == 2 and local.points.shape[1] == M, modes, *start]
+    return [(local.form.D, local.form.M) == (D, M)] if hasattr(local, "form") else [False]

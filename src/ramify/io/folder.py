@@ -1,119 +1,157 @@
-"""The folder of a fit: checks whether it can be written, before the fit and without JAX."""
+"""The folder of a fit: its files, and whether they are those that were saved. Needs no JAX.
 
+`fit.json` lists the checksum of every file and of itself, so that a file that was changed, cut short or
+taken from another fit is refused. Fits of the first release have no checksums. Links are refused, since
+a folder may come from somebody else.
+"""
+
+import glob
+import hashlib
 import json
 import os
-import shutil
-import tempfile
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ramify._version import __version__
+from ramify.io.atomic import refuse_link
 
 FORMAT = "ramify-fit"
 FORMAT_VERSION = 1
 ARRAYS, LABELS, FIT = FILES = ("arrays.safetensors", "labels.arrow", "fit.json")
-FIELDS = "format_version theta z family local_draws by labels_dtype rows group notes".split()
 CONFIG, ROWS = OF_FORMULAS = ("config.json", "rows.safetensors")
-_OUTDATED = (*FILES, *OF_FORMULAS, "report.html")  # removed when another fit is saved
+REPORT = "report.html"
+FIELDS = "format_version theta z family local_draws by labels_dtype rows group notes".split()
+NEXT = ".next"  # a subfolder with a new fit that is whole, and not yet moved to the old one's place
+_MOST_JSON = 2**28  # bytes
 
 
-def read_json(folder: Path) -> dict[str, Any]:
+@dataclass(frozen=True)
+class SavedFit:
+    """A fit's folder and its fit.json."""
+
+    folder: Path
+    fit: dict[str, Any]
+
+    def file(self, name: str) -> Path | None:
+        """A file of the fit, as it was saved; None if the fit has none of that name."""
+        listed = self.fit.get("checksums")
+        if listed is not None and name not in listed:
+            return None
+        path = file_of(self.folder, name)
+        if not os.path.lexists(path):
+            return None
+        if not path.is_file():
+            raise ValueError(f"{path} is damaged: it is not a file.")
+        if listed is not None and checksum(path) != listed[name]:
+            raise ValueError(
+                f"{path} is damaged: it is not the file that was saved. Copy the folder again from "
+                "where it came, or fit again."
+            )
+        return path
+
+    def needed(self, name: str) -> Path:
+        """The same, of a file that every fit has."""
+        path = self.file(name)
+        if path is None:
+            raise ValueError(f"the fit in {self.folder} is incomplete: {name} is missing.")
+        return path
+
+
+def read_fit(folder: Path) -> SavedFit:
     """Reads fit.json; raises if this version can't read it."""
-    path = folder / FIT
     if not folder.exists():
-        raise FileNotFoundError(f"there is no saved fit at {folder}.")
+        raise FileNotFoundError(f"there is no saved fit at {folder}.{_interrupted(folder)}")
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is a file; expected the folder of a saved fit.")
+    path = file_of(folder, FIT)
     if not path.is_file():
-        raise ValueError(f"{folder} is not a saved fit: it has no {path.name}.")
-    try:
-        fit = json.loads(path.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is damaged or not a fit: {error}.") from error
-    if not isinstance(fit, dict) or fit.get("format") != FORMAT:
+        raise ValueError(f"{folder} is not a saved fit: it has no {FIT}.")
+    fit = read_json(path)
+    if fit.get("format") != FORMAT:
         raise ValueError(f"{path} was not written by ramify: it does not say it is a {FORMAT}.")
-    if fit.get("format_version", 0) > FORMAT_VERSION:
-        raise ValueError(
-            f"{folder} was saved by ramify {fit.get('ramify_version')} in format "
-            f"{fit['format_version']}; this is ramify {__version__}, which reads formats up to "
-            f"{FORMAT_VERSION}. Upgrade ramify to read it."
-        )
+    check_version(path, fit, FORMAT_VERSION, fit.get("ramify_version"))
     missing = [name for name in FIELDS if name not in fit]
     if missing:
         raise ValueError(f"{path} is damaged: it says nothing of {', '.join(missing)}.")
-    return fit
+    _check_own(path, fit)
+    return SavedFit(folder, fit)
 
 
-def place_for(path: Path) -> Path:
-    """The absolute path of a fit's folder; raises if it can't be written."""
-    place = path.resolve()
-    if place == Path.cwd() or place in Path.cwd().parents:
-        raise ValueError(f"{path} is the folder you are in, or above it: save to one inside it.")
-    if os.path.ismount(place):
-        raise ValueError(f"{path} is a mount point, which stays: save to a folder inside it.")
-    _check_free(path)
-    beside = place.parent
-    while not beside.exists():
-        beside = beside.parent
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file."""
+    if path.stat().st_size > _MOST_JSON:
+        raise ValueError(f"{path} is damaged: it has {path.stat().st_size:,} bytes.")
     try:
-        os.rmdir(tempfile.mkdtemp(prefix=f".{place.name}-", dir=beside))
-    except OSError as error:
-        raise OSError(
-            f"a fit can't be written to {path}: {beside} takes no new folder "
-            f"({error.strerror}). Save to another folder."
-        ) from error
-    return place
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        at = f" (line {error.lineno})" if isinstance(error, json.JSONDecodeError) else ""
+        raise ValueError(f"{path} is damaged or not a fit: it is not JSON{at}.") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} is damaged or not a fit: it is not a JSON object.")
+    return found
 
 
-def write_folder(path: Path, write: Callable[[Path], None]) -> None:
-    """Writes a fit's folder completely or not at all; `write` fills an empty one."""
-    path = place_for(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
-    try:
-        write(new)
-        new.chmod(0o777 & ~_umask())
-        for file in new.iterdir():  # safetensors keeps its files to their owner
-            file.chmod(0o666 & ~_umask())
-        _replace(new, path)
-    except BaseException:
-        shutil.rmtree(new, ignore_errors=True)
-        raise
+def check_version(path: Path, found: dict[str, Any], newest: int, by: Any) -> None:
+    """Raises where a file is of a format that this version does not know."""
+    version = found.get("format_version", newest)
+    if type(version) is not int or version < 1:
+        raise ValueError(f"{path} is damaged: format_version is {_shown(version)}.")
+    if version > newest:
+        raise ValueError(
+            f"{path} was saved by ramify {_shown(by)} in format {version}; this is ramify "
+            f"{__version__}, which reads formats up to {newest}. Upgrade ramify to read it."
+        )
 
 
-def _check_free(path: Path) -> None:
-    """Raises if the folder holds something other than a fit."""
-    if path.is_file():
-        raise FileExistsError(f"{path} is a file; save a fit to a folder of its own.")
-    if not path.is_dir() or not any(path.iterdir()):
+def seal(folder: Path, fit: dict[str, Any]) -> dict[str, Any]:
+    """The contents of fit.json, which are plain, with the checksums of the files and their own."""
+    there = [name for name in (*FILES, *OF_FORMULAS) if name != FIT and (folder / name).is_file()]
+    listed = {**fit, "checksums": {name: checksum(folder / name) for name in there}}
+    return {**listed, "checksum": _own(listed)}
+
+
+def checksum(path: Path) -> str:
+    """SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def file_of(folder: Path, name: str) -> Path:
+    """Where a file of the fit is: with the new fit if that is still being moved in."""
+    refuse_link(folder / NEXT)
+    new, old = folder / NEXT / name, folder / name
+    path = new if os.path.lexists(new) else old
+    refuse_link(path)
+    return path
+
+
+def _own(fit: dict[str, Any]) -> str:
+    """The checksum of what fit.json says, whatever its layout."""
+    rest = {name: value for name, value in fit.items() if name != "checksum"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def _check_own(path: Path, fit: dict[str, Any]) -> None:
+    listed, own = fit.get("checksums"), fit.get("checksum")
+    if listed is None and own is None:  # a fit of the first release
         return
-    try:
-        read_json(path)
-    except ValueError as error:
-        raise FileExistsError(
-            f"{path} has files in it and is not a saved fit that could be replaced ({error}) Save "
-            "to another folder."
-        ) from error
+    names = isinstance(listed, dict) and all(isinstance(x, str) for x in listed.values())
+    if not names or own != _own(fit):
+        raise ValueError(
+            f"{path} is damaged: it is not as it was saved. Copy the folder again from where it "
+            "came, or fit again."
+        )
 
 
-def _replace(new: Path, path: Path) -> None:
-    """Replaces the old folder by the new one; files that are not of the old fit are kept."""
-    if not path.exists():
-        new.rename(path)
-        return
-    old = Path(tempfile.mkdtemp(prefix=f".{path.name}-old-", dir=path.parent))
-    path.rename(old)
-    try:
-        new.rename(path)
-    except OSError:
-        old.rename(path)
-        raise
-    for other in old.iterdir():
-        if other.name not in _OUTDATED:
-            other.rename(path / other.name)
-    shutil.rmtree(old)
+def _shown(value: Any) -> str:
+    """A value from a file, as a message shows it."""
+    text = json.dumps(value) if not isinstance(value, str) else value
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _interrupted(folder: Path) -> str:
+    """Words on a fit whose save was interrupted just before the last step, if there is one."""
+    beside = sorted(folder.absolute().parent.glob(f".{glob.escape(folder.name)}[.-]*"))
+    found = [path for path in beside if (path / FIT).is_file()]
+    return f" A save that was interrupted left one in {found[-1]}: rename it." if found else ""

@@ -30,8 +30,11 @@ from ramify.families.network import Amortizer, Layers, Pooled, Single
 from ramify.families.solver import Solver
 from ramify.families.table import Table
 from ramify.families.weighted_theta import WeightedTheta
-from ramify.io.folder import ARRAYS, FIT, FORMAT, FORMAT_VERSION, LABELS, write_folder
+from ramify.io.fields import check_fields, check_floats
+from ramify.io.folder import ARRAYS, FIT, FORMAT, FORMAT_VERSION, LABELS, SavedFit, seal
+from ramify.io.replacing import write_folder
 from ramify.models.parameters import Space
+from ramify.numerics.memory import check_memory
 from ramify.numerics.triangular import free_size
 
 Columns = dict[str, tuple[tuple[int, ...], str]]  # name -> shape of an element, dtype
@@ -57,26 +60,33 @@ IN_JSON = FitRecord._fields[3:]
 WEIGHTED = "cloud"  # what files call `Branched.weighted`, since the first release
 
 
-def save(record: FitRecord, path: Path, more: Callable[[Path], None]) -> None:
+def save(
+    record: FitRecord, path: Path, more: Callable[[Path], None], *, overwrite: bool = True
+) -> None:
     """Writes a fit to a folder, and what `more` writes to it; replaces a fit there, and nothing else."""
-    write_folder(path, lambda folder: _write(record, folder, more))
+    write_folder(path, lambda folder: _write(record, folder, more), overwrite=overwrite)
 
 
-def read_record(folder: Path, fit: dict[str, Any], encoder: Any) -> FitRecord:
-    """What `save` wrote to a folder; `fit` is fit.json, `encoder` like one given to `amortized`."""
-    arrays = read_arrays(folder / ARRAYS)
+def read_record(saved: SavedFit, encoder: Any) -> FitRecord:
+    """What `save` wrote to a folder; `encoder` is like the one given to `amortized`."""
+    folder, fit = saved.folder, saved.fit
+    check_fields(folder / FIT, fit)
+    arrays = read_arrays(saved.needed(ARRAYS))
     family = _filled(_shapes(fit["family"], encoder, folder), arrays, folder)
     columns = lambda c: {n: (tuple(shape), kind) for n, (shape, kind) in c.items()}
-    labels = _read_labels(folder / LABELS, np.dtype(fit["labels_dtype"]))
+    labels = _read_labels(saved.needed(LABELS), np.dtype(fit["labels_dtype"]))
     N = fit.get("N", len(labels))  # fits of earlier versions do not say how many there were
-    if len(labels) != N:
+    if not len(labels) == N == family.N:
         raise ValueError(
-            f"{folder / LABELS} has {len(labels):,} labels; the fit has {N:,} groups. The "
-            "folder's files do not belong together."
+            f"{folder / LABELS} has {len(labels):,} labels; the fit has {N:,} groups and its family "
+            f"{family.N:,}. The folder's files do not belong together."
         )
+    history = part_of(arrays, "history/")
+    if any(values.ndim != 1 or values.dtype.kind not in "fiu" for values in history.values()):
+        raise ValueError(f"{folder / ARRAYS} is damaged: its history is not one of numbers.")
     plain: dict[str, Any] = {name: fit.get(name) for name in IN_JSON}
     plain |= {name: columns(fit[name]) for name in ("rows", "group")}
-    return FitRecord(family=family, history=part_of(arrays, "history/"), labels=labels, **plain)
+    return FitRecord(family=family, history=history, labels=labels, **plain)
 
 
 def check_spaces(fit: dict[str, Any], theta: Space, z: Space, folder: Path) -> None:
@@ -115,7 +125,9 @@ def _write(record: FitRecord, folder: Path, more: Callable[[Path], None]) -> Non
     }
     _write_labels(record.labels, folder / LABELS)
     more(folder)
-    (folder / FIT).write_text(json.dumps(fit, indent=1, default=_plain))
+    plain = json.loads(json.dumps(fit, default=_plain))
+    (folder / "partial").write_text(json.dumps(seal(folder, plain), indent=1), encoding="utf-8")
+    (folder / "partial").rename(folder / FIT)  # where it is, the others are whole
 
 
 def _plain(value: Any) -> Any:
@@ -175,9 +187,15 @@ def _shapes(made_of: dict[str, Any], encoder: Any, folder: Path) -> Any:
     """The family of a description, with shapes in place of arrays."""
     try:
         return eqx.filter_eval_shape(lambda: _skeleton(made_of, encoder))
-    except (KeyError, TypeError) as error:
-        where = "where it says what the family is"
-        raise ValueError(f"{folder / FIT} is damaged, {where}: {error}.") from error
+    except (
+        KeyError,
+        TypeError,
+        AttributeError,
+        IndexError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
+        raise ValueError(f"{folder / FIT} is damaged, where it says what the family is.") from error
 
 
 def _skeleton(made_of: dict[str, Any], encoder: Any) -> Family:
@@ -244,6 +262,7 @@ def _filled(skeleton: Family, arrays: dict[str, np.ndarray], folder: Path) -> Fa
                 f"{folder / ARRAYS} should hold {name} of shape {list(hole.shape)}; it has "
                 f"{got}. The folder's files do not belong together, or the encoder is another one."
             )
+        check_floats(folder / ARRAYS, name, arrays[name])
         return jnp.asarray(arrays[name])
 
     return eqx.combine(jax.tree_util.tree_map_with_path(fill, holes), rest)
@@ -251,26 +270,27 @@ def _filled(skeleton: Family, arrays: dict[str, np.ndarray], folder: Path) -> Fa
 
 def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
     """Writes arrays by name."""
-    save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, path)
+    try:
+        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, path)
+    except SafetensorError as error:
+        code = re.search(r"os error (\d+)", str(error))
+        raise OSError(*([int(code[1])] if code else []), str(error)) from error
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """What `write_arrays` wrote."""
+    check_memory(
+        path.stat().st_size, None, f"the arrays of {path}", "Use a machine with more memory"
+    )
     try:
-        return load_file(_there(path))
-    except SafetensorError as error:
-        raise ValueError(f"{path} is truncated or damaged: {error}.") from error
+        return load_file(path)
+    except (SafetensorError, KeyError, ValueError, TypeError) as error:  # also dtypes NumPy has not
+        raise ValueError(f"{path} is truncated or damaged: it is no file of arrays.") from error
 
 
 def part_of(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
     """The arrays whose names begin with a prefix, without it."""
     return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
-
-
-def _there(path: Path) -> Path:
-    if not path.is_file():
-        raise ValueError(f"the fit in {path.parent} is incomplete: {path.name} is missing.")
-    return path
 
 
 def _write_labels(labels: Shaped[np.ndarray, " N"], path: Path) -> None:
@@ -287,12 +307,25 @@ def _write_labels(labels: Shaped[np.ndarray, " N"], path: Path) -> None:
 
 def _read_labels(path: Path, dtype: np.dtype) -> Shaped[np.ndarray, " N"]:
     try:
-        with pa.OSFile(str(_there(path)), "rb") as file:
-            column = pa.ipc.open_file(file).read_all().column("label")
-    except (pa.ArrowInvalid, KeyError, OSError) as error:
-        raise ValueError(f"{path} is truncated or damaged: {error}.") from error
+        with pa.OSFile(str(path), "rb") as file:
+            column = pa.ipc.open_file(file).read_all().column("label").combine_chunks()
+        labels = _labels_of(column, dtype)
+    except (pa.ArrowException, KeyError, OSError, ValueError, TypeError, OverflowError) as error:
+        raise ValueError(f"{path} is truncated or damaged: it holds no labels.") from error
+    if column.null_count or labels.dtype.kind != dtype.kind or labels.itemsize > dtype.itemsize:
+        raise ValueError(f"{path} is damaged: its labels are not of the kind that {FIT} says.")
+    if len({*labels.tolist()}) < len(labels):
+        raise ValueError(f"{path} is damaged: it has a label more than once.")
+    return labels
+
+
+def _labels_of(column: Any, dtype: np.dtype) -> Shaped[np.ndarray, " N"]:
+    """A column of labels as an array; the widths of texts are those of the column."""
     if dtype.kind in "mM":
         return column.to_numpy().astype(np.int64).view(dtype)
     if dtype.kind == "O":
         return objects(column.to_pylist())
-    return np.array(column.to_pylist() if dtype.kind in "US" else column.to_numpy(), dtype)
+    values = np.array(
+        column.to_pylist() if dtype.kind in "US" else column.to_numpy(zero_copy_only=False)
+    )
+    return values if dtype.kind in "US" else values.astype(dtype, casting="safe")

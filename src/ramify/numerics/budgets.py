@@ -69,3 +69,11 @@ WELL_KNOWN_GROUPS = 1000
 def on_this_device(budget: dict[str, int]) -> int:
     """The budget for JAX's default device."""
     return budget["cpu" if jax.default_backend() == "cpu" else "accelerator"]
+
+
+def chunk_size(draws: int, per_draw: int) -> int:
+    """How many draws a program takes at once when each needs `per_draw` numbers of working memory."""
+    # A power of two, and one of few: every size is compiled anew.
+    room = max(on_this_device(WORKING_NUMBERS) // max(per_draw, 1), 1)
+    wanted = 16 if draws <= 16 else on_this_device({"cpu": 128, "accelerator": 1024})
+    return min(wanted, 2 ** (room.bit_length() - 1))

@@ -68,6 +68,7 @@ def _folder() -> Path | None:
         folder = Path(asked) if asked else home / "ramify"
         folder /= f"{__version__}-jax{jax.__version__}-{_processor()}"
         folder.mkdir(parents=True, exist_ok=True)
+        _remove_damaged(folder)
         _prune(folder)
     except (OSError, RuntimeError):
         return None  # no way to tell the processor, no home, or no room in it
@@ -81,6 +82,24 @@ def _processor() -> str:
     if features is None:
         raise OSError("the processor does not say what it can do")
     return hashlib.sha256(features.encode()).hexdigest()[:12]
+
+
+def _remove_damaged(folder: Path) -> None:
+    """Removes programs that were not written to their end, which JAX would report and never replace."""
+    try:
+        from jax._src.compilation_cache import decompress_executable
+    except ImportError:  # JAX's own, not public
+        return
+    looked = folder / "looked"  # when a process last looked: programs of before are whole
+    last = looked.stat().st_mtime_ns if looked.exists() else 0
+    new = [file for file in folder.glob("*-cache") if file.stat().st_mtime_ns >= last]
+    if new:
+        looked.touch()
+    for file in new:
+        try:
+            decompress_executable(file.read_bytes())
+        except Exception:  # of zstd or zlib, whichever JAX uses
+            file.unlink(missing_ok=True)
 
 
 def _prune(folder: Path) -> None:

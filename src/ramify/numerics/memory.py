@@ -1,16 +1,19 @@
-"""How much fits into memory: chunk sizes, and refusals before an allocation fails."""
+"""How much memory there is, and refusals before an allocation fails. Needs no JAX."""
 
+import os
 from pathlib import Path
 
-from ramify.numerics.budgets import WORKING_NUMBERS, on_this_device
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None
 
-
-def chunk_size(draws: int, per_draw: int) -> int:
-    """How many draws a program takes at once when each needs `per_draw` numbers of working memory."""
-    # A power of two, and one of few: every size is compiled anew.
-    room = max(on_this_device(WORKING_NUMBERS) // max(per_draw, 1), 1)
-    wanted = 16 if draws <= 16 else on_this_device({"cpu": 128, "accelerator": 1024})
-    return min(wanted, 2 ** (room.bit_length() - 1))
+GROUPS = Path("/sys/fs/cgroup")  # limits that a container or a batch system sets
+# Files with a limit, what is used of it and for what, in both versions of Linux's control groups.
+_LIMITS = (
+    ("memory.max", "memory.current", "memory.stat"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
+)
 
 
 def check_memory(wanted: int, limit: int | float | None, what: str, cure: str) -> None:
@@ -24,11 +27,40 @@ def check_memory(wanted: int, limit: int | float | None, what: str, cure: str) -
 
 def _available() -> float:
     """Bytes of memory that can be had; 16 GB where the system does not tell."""
+    found = [left for left in (_in_machine(), _in_group(GROUPS), _in_process()) if left is not None]
+    return max(min(found, default=16e9), 0.0)
+
+
+def _in_machine() -> float | None:
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         return 1024 * float(next(x for x in lines if x.startswith("MemAvailable")).split()[1])
     except (OSError, StopIteration, ValueError):
-        return 16e9
+        return None
+
+
+def _in_group(folder: Path) -> float | None:
+    """What a container's limit leaves; None without a limit. Copies of files on disk are free."""
+    for names in _LIMITS:
+        try:
+            limit, used, stat = ((folder / name).read_text() for name in names)
+            parts = dict(line.split() for line in stat.splitlines())
+            copies = float(parts["active_file"]) + float(parts["inactive_file"])
+            return float(limit) - float(used) + copies
+        except (OSError, ValueError, KeyError):  # no such file, or "max"
+            continue
+    return None
+
+
+def _in_process() -> float | None:
+    """What the process's own limit (`ulimit -v`) leaves; None without a limit."""
+    if resource is None or (limit := resource.getrlimit(resource.RLIMIT_AS)[0]) < 0:
+        return None
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+    except (OSError, ValueError):
+        return float(limit)
+    return float(limit - pages * os.sysconf("SC_PAGE_SIZE"))
 
 
 def _bytes(size: int | float) -> str:

@@ -20,9 +20,9 @@ from ramify.families.solver import Solver
 from ramify.models.adapter import Adapter
 from ramify.models.densities import log_joints
 from ramify.models.model import Model
+from ramify.numerics.budgets import chunk_size
 from ramify.numerics.chunks import put_together
 from ramify.numerics.hashing import generator, keys_of, normals
-from ramify.numerics.memory import chunk_size
 from ramify.numerics.points import student_points
 from ramify.numerics.programs import program
 from ramify.posterior.conditioned import Conditioned

@@ -393,6 +393,7 @@ class Posterior(Fitted):
         notes = {"method": "branch", "why": "refined from a fit by " + method_of(self.family)}
         return Posterior(self.model, family, own, history=self.history, notes=notes), gaps
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the fit, without its data, to a folder: see `load`."""
-        save(self._record(), Path(path), lambda folder: self.adapter.save(folder, self.groups))
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = True) -> None:
+        """Writes the fit to a folder: see `load`. Replaces a fit there, unless `overwrite` is False."""
+        more = lambda folder: self.adapter.save(folder, self.groups)
+        save(self._record(), Path(path), more, overwrite=overwrite)

@@ -17,6 +17,7 @@ from ramify.data.groups import Groups
 from ramify.diagnostics.diagnosis import Diagnosis, diagnose
 from ramify.diagnostics.verdict import BAD
 from ramify.families.build import covariance_of, method_of
+from ramify.io.atomic import check_file, write_file
 from ramify.numerics.precision import computing
 from ramify.posterior.posterior import Posterior
 from ramify.posterior.summary import Summary
@@ -58,6 +59,7 @@ def write_report(
     """
     template, plotly = _imported()
     path = Path(path)
+    check_file(path)
     groups = facts.check(posterior, groups)
     diagnosis = diagnose(posterior, groups, seed=seed) if diagnosis is None else diagnosis
     drawn, words = _contents(posterior, groups, draws, seed)
@@ -81,8 +83,7 @@ def write_report(
         seed=seed,
         **words,
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page, encoding="utf-8")
+    write_file(path, lambda new: new.write_text(page, encoding="utf-8"))
     return path
 
 

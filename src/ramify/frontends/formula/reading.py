@@ -167,7 +167,7 @@ def read_response(
         )
     if support != "trials" and trials is not None:
         raise ValueError(f"trials are for likelihood='binomial'; this is {likelihood!r}.")
-    bad, takes = _unsupported(support, y, trials)
+    bad, takes = unsupported(support, y, trials)
     _check(f"the response {parts.response}", y, bad, f"likelihood={likelihood!r} takes {takes}")
     return y, levels
 
@@ -243,7 +243,7 @@ def _places(name: str, values: Any, levels: list[Any]) -> Numbers:
     return y
 
 
-def _unsupported(
+def unsupported(
     support: str, y: Numbers, trials: Numbers | None
 ) -> tuple[Bool[np.ndarray, " n"], str]:
     """Which outcomes a likelihood of this support does not allow, and what it does allow."""

@@ -15,9 +15,10 @@ import numpy as np
 from ramify._version import __version__
 from ramify.data.groups import Groups
 from ramify.frontends.formula import design, priors
+from ramify.frontends.formula.checks import check_config, check_formula, check_rows
 from ramify.frontends.formula.formula import EffectLayout, Formula, Units
 from ramify.frontends.formula.text import FormulaText, parse
-from ramify.io.folder import CONFIG, ROWS
+from ramify.io.folder import CONFIG, ROWS, SavedFit, check_version, read_json
 from ramify.io.saving import part_of, read_arrays, write_arrays
 
 FORMAT_VERSION = 1
@@ -51,52 +52,72 @@ def save(formula: Formula, given: priors.Priors, groups: Groups | None, folder: 
         write_arrays(folder / ROWS, {**arrays, "origin": np.array([formula.origin])})
 
 
-def load(folder: Path) -> tuple[Formula, priors.Priors]:
+def load(saved: SavedFit) -> tuple[Formula, priors.Priors]:
     """The formula of a saved fit, and its priors."""
-    path = folder / CONFIG
-    if not path.is_file():
+    path = saved.file(CONFIG)
+    if path is None:
         raise ValueError(
-            f"the fit in {folder} was not made from a formula: bring its model, load(path, model)."
+            f"the fit in {saved.folder} was not made from a formula: bring its model, "
+            "load(path, model)."
         )
     design.check_installed()
+    config = read_json(path)
+    check_version(path, config, FORMAT_VERSION, saved.fit.get("ramify_version"))
     try:
-        config = json.loads(path.read_text())
-        parts: FormulaText = parse(config["formula"])
-        parts = parts._replace(trials=config["trials"], weights=config["weights"])
-        saved = {name: _tuples(v) for name, v in config["layout"].items()}
-        part = lambda kind: kind(**{field.name: saved[field.name] for field in fields(kind)})
-        codings = design.from_plain(config["common"]), design.from_plain(config["varying"])
-        own = parts, config["likelihood"], config["link"], *codings, part(EffectLayout), part(Units)
-        formula = Formula(*own, config["levels"], config["table"], config.get("zone"))
-        found = {name: priors.from_plain(plain) for name, plain in config["priors"].items()}
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is damaged or not of a formula: {error}.") from error
-    return formula, priors.Priors(found)
+        return _checked(path, config, saved.fit["by"])
+    except Exception as error:  # whatever other libraries make of what is not a formula's
+        if str(path) in str(error):
+            raise
+        raise ValueError(f"{path} is damaged or not of a formula.") from error
+
+
+def _checked(path: Path, config: dict[str, Any], by: str) -> tuple[Formula, priors.Priors]:
+    check_config(path, config, by)
+    formula = _formula(config)
+    check_formula(path, formula)
+    found = {name: priors.from_plain(plain) for name, plain in config["priors"].items()}
+    known = priors.defaults(formula, 1.0)
+    if {*found} != {*known}:
+        raise ValueError(
+            f"{path} is damaged: its priors are not those of its formula's parameters."
+        )
+    return formula, priors.replaced(known, found, formula)
+
+
+def _formula(config: dict[str, Any]) -> Formula:
+    parts: FormulaText = parse(config["formula"])
+    parts = parts._replace(trials=config["trials"], weights=config["weights"])
+    saved = {name: _tuples(v) for name, v in config["layout"].items()}
+    part = lambda kind: kind(**{field.name: saved[field.name] for field in fields(kind)})
+    codings = design.from_plain(config["common"]), design.from_plain(config["varying"])
+    own = parts, config["likelihood"], config["link"], *codings, part(EffectLayout), part(Units)
+    return Formula(*own, config["levels"], config["table"], config.get("zone"))
 
 
 def _tuples(value: Any) -> Any:
     return tuple(_tuples(x) for x in value) if isinstance(value, list) else value
 
 
-def load_rows(folder: Path, by: str, labels: np.ndarray, origin: float) -> Groups | None:
+def load_rows(saved: SavedFit, labels: np.ndarray, origin: float) -> Groups | None:
     """The data of the fit, if they were saved; `origin` is subtracted from the outcomes."""
-    path = folder / ROWS
-    if not path.is_file():
+    path = saved.file(ROWS)
+    if path is None:
         return None
     arrays = read_arrays(path)
-    try:
-        sizes, number, order = (arrays[name] for name in ("sizes", "number", "row_order"))
-    except KeyError as error:
-        raise ValueError(f"{path} is truncated or damaged: {error}.") from error
+    names, nothing = ("sizes", "number", "row_order"), np.zeros(0)
+    sizes, number, order = own = [arrays.get(name, nothing) for name in names]
     rows, group = part_of(arrays, "rows/"), part_of(arrays, "group/")
-    of_groups = {len(array) for array in (sizes, number, *group.values())}
-    of_rows = {len(array) for array in (order, *rows.values())}
-    if of_groups != {len(labels)} or of_rows != {sizes.sum()}:
+    whole = all(array.dtype.kind in "iu" and array.ndim == 1 for array in own)
+    of_groups = {len(array) for array in (sizes, number, *group.values()) if array.ndim}
+    of_rows = {len(array) for array in (order, *rows.values()) if array.ndim}
+    if not whole or (sizes < 0).any() or of_groups != {len(labels)} or of_rows != {sizes.sum()}:
         raise ValueError(
             f"{path} does not have the groups of the fit, or as many rows as they have. The folder's "
             "files do not belong together."
         )
     # Fits of early versions were saved with the outcomes as they were, far from zero or not.
-    apart = arrays.get("origin", np.zeros(1))[0] - origin
-    rows |= {"y": rows["y"] + apart} if apart else {}
-    return Groups(by, labels, sizes, rows, group, number, order)
+    apart = float(arrays.get("origin", np.zeros(1)).ravel()[0]) - origin
+    rows |= {"y": rows["y"] + apart} if apart and "y" in rows else {}
+    groups = Groups(saved.fit["by"], labels, sizes, rows, group, number, order)
+    check_rows(path, groups)
+    return groups

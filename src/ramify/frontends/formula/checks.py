@@ -1,0 +1,145 @@
+"""Checks of a saved formula and its rows: that config.json and rows.safetensors hold what a fit has."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import numpy as np
+
+from ramify.data.groups import Groups
+from ramify.frontends.formula.design import Coding
+from ramify.frontends.formula.formula import EffectLayout, Formula, Units
+from ramify.frontends.formula.likelihoods import LIKELIHOODS
+from ramify.frontends.formula.reading import unsupported
+from ramify.io.fields import Check, check_each, is_count, is_list_of, is_number, is_text, one_of
+
+_OPTIONAL: Check = lambda value: value is None or is_text(value)
+_LEVEL: Check = lambda value: is_text(value) or type(value) is bool or is_number(value)
+_FIELDS: dict[str, Check] = {
+    "formula": is_text,
+    "likelihood": one_of(*LIKELIHOODS),
+    "group": is_text,
+    "trials": _OPTIONAL,
+    "weights": _OPTIONAL,
+    "levels": lambda value: value is None or is_list_of(_LEVEL)(value),
+    "table": one_of("dict", "pandas", "polars", "pyarrow"),
+    "zone": lambda value: value is None or _is_zone(value),
+}
+_PARAMETER: Check = lambda value: is_number(value) and abs(value) < np.inf
+
+
+def _is_zone(value: Any) -> bool:
+    try:
+        return is_text(value) and (value[:1] in "+-" or bool(ZoneInfo(value)))
+    except (KeyError, ValueError, OSError):
+        return False
+
+
+def check_config(path: Path, config: dict[str, Any], by: str) -> None:
+    """Raises where a field holds something that no formula has; `by` is the fit's label column."""
+    check_each(path, config, _FIELDS)
+    check_each(path, config, {"link": one_of(*LIKELIHOODS[config["likelihood"]].links)})
+    for prior in config["priors"].values():
+        _check_prior(path, prior, len(config["layout"]["group"]))
+    if config["group"] != by:
+        raise ValueError(
+            f'{path} is damaged: it groups by "{config["group"]}"; the fit has groups by "{by}".'
+        )
+
+
+def _check_prior(path: Path, prior: dict[str, Any], M: int) -> None:
+    """A prior's parameters are numbers, so that it takes no memory to speak of."""
+    own = dict(prior["parameters"])
+    if "base_dist" in own:
+        _check_prior(path, own.pop("base_dist"), M)
+    if own.pop("dimension", M) != M or not all(map(_PARAMETER, own.values())):
+        raise ValueError(f"{path} is damaged: a prior has a value that no fit has.")
+
+
+def check_formula(path: Path, formula: Formula) -> None:
+    """Raises where the parts of a formula do not go together."""
+    parts, layout, units = formula.parts, formula.layout, formula.units
+    if (formula.common.text, formula.group.text) != (parts.common, parts.group):
+        raise ValueError(f"{path} is damaged: its terms are not those of its formula.")
+    names = [name for name in formula.common.names if name != "Intercept"], formula.group.names
+    levels = len(formula.levels or ())
+    enough = {"levels": levels > 2, "binary": levels in (0, 2)}.get(formula.family.support, True)
+    if not (
+        _laid_out(layout, *names) and _in_range(units, len(names[0]), len(names[1])) and enough
+    ):
+        raise ValueError(f"{path} is damaged: its layout has values that no formula has.")
+    for coding in (formula.common, formula.group):
+        _try(path, coding)
+
+
+def _laid_out(layout: EffectLayout, common: list[str], group: list[str]) -> bool:
+    """Whether every common effect has one place."""
+    P, M = len(common), len(group)
+    places = [*layout.grouped, *layout.rest, *(k for k, _ in layout.shared)]
+    return (
+        (list(layout.common), list(layout.group)) == (common, group)
+        and all(map(is_text, (*common, *group)))
+        and M > 0
+        and type(layout.intercept) is bool
+        and all(map(is_count, places))
+        and sorted(places) == list(range(P))
+        and all(is_count(w) and w < M for _, w in layout.shared)
+    )
+
+
+def _in_range(units: Units, P: int, M: int) -> bool:
+    """Whether centres are numbers and units positive."""
+    numbers = (*units.centre, *units.unit, *units.group_unit, units.shift, units.offset_centre)
+    positive = (*units.unit, *units.group_unit, units.scale)
+    sizes = (len(units.centre), len(units.unit), len(units.group_unit)) == (P, P, M)
+    return sizes and all(map(_PARAMETER, (*numbers, units.scale))) and min(positive) > 0
+
+
+def _try(path: Path, coding: Coding) -> None:
+    """Codes two rows, to see that the saved state serves for it."""
+    import pandas as pd
+
+    known = {
+        c.name: list(c.levels or ())[:1] for t in coding.terms for c in getattr(t, "components", [])
+    }
+    column = lambda name, kind: [1.0] * 2 if kind == "number" else (known.get(name) or ["a"]) * 2
+    frame = pd.DataFrame({name: column(name, kind) for name, kind in coding.kinds.items()})
+    frame = frame if len(frame) else pd.DataFrame(index=range(2))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            columns = coding.matrix(frame).shape[1]
+    except ValueError:  # 1 may be beyond the knots of a spline
+        return
+    except Exception as error:
+        raise ValueError(f"{path} is damaged: {coding.text!r} can't be evaluated.") from error
+    if columns != len(coding.names) or len(coding.owners) != columns:
+        raise ValueError(
+            f"{path} is damaged: {coding.text!r} has {columns} columns and other names."
+        )
+
+
+def check_rows(path: Path, groups: Groups) -> None:
+    """Raises where saved rows are not the rows of groups."""
+    order, number = groups.row_order, groups.number
+    for name, array in {**groups.rows, **groups.group}.items():
+        if array.dtype.kind not in "fiub" or not np.isfinite(array).all():
+            raise ValueError(f"{path} is damaged: {name} holds values that are not finite numbers.")
+    for name, array in (("row_order", order), ("number", number)):
+        if (array < 0).any() or len(np.unique(array)) < len(array):
+            raise ValueError(f"{path} is damaged: {name} does not number the rows or groups.")
+
+
+def check_outcomes(path: Path, formula: Formula, groups: Groups) -> None:
+    """Raises where outcomes, trials or weights are out of their range."""
+    rows, zero = groups.rows, np.zeros(1)
+    outcomes, trials = np.asarray(rows["y"], np.float64), rows.get("trials")
+    bad, _ = unsupported(formula.family.support, outcomes, trials)
+    levels = formula.family.support == "levels"
+    beyond = levels and not np.isin(outcomes, range(len(formula.levels or ()))).all()
+    negative = min(rows.get(name, zero).min(initial=0) for name in ("trials", "weights")) < 0
+    if bad.any() or beyond or negative:
+        raise ValueError(
+            f"{path} is damaged: its outcomes are not of likelihood={formula.likelihood!r}."
+        )
