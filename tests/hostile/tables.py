@@ -10,6 +10,7 @@ import pyarrow as pa
 
 import ramify as rf
 
+from . import models
 from .case import Case
 from .data import EACH, FORMULA, GROUPS, N, build, changed, fitted, means, same_design, table
 
@@ -256,3 +257,15 @@ def _times():
     local = naive.assign(g=naive["g"].dt.tz_localize("Asia/Tokyo"))
     yield Case("zone in the new rows only, not UTC", lambda: match(naive, local), ["zone"])
     yield Case("zone in the fit only, not UTC", lambda: match(local, naive), ["zone"])
+    yield from _times_of_groups(naive, aware)
+
+
+def _times_of_groups(naive, aware):
+    """The same for a custom model, whose fit keeps no table."""
+    read = lambda data: rf.Groups.from_table(data, by="g", rows=["y"])
+    fitted_to = lambda data: rf.fit(models.make(), read(data), max_steps=2, progress=False)
+    draws = lambda first, second: fitted_to(first).sample(10, read(second))["b"].shape[1]
+    known = lambda count: count == GROUPS
+    yield Case("Groups: zone in both", lambda: draws(aware, aware), right=known)
+    yield Case("Groups: zone in the fit only", lambda: draws(aware, naive), ["zone", '"g"'])
+    yield Case("Groups: zone in the new rows only", lambda: draws(naive, aware), ["zone", '"g"'])

@@ -32,6 +32,8 @@ class Groups:
         number: the number of each group in the original data set, [N]. It selects the group's
             row in a fitted table, and its noise. 0..N-1 unless made by `subset` or `renumbered`.
         row_order: position of each row in the table it was read from, [n_rows].
+        zoned: whether the labels were times with a time zone, which are kept in UTC; None if they
+            are no times, or it is not known.
 
     Example:
         >>> table = {"user": ["bo", "al", "bo"], "y": [1.0, 2.0, 3.0], "age": [30, 41, 30]}
@@ -51,6 +53,7 @@ class Groups:
     group: dict[str, np.ndarray]
     number: Int64[np.ndarray, " N"]
     row_order: Int64[np.ndarray, " n_rows"]
+    zoned: bool | None = None
 
     def __post_init__(self) -> None:
         own = (self.labels, self.sizes, self.number, self.row_order)

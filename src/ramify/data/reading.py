@@ -9,7 +9,7 @@ from jaxtyping import Bool, Int, Int64, Shaped
 
 from ramify.data.labels import Factor, Labels, factorize, find, kind_of, show
 from ramify.data.parquet import check_names, open_parquet, read_columns
-from ramify.data.tables import Raw, Table, any_in_row, columns_of, read
+from ramify.data.tables import Raw, Table, any_in_row, columns_of, read, zone_of
 
 Names = str | Sequence[str]
 Values = Shaped[np.ndarray, "n ..."]  # of a column
@@ -37,7 +37,10 @@ def fields_from_table(
             "the table is empty: expected at least one row. (Groups without rows can be declared "
             "with group_table=.)"
         )
-    return _sort_by_group(by, factor, {name: raw[name] for name in row_names}, columns)
+    times = factor.labels.dtype.kind == "M"
+    zoned = zone_of(table, by) is not None if times and len(raw[by]) else None
+    own = _sort_by_group(by, factor, {name: raw[name] for name in row_names}, columns)
+    return {**own, "zoned": zoned}
 
 
 def _sort_by_group(

@@ -25,6 +25,7 @@ class DataSchema(NamedTuple):
     labels: Shaped[np.ndarray, " N"]
     rows: Columns
     group: Columns
+    zoned: bool | None = None  # see `Groups`; a saved fit does not know
 
 
 class Fit(NamedTuple):
@@ -47,7 +48,8 @@ class Part(NamedTuple):
 def schema_of(groups: Groups) -> DataSchema:
     """The `DataSchema` of a data set."""
     columns = lambda c: {n: (v.shape[1:], v.dtype.str) for n, v in c.items()}
-    return DataSchema(groups.by, groups.labels, columns(groups.rows), columns(groups.group))
+    own = columns(groups.rows), columns(groups.group)
+    return DataSchema(groups.by, groups.labels, *own, groups.zoned)
 
 
 def check_together(model: Model, family: Family, N: int) -> None:
@@ -73,6 +75,7 @@ def matched(schema: DataSchema, family: Family, groups: Groups) -> Groups:
 
 def numbered(schema: DataSchema, family: Family, groups: Groups) -> Groups:
     """The groups with the numbers of their labels in the fit; refuses new ones it can't serve."""
+    _check_zone(schema, groups)
     groups = groups.renumbered(schema.labels)
     new = groups.number >= len(schema.labels)
     if is_fixed(family) and new.any():
@@ -83,6 +86,16 @@ def numbered(schema: DataSchema, family: Family, groups: Groups) -> Groups:
             + ". Fit an amortized() or solved() family to infer new groups."
         )
     return groups
+
+
+def _check_zone(schema: DataSchema, groups: Groups) -> None:
+    if None in (schema.zoned, groups.zoned) or schema.zoned == groups.zoned:
+        return
+    has = lambda zoned: "a time zone" if zoned else "no time zone"
+    raise ValueError(
+        f'the times in "{groups.by}" have {has(groups.zoned)}; in the fit they had {has(schema.zoned)}. '
+        "Add the zone that is missing, or convert both to UTC and drop it."
+    )
 
 
 def check_columns(
@@ -124,6 +137,8 @@ def parts(fit: Fit, at: Groups, given: Groups | None, local_draws: int) -> list[
     # none, and it is drawn from the population p(z | theta, u_i).
     schema, fitted = fit.schema, fit.groups
     at = numbered(schema, fit.family, at)
+    if given is not None:
+        _check_zone(schema, given)
     if is_fixed(fit.family):
         _check_same_rows(fit, at, given)
         if local_draws == 1:
