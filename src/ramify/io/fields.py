@@ -93,9 +93,10 @@ _FIELDS: dict[str, Check] = {
 }
 _NOTES: dict[str, Check] = {
     **dict.fromkeys("seconds left_sds noise_sds theta_k_hat theta_r_hat".split(), is_number),
-    **dict.fromkeys("theta_effective_draws theta_nuts_seconds".split(), is_number),
+    **dict.fromkeys("theta_effective_draws theta_nuts_seconds theta_noise_sds".split(), is_number),
     **dict.fromkeys("steps sweeps unconverged local_draws quadrature_points".split(), is_count),
     "theta_divergences": is_count,
+    "resampled_draws": _is_few,
     **dict.fromkeys("converged local_draws_raised".split(), _is_bool),
     **dict.fromkeys("method why".split(), is_text),
     "bias_sds": lambda value: is_number(value) or is_list_of(is_number)(value) and len(value) > 0,
