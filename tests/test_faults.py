@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import time
+from glob import glob
 from pathlib import Path
 
 import pytest
@@ -88,8 +89,8 @@ def kill(running, place, seconds, chance):
 
 def being_written(place):
     """The files in a folder that are not yet where they belong."""
-    found = (*place.glob(".*.saving-*"), *place.glob(".*.saving-*/*"))
-    return {file for file in found if file.is_file()}
+    found = (*glob(f"{place}/.*.saving-*"), *glob(f"{place}/.*.saving-*/*"))
+    return {file for file in found if os.path.isfile(file)}
 
 
 def means(folder):
