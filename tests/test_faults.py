@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import time
+from glob import glob
 from pathlib import Path
 
 import pytest
@@ -69,23 +70,27 @@ def timed(folder, *words):
 
 
 def kill(running, place, seconds, chance):
-    """kill -9 at a random moment, or soon after the process begins to write; returns when it was."""
+    """kill -9 at a random moment, while the process writes, or while it replaces what was there."""
     began, before = time.perf_counter(), being_written(place)
-    if late := chance.random() < 0.6:
+    moment = chance.choice(["any moment", "writing", "replacing"])
+    if moment == "any moment":
+        time.sleep(seconds * chance.uniform(0.1, 1.05))
+    else:
         while running.poll() is None and being_written(place) <= before:
             time.sleep(0.0001)
-        time.sleep(chance.uniform(0, 0.04) if place.name == "out" else chance.uniform(0, 0.002))
-    else:
-        time.sleep(seconds * chance.uniform(0.1, 1.05))
+        while moment == "replacing" and running.poll() is None and being_written(place) - before:
+            pass
+        longest = 0.04 if moment == "writing" and place.name == "out" else 0.0005
+        time.sleep(chance.uniform(0, longest))
     running.kill()
     running.communicate()
-    return f"{time.perf_counter() - began:5.2f} s ({'writing' if late else 'any moment'})"
+    return f"{time.perf_counter() - began:5.2f} s ({moment})"
 
 
 def being_written(place):
     """The files in a folder that are not yet where they belong."""
-    found = (*place.glob(".*.saving-*"), *place.glob(".*.saving-*/*"))
-    return {file for file in found if file.is_file()}
+    found = (*glob(f"{place}/.*.saving-*"), *glob(f"{place}/.*.saving-*/*"))
+    return {file for file in found if os.path.isfile(file)}
 
 
 def means(folder):

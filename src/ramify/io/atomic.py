@@ -121,8 +121,9 @@ def _sweep(path: Path, within: Path) -> None:
     """Removes folders that processes were writing when they died, where these are not whole."""
     for left in within.glob(f".{glob.escape(path.name)}{MARK}*"):
         partial = left.is_dir() and not left.is_symlink() and not (left / "fit.json").exists()
-        if partial and time.time() - left.stat().st_mtime > OLD and _is_free(left):
-            shutil.rmtree(left, ignore_errors=True)
+        with suppress(OSError):  # another process has removed it
+            if partial and time.time() - left.stat().st_mtime > OLD and _is_free(left):
+                shutil.rmtree(left)
 
 
 def _is_free(folder: Path) -> bool:
