@@ -11,6 +11,7 @@ import ramify as rf
 from quick import slow
 from ramify.data.resident import whole
 from ramify.report.facts import outcome_of
+from tampering import resealed
 
 FAR = 1.7e9  # seconds since 1970: float32 knows them to within two minutes
 S = 50
@@ -95,6 +96,7 @@ def test_saved_fits_are_read_with_either_form_of_their_rows(fits, table, tmp_pat
     arrays = load_file(rows)
     arrays["rows/y"] += arrays.pop("origin")  # as fits were saved once
     save_file(arrays, rows)
+    resealed(tmp_path / "fit")
     again = rf.load(tmp_path / "fit").predict(at, draws=S)["mean"]
     np.testing.assert_array_equal(again, expected)
 

@@ -220,7 +220,7 @@ def test_refusals(fits, table):
         ValueError, match=r"q\(z_i \| theta\) of each group, and joint\(\) has none"
     ):
         fit.elbo(local_draws=2)
-    with pytest.raises(ValueError, match="draws must be at least 1; got 0"):
+    with pytest.raises(ValueError, match="draws=0; expected a whole number of at least 1"):
         fit.elbo(draws=0)
     with pytest.raises(ValueError, match='row column of test "y" is missing'):
         fit.log_predictive(None, {"group": [0], "x": np.ones((1, DIM))})
