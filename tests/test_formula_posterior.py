@@ -300,7 +300,7 @@ def test_rows_of_another_fit_are_refused(posterior, tmp_path):
             rf.load(tmp_path / "fit")
     save_file({n: a for n, a in arrays.items() if n != "sizes"}, path)
     resealed(tmp_path / "fit")
-    with pytest.raises(ValueError, match="rows.safetensors is .*damaged"):
+    with pytest.raises(ValueError, match="rows.safetensors is .*damaged|does not have the groups"):
         rf.load(tmp_path / "fit")
 
 
