@@ -176,7 +176,9 @@ def _predictions():
     other = new.assign(g="new")
     yield Case("predict: new group, joint", lambda: run("new.csv", other, method="joint"), ["--method amortized", "new"])  # fmt: skip
     yield Case("predict: given, joint", lambda: run("a.csv", new, *given("e.csv", new.assign(y=1.0)), method="joint"), ["--given", "--method"])  # fmt: skip
-    yield Case("predict: no folder", lambda: told("predict", folder() / "no", ok()), ["no folder"])
+    yield Case(
+        "predict: no folder", lambda: told("predict", folder() / "no", ok()), ["no saved fit"]
+    )
     yield Case("diagnose: no y", lambda: told("diagnose", fit("solved"), ok()), ["ok.csv", '"y"'])
     rows = lambda out: len(out.strip().splitlines()) == 6
     yield Case("predict: good", lambda: told("predict", fit("solved"), ok()), right=rows)

@@ -53,7 +53,7 @@ def _check_devices() -> None:
     try:
         jax.devices()
     except (RuntimeError, AssertionError) as error:
-        asked = jax.config.read("jax_platforms")
+        asked = jax.config.jax_platforms  # pyright: ignore[reportAttributeAccessIssue]
         raise ValueError(
             f"JAX_PLATFORMS is {asked!r}, and JAX finds no such device here. Unset it, set it to cpu, "
             'or for NVIDIA GPUs install "ramify[cuda]" and a driver.'
