@@ -84,8 +84,8 @@ def _with_shape(family: Branched, F: Marginal, learned: Learned, allowed: Allowe
     cloud = _cloud(F, learned, allowed) if allowed.points else None
     if asked == "weighted" or (asked is None and cloud is not None and cloud.even):
         return _weighted(family, F, learned, cloud, far)
-    if asked is None and cloud is not None and _is_coarse(F, learned, cloud):
-        return _weighted(family, F, learned, cloud, far)
+    if asked is None and cloud is not None and (noise := value_noise(F, learned)) > COARSE:
+        return family, cloud.notes | {"warnings": [_uneven(cloud.k_hat, noise)]}
     seconds = _nuts_seconds(F, allowed.groups)
     if asked == "nuts" or seconds <= budgets.NUTS_SECONDS:
         return _by_nuts(family, F, learned, cloud, allowed)
@@ -184,11 +184,6 @@ def _one_block(F: Marginal, groups: Groups) -> BlockSource:
 def _nuts_seconds(F: Marginal, groups: Groups) -> float:
     """Seconds that NUTS may take, from its work; if measured, a fit would depend on a machine's load."""
     return EVALUATIONS * F.problem.local_draws * (groups.n_rows + len(groups)) / budgets.NUTS_RATE
-
-
-def _is_coarse(F: Marginal, learned: Learned, cloud: Cloud) -> bool:
-    """Whether it is the rounding of F that makes weights uneven: then NUTS can't move either."""
-    return cloud.k_hat > MOST_K_HAT and value_noise(F, learned) > COARSE
 
 
 def _uneven(k: float, noise: float) -> str:
