@@ -341,3 +341,17 @@ def test_noise_of_outcomes_is_not_that_of_theta():
         own = np.log(np.ravel(theta[name])) if name != "Intercept" else theta[name]
         apart = [np.corrcoef(own, added[:, row])[0, 1] for row in range(added.shape[1])]
         assert np.abs(apart).max() < 5 / np.sqrt(S)
+
+
+def test_messages_call_coordinates_of_theta_as_the_user_does():
+    rng, g = np.random.default_rng(0), np.repeat(np.arange(6), 4)
+    table = {"g": g} | {name: rng.normal(size=24) for name in "xwy"}
+    model, _ = from_formula("y ~ x + (1 + x + w | g)", table)
+    names = model.adapter.coordinates()
+    assert names[:5] == ["Intercept", "x", "sd(Intercept | g)", "sd(x | g)", "sd(w | g)"]
+    cor = lambda theta: (c := model.theta.values(theta)["cor"]) @ c.T
+    slopes = jax.jacobian(cor)(jnp.zeros(model.theta.size))
+    for a, first in enumerate(["Intercept", "x", "w"]):
+        for b, second in enumerate(["Intercept", "x", "w"][:a]):
+            moved = np.abs(slopes[a, b]) > 1e-6  # by one coordinate: that which has their name
+            assert [names[k] for k in np.flatnonzero(moved)] == [f"cor({second}, {first} | g)"]

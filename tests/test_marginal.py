@@ -1,6 +1,7 @@
 """Sweeps over F(theta): values, slopes and curvature, and Newton's steps."""
 
 from functools import cache
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -14,12 +15,14 @@ from ramify.data.resident import whole
 from ramify.data.sources import kept, packed
 from ramify.engine.local import LocalEngine
 from ramify.families.solver import solver
+from ramify.inference import theta_search
 from ramify.inference.local_integral import bound
 from ramify.inference.marginal import Expansion, Marginal
 from ramify.inference.newton_updates import bfgs, measured_precision, shorter
 from ramify.inference.sweep import Problem
 from ramify.inference.theta_search import NotFinite, init, step
 from ramify.inference.theta_weights import _moments
+from ramify.numerics import budgets
 from ramify.posterior.trust import findings, verdict_of
 
 
@@ -321,3 +324,31 @@ def test_a_search_that_stalled_is_said_in_words():
         verdict_of(findings({"converged": False, "left_sds": 0.1, "noise_sds": 0.2}, 10)) == "check"
     )
     assert verdict_of(findings({"unconverged": 2, "bias_sds": 0.01}, 10)) == "do not trust"
+
+
+def test_noise_of_draws_is_told_and_averaged_away():
+    """F whose mode depends on its draws: the mean moves to the average mode, whose noise is known."""
+    precision = np.array([[4.0, 1.0], [1.0, 2.0]])
+    modes = 0.3 * np.random.default_rng(0).normal(size=(100, 2))
+    modes[0] = 0.0  # that by the first draws, where the search ended
+
+    class Noisy(Marginal):
+        memory, points = None, 32
+        problem = SimpleNamespace(rule=None)
+
+        def __init__(self):
+            pass
+
+        def slopes_by_other_draws(self, thetas, number):
+            return -(thetas - modes[number]) @ precision
+
+    sd = np.sqrt(np.diag(np.linalg.inv(precision)))
+    for points in (1, 8):  # many groups, and few
+        state = theta_search.init(np.zeros(2), precision, 32, 32, points)._replace(phase="noise")
+        while not theta_search.done(state):
+            state = theta_search.step(state, Noisy())
+        n = budgets.NOISE_SWEEPS["many" if points == 1 else "few"][1]
+        np.testing.assert_allclose(state.mean, modes[:n].mean(0), atol=1e-9)
+        np.testing.assert_allclose(state.noise, modes[:n].std(0, ddof=1) / sd / np.sqrt(n))
+        np.testing.assert_allclose(state.tilt.slope, precision @ modes[:n].mean(0), atol=1e-9)
+        np.testing.assert_allclose(state.tilt.hessian, 0, atol=1e-9)

@@ -110,7 +110,7 @@ def diagnose(
     log_weights, noise = theta_log_weights(posterior.family, posterior.model, groups, theta, K)
     judged, locals_ = _judge_groups(posterior, groups, jax.random.fold_in(key, 1))
     shift, shift_noise = _shifts(theta, sd, log_weights, noise)
-    named = dict(zip(posterior.model.theta.coordinates(), shift, strict=True))
+    named = dict(zip(posterior.adapter.coordinates(), shift, strict=True))
     found = Theta(k_hat(log_weights), effective_draws(log_weights), S, named, shift_noise)
     verdict, reasons = judge(posterior, found, judged, locals_, groups)
     return Diagnosis(verdict, reasons, *found, posterior.by, judged.labels, judged.sizes, *locals_)

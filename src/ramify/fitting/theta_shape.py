@@ -156,7 +156,7 @@ def _by_nuts(
 
 def _complaints(model: Model, found: Sampled) -> list[str]:
     """Warnings if the chains do not agree, are too short, or left out a region."""
-    names, lines = model.theta.coordinates(), []
+    names, lines = model.adapter.coordinates(), []
     if found.r_hat.max() > MOST_R_HAT or found.effective.min() < FEWEST:
         worst = int(np.argmin(found.effective))
         lines.append(
@@ -213,7 +213,7 @@ def not_gaussian(model: Model, F: Marginal, learned: Learned) -> str | None:
         return None
     fall = (values[0] - values[1:]).reshape(2, -1)
     far = ~(np.abs(fall - 1.125) < 0.5).all(0)
-    names = ", ".join(model.theta.coordinates()[i] for i in np.asarray(widest)[far])
+    names = ", ".join(model.adapter.coordinates()[i] for i in np.asarray(widest)[far])
     return names and (
         f"the posterior of {names} is not the Gaussian that q(theta) is, on the scale where it is "
         'learned (an sd near zero, perhaps): its interval may be too narrow; fit with theta="nuts"'

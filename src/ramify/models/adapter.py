@@ -131,6 +131,10 @@ class Adapter(eqx.Module):
 
     # Results.
 
+    def coordinates(self) -> list[str]:
+        """What a message calls each entry of the flat theta."""
+        return self.model.theta.coordinates()
+
     def summary_rows(self, values: dict[str, Any]) -> dict[str, Any] | None:
         """Draws of the globals as rows of `summary`, [S] each; None for the entries of theta."""
         return None

@@ -275,6 +275,15 @@ class FormulaAdapter(Adapter):
         y, numbers = groups.rows["y"] + self.origin, self.formula.numbers
         return y if numbers is None else np.asarray(numbers, np.float64)[y.astype(int)]
 
+    def coordinates(self) -> list[str]:
+        """The user's names; a coordinate of the correlations' factor is called by its correlation."""
+        layout, by = self.formula.layout, self.formula.by
+        pairs = [(b, a) for i, a in enumerate(layout.group) for b in layout.group[:i]]
+        own = {"intercept": "Intercept"} | {f"b[{k}]": name for k, name in enumerate(layout.common)}
+        own |= {f"sd[{m}]": sd_name(name, by) for m, name in enumerate(layout.group)}
+        own |= {f"cor[{k}]": f"cor({a}, {b} | {by})" for k, (a, b) in enumerate(pairs)}
+        return [own.get(name, name) for name in super().coordinates()]
+
     def summary_rows(self, values: dict[str, Any]) -> dict[str, Any]:
         """Draws of every parameter: effects, sds, correlations, then those of the likelihood."""
         layout, by, levels = self.formula.layout, self.formula.by, self.formula.levels
