@@ -35,6 +35,7 @@ def can_share(problem: Problem) -> bool:
 def by_shared_draws(F: Marginal, learned: Learned) -> Values:
     """F near q(theta)'s mean by shared draws."""
     F.expand(learned.mean[None])  # leaves the modes there
+    modes_of = F.memory[0]
     problem = F.problem._replace(local_draws=budgets.SHARED_DRAWS, hessian=False)
     centre = jnp.asarray(learned.mean, jnp.result_type(float))
 
@@ -42,7 +43,7 @@ def by_shared_draws(F: Marginal, learned: Learned) -> Values:
         F.check_budget()
         own = thetas.astype(centre.dtype)
         total = np.asarray(log_priors(F.model, own), np.float64)
-        for number, modes in enumerate(F._modes):
+        for number, modes in enumerate(modes_of):
             fixed = problem, F.source.block(number), modes, F.key, centre
             sums = in_chunks(lambda chunk: _block_values(*fixed, chunk), own, CHUNK)  # noqa: B023
             total += np.asarray(sums, np.float64).sum(0)
