@@ -21,7 +21,7 @@ from ramify.inference.marginal import Expansion, Marginal
 from ramify.inference.newton_updates import bfgs, measured_precision, shorter
 from ramify.inference.sweep import Problem
 from ramify.inference.theta_search import NotFinite, init, step
-from ramify.inference.theta_weights import _moments
+from ramify.inference.theta_weights import fitted_proposal
 from ramify.numerics import budgets
 from ramify.posterior.trust import findings, verdict_of
 
@@ -310,10 +310,10 @@ def test_moments_of_weighted_points_that_one_dominates():
     """Its weight is cut; and where too few points are left to tell a covariance, none is told."""
     points = np.random.default_rng(0).normal(size=(1000, 2))
     points[0] = [30.0, 30.0]
-    mean, covariance = _moments(points, np.where(np.arange(1000) == 0, 7.0, 0.0))
+    _, mean, covariance = fitted_proposal(points, np.where(np.arange(1000) == 0, 7.0, 0.0))
     assert np.all(np.abs(mean) < 2) and np.linalg.eigvalsh(covariance).min() > 0.5
-    assert _moments(points, np.where(np.arange(1000) < 15, 30.0, 0.0)) is None
-    assert _moments(points, np.full(1000, -np.inf)) is None
+    assert fitted_proposal(points, np.where(np.arange(1000) < 15, 30.0, 0.0)) is None
+    assert fitted_proposal(points, np.full(1000, -np.inf)) is None
 
 
 def test_a_search_that_stalled_is_said_in_words():

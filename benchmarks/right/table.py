@@ -10,8 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +39,9 @@ def main(asked: argparse.Namespace) -> int:
     names = asked.names or [*PROBLEMS]
     lines = []
     with ThreadPoolExecutor(asked.jobs) as pool:
-        for line in pool.map(partial(_line, asked=asked), names):
-            print(
-                f"{line['problem']}: {line.get('misses', line.get('skipped', 'right'))}", flush=True
-            )
+        for done in as_completed([pool.submit(_line, name, asked) for name in names]):
+            line = done.result()
+            print(line["problem"], line.get("misses", line.get("skipped", "right")), flush=True)
             lines.append(line)
             if asked.out:
                 _keep(asked.out, line)

@@ -16,12 +16,28 @@ from ramify.families.branched import Branched
 from ramify.families.weighted_theta import WeightedTheta
 from ramify.inference.marginal import Marginal, OutOfBudget
 from ramify.inference.shared_draws import Values, by_shared_draws, can_share
-from ramify.inference.theta_nuts import CHAINS, CHUNK, FEWEST, MOST_R_HAT, Sampled, sample_theta
+from ramify.inference.theta_nuts import (
+    CHAINS,
+    CHUNK,
+    FEWEST,
+    MOST_R_HAT,
+    Most,
+    Sampled,
+    sample_theta,
+)
 from ramify.inference.theta_search import Learned
-from ramify.inference.theta_weights import MOST_K_HAT, value_noise, weigh_theta, with_control
+from ramify.inference.theta_weights import (
+    MOST_K_HAT,
+    Proposal,
+    fitted_proposal,
+    value_noise,
+    weigh_theta,
+    with_control,
+)
 from ramify.models.model import Model
 from ramify.numerics import budgets
 from ramify.numerics.psis import effective_draws, k_hat
+from ramify.numerics.skewed import Margins
 from ramify.posterior.summary import reliability
 
 Theta = Literal["gaussian", "weighted", "nuts"]
@@ -32,7 +48,8 @@ COARSE = 0.3  # nats of rounding in F, past which it is that which makes theta's
 WIDEST, WIDE = 8, 0.15  # coordinates of theta, and their sds, whose shape is looked at
 FAR_POINTS, FOLLOWED = 4, 0.1  # points where F is computed in two ways, and nats between the two
 DRAWN = 1.0  # nats more, where both have the noise of draws
-EVALUATIONS = CHAINS * (CHUNK + 500) * 12  # of F that NUTS usually takes
+LEAPS = 12  # evaluations of F that a transition of NUTS takes, about
+EVALUATIONS = CHAINS * (CHUNK + 500) * LEAPS  # that NUTS usually takes
 MOST_DIVERGED = 0.005  # of the transitions: more are a region that the chains do not enter
 KEPT = 4000  # draws by NUTS, at most
 
@@ -58,6 +75,7 @@ class Cloud(NamedTuple):
     noise: float  # the largest of a mean, in sds
     even: bool  # whether NUTS would not be better
     enough: bool  # whether the mean of every coordinate can be relied upon
+    proposal: Proposal | None  # one like the weighted points, unless too few of them count
 
     @property
     def notes(self) -> dict[str, Any]:
@@ -86,7 +104,7 @@ def _with_shape(family: Branched, F: Marginal, learned: Learned, allowed: Allowe
         return _weighted(family, F, learned, cloud, far)
     if asked is None and cloud is not None and (noise := value_noise(F, learned)) > COARSE:
         return family, cloud.notes | {"warnings": [_uneven(cloud.k_hat, noise)]}
-    seconds = _nuts_seconds(F, allowed.groups)
+    seconds = _nuts_seconds(F, allowed.groups, EVALUATIONS)
     if asked == "nuts" or seconds <= budgets.NUTS_SECONDS:
         return _by_nuts(family, F, learned, cloud, allowed)
     family, notes = _weighted(family, F, learned, cloud, far)
@@ -109,7 +127,7 @@ def _cloud(F: Marginal, learned: Learned, allowed: Allowed) -> Cloud:
     enough = same and bool(worst < MOST_K_HAT and noise.max() < 2 * MOST_NOISE)
     weighted = WeightedTheta(jnp.asarray(moved), jnp.asarray(normal))
     own = k_hat(log_weight), effective_draws(log_weight), float(noise.max())
-    return Cloud(weighted, *own, even, enough)
+    return Cloud(weighted, *own, even, enough, fitted_proposal(points, log_weight))
 
 
 def _same_alone(F: Marginal, values: Values, points: np.ndarray, log_weight: np.ndarray) -> bool:
@@ -139,11 +157,14 @@ def _by_nuts(
     family: Branched, F: Marginal, learned: Learned, cloud: Cloud | None, allowed: Allowed
 ) -> Shaped:
     """The family with draws of theta by NUTS, in the coordinates of the best Gaussian known."""
-    gaussian = learned.mean, np.linalg.inv(learned.precision)
-    if cloud is not None and cloud.k_hat < MOST_K_HAT:
-        gaussian = cloud.weighted.mean, cloud.weighted.covariance
+    proposal = None if cloud is None else cloud.proposal
+    if proposal is None:
+        none = Margins.none(len(learned.mean))
+        proposal = Proposal(none, learned.mean, np.linalg.inv(learned.precision))
     over = lambda: F.budget is not None and F.budget.spent()
-    found = sample_theta(F, _one_block(F, allowed.groups), gaussian, allowed.seed, over)
+    chunk = _nuts_seconds(F, allowed.groups, CHAINS * CHUNK * LEAPS)
+    most = Most(int(np.clip(budgets.NUTS_SECONDS // chunk, *budgets.NUTS_CHUNKS)), over)
+    found = sample_theta(F, _one_block(F, allowed.groups), proposal, allowed.seed, most)
     thin = -(-found.theta.shape[0] * found.theta.shape[1] // KEPT)
     notes = {
         "theta_r_hat": float(found.r_hat.max()),
@@ -181,9 +202,10 @@ def _one_block(F: Marginal, groups: Groups) -> BlockSource:
     return on_device(groups, members, rounded(groups.n_rows, 16))
 
 
-def _nuts_seconds(F: Marginal, groups: Groups) -> float:
+def _nuts_seconds(F: Marginal, groups: Groups, evaluations: int) -> float:
     """Seconds that NUTS may take, from its work; if measured, a fit would depend on a machine's load."""
-    return EVALUATIONS * F.problem.local_draws * (groups.n_rows + len(groups)) / budgets.NUTS_RATE
+    each = F.problem.local_draws * (groups.n_rows + len(groups)) / budgets.NUTS_RATE
+    return evaluations * (each + budgets.NUTS_OVERHEAD)
 
 
 def _uneven(k: float, noise: float) -> str:

@@ -1,6 +1,6 @@
 """Draws of theta from its marginal posterior, exp F(theta), by NUTS, for data that are small.
 
-NumPyro's kernel moves all chains at once, in coordinates where a Gaussian for theta is standard normal.
+NumPyro's kernel moves all chains at once, in coordinates where theta is about standard normal.
 F must be one function: the sites of all groups are those at one centre, or are solved for from there at
 every theta, and the points of z are the same. The kernel's slope is that of Fisher's identity, as in a
 sweep. It need not be the exact gradient of F: only values decide what is drawn.
@@ -18,8 +18,10 @@ from ramify.data.batch import Batch
 from ramify.data.sources import BlockSource
 from ramify.inference.marginal import Marginal, Tilt
 from ramify.inference.sweep import Modes, Problem, Ready, integral_at, ready
+from ramify.inference.theta_weights import Proposal
 from ramify.numerics import budgets
 from ramify.numerics.programs import training_program
+from ramify.numerics.skewed import Margins
 from ramify.numerics.sums import precise_sum
 
 CHAINS = 4
@@ -39,10 +41,24 @@ class Data(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """The chains' coordinates: theta = mean + factor x."""
+    """The chains' coordinates: y = mean + factor x, and theta is y with skewed margins."""
 
-    mean: Float[Array, " D"]
-    factor: Float[Array, "D D"]
+    mean: Float[Array, " D"] | Float64[np.ndarray, " D"]
+    factor: Float[Array, "D D"] | Float64[np.ndarray, "D D"]
+    margins: Margins
+
+    def y(self, x: Any) -> Any:
+        """Y at x [..., D]."""
+        return self.mean + x @ self.factor.T
+
+    def theta(self, x: Any) -> Any:
+        """Theta at x [..., D]."""
+        return self.margins.spread(self.y(x))
+
+    def slope(self, x: Any, slope: Any) -> Any:
+        """The slope in x of F + log |d theta / d x|, from that of F in theta."""
+        y = self.y(x)
+        return (slope * self.margins.stretch(y) + self.margins.bend(y)) @ self.factor
 
 
 class Chains(NamedTuple):
@@ -62,6 +78,13 @@ class Moved(NamedTuple):
     diverged: Array
 
 
+class Most(NamedTuple):
+    """When the chains end though they are not long enough."""
+
+    chunks: int
+    out_of_time: Callable[[], bool]
+
+
 class Sampled(NamedTuple):
     """Draws of theta by NUTS after the warm-up, and what is known of their quality."""
 
@@ -74,17 +97,16 @@ class Sampled(NamedTuple):
 def sample_theta(
     F: Marginal,
     source: BlockSource,
-    gaussian: tuple[np.ndarray, np.ndarray],
+    proposal: Proposal,
     seed: int,
-    out_of_time: Callable[[], bool],
+    most: Most,
 ) -> Sampled:
-    """Draws of theta; `gaussian` is a mean and covariance for it, about which the chains begin."""
-    mean, covariance = gaussian
-    factor = np.linalg.cholesky(covariance)
+    """Draws of theta; where `proposal` is a standard t the chains move, and it is where they begin."""
     array = lambda x: jnp.asarray(x, jnp.result_type(float))
-    scale, key = Scale(array(mean), array(factor)), jax.random.key(seed)
-    chains, value = _start(F, mean, factor, np.random.default_rng(seed))
-    data = _data(F, source, mean, array(value))
+    own = Scale(proposal.mean, np.linalg.cholesky(proposal.covariance), proposal.margins)
+    scale, key = jax.tree.map(array, own), jax.random.key(seed)
+    chains, value = _start(F, own, np.random.default_rng(seed))
+    data = _data(F, source, own.theta(np.zeros(len(own.mean))), array(value))
     chains, _ = advance(F.problem, data, scale, chains, key)
     # One step size for all: the chains wait for the one with the shortest.
     step = jnp.exp(jnp.mean(jnp.log(chains.step_size)))
@@ -94,11 +116,11 @@ def sample_theta(
         chains, moved = advance(F.problem, data, scale, chains, key)
         found.append(np.asarray(moved.x, np.float64))
         diverged += int(moved.diverged.sum())
-        theta = mean + np.concatenate(found).swapaxes(0, 1) @ factor.T
+        theta = own.theta(np.concatenate(found).swapaxes(0, 1))
         sampled = Sampled(theta, *quality(theta), diverged)
         enough = sampled.effective.min() >= budgets.NUTS_DRAWS
         enough = enough and sampled.r_hat.max() < MOST_R_HAT
-        if enough or out_of_time() or len(found) == budgets.MOST_NUTS_CHUNKS:
+        if enough or most.out_of_time() or len(found) >= most.chunks:
             return sampled
 
 
@@ -111,19 +133,19 @@ def quality(theta: Float64[np.ndarray, "C n D"]) -> tuple[np.ndarray, np.ndarray
     return split_gelman_rubin(theta), np.minimum(*effective)
 
 
-def _start(
-    F: Marginal, mean: np.ndarray, factor: np.ndarray, rng: np.random.Generator
-) -> tuple[Chains, float]:
-    """Where the chains begin: draws of the Gaussian, chosen by their importance weights; and F there."""
-    x = rng.normal(size=(4 * CHAINS, len(mean)))
-    value, slope = F.expand(mean + x @ factor.T)
+def _start(F: Marginal, scale: Scale, rng: np.random.Generator) -> tuple[Chains, float]:
+    """Where the chains begin: normal draws of x, chosen by their importance weights; and F there."""
+    x = rng.normal(size=(4 * CHAINS, len(scale.mean)))
+    value, slope = F.expand(scale.theta(x))
     # Chosen by Gumbel noise, without replacement. Where F is not finite no chain begins.
     finite = np.isfinite(value) & np.isfinite(slope).all(1)
+    value = value + np.log(scale.margins.stretch(scale.y(x))).sum(1)
     chance = np.where(finite, value + 0.5 * np.sum(x**2, 1), -np.inf) + rng.gumbel(size=len(x))
     own = np.argsort(-chance)[:CHAINS]
     array = lambda a: jnp.asarray(a, jnp.result_type(float))
     most, passed = value[finite].max(), jnp.zeros(CHAINS, jnp.int32)
-    energy, downhill, step = most - value[own], -(slope[own] @ factor), np.full(CHAINS, 0.5)
+    energy, downhill = most - value[own], -scale.slope(x[own], slope[own])
+    step = np.full(CHAINS, 0.5)
     chains = Chains(array(x[own]), array(energy), array(downhill), array(step), passed)
     return chains, float(most)
 
@@ -168,15 +190,16 @@ def advance(
 def _energy(problem: Problem, data: Data, scale: Scale) -> Callable[[Array], Array]:
     """The potential energy, -F at x, with the slope that Fisher's identity gives."""
     begun = lambda own: ready(
-        problem, own[0], scale.mean, Modes(own[1], own[0].group_mask), data.key
+        problem, own[0], scale.theta(0 * scale.mean), Modes(own[1], own[0].group_mask), data.key
     )
     blocks = data.batches, jax.lax.map(begun, (data.batches, data.modes))
 
     def both(x: Float[Array, " D"]) -> tuple[Array, Array]:
-        theta = scale.mean + scale.factor @ x
+        theta = scale.theta(x)
         value, slope = _log_posterior(problem, blocks, theta)
         more, steeper = data.tilt.at(theta)
-        return data.value - value[0] - (value[1] + more), -((slope + steeper) @ scale.factor)
+        more += jnp.sum(jnp.log(scale.margins.stretch(scale.y(x))))
+        return data.value - value[0] - (value[1] + more), -scale.slope(x, slope + steeper)
 
     energy = jax.custom_vjp(lambda x: both(x)[0])
     energy.defvjp(both, lambda slope, change: (change * slope,))

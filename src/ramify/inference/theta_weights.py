@@ -1,14 +1,34 @@
 """Weighted points of theta: importance weights of a Student t against the marginal posterior."""
 
-import numpy as np
+from typing import NamedTuple
 
+import numpy as np
+from jaxtyping import Float64
+
+from ramify.families.weighted_theta import weighted_quantiles
 from ramify.inference.marginal import Marginal
 from ramify.inference.shared_draws import Values
 from ramify.inference.theta_search import Learned
 from ramify.numerics.points import student_sample
 from ramify.numerics.psis import k_hat
+from ramify.numerics.skewed import LEVELS, Margins
 
 MOST_K_HAT = 0.7  # of theta's weights, past which they tell little (Vehtari and others)
+
+
+class Proposal(NamedTuple):
+    """A Student t with skewed margins, which theta is drawn from: its mean and covariance are of y."""
+
+    margins: Margins
+    mean: Float64[np.ndarray, " D"]
+    covariance: Float64[np.ndarray, "D D"]
+
+    def sample(
+        self, rng: np.random.Generator, count: int
+    ) -> tuple[Float64[np.ndarray, "count D"], Float64[np.ndarray, " count"]]:
+        """Points of theta and their log density, less a constant."""
+        y, log_t = student_sample(rng, self.mean, self.covariance, count)
+        return self.margins.spread(y), log_t - np.log(self.margins.stretch(y)).sum(1)
 
 
 def weigh_theta(
@@ -17,15 +37,15 @@ def weigh_theta(
     """Points of theta [T, D], their log weights p^(theta, y) / t(theta) up to a constant, and log t."""
     # The t first has the mean and covariance of q(theta). A quarter of the points give better ones.
     # So do all of them, at most twice, while a few in a tail have most of the weight.
-    mean, covariance = learned.mean, np.linalg.inv(learned.precision)
-    points, log_weight, log_t = _student_points(F, mean, covariance, count // 4, 4 * seed)
+    dim = len(learned.mean)
+    proposal = Proposal(Margins.none(dim), learned.mean, np.linalg.inv(learned.precision))
+    points, log_weight, log_t = _drawn(F, proposal, count // 4, 4 * seed)
     for attempt in range(1, 4):
-        better = _moments(points, log_weight)
+        better = fitted_proposal(points, log_weight)
         if better is None and attempt > 1:
             break
-        mean, covariance = better or (mean, covariance)
-        found = _student_points(F, mean, covariance, count, 4 * seed + attempt)
-        points, log_weight, log_t = found
+        proposal = better or proposal
+        points, log_weight, log_t = _drawn(F, proposal, count, 4 * seed + attempt)
         if k_hat(log_weight) < MOST_K_HAT:
             break
     return points, log_weight, log_t
@@ -74,8 +94,11 @@ def _pairs(values: np.ndarray) -> np.ndarray:
     return np.pad(values, ((0, len(values) % 2), (0, 0))).reshape(-1, 2, values.shape[1]).sum(1)
 
 
-def _moments(points: np.ndarray, log_weight: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """Moments by weights cut at sqrt(T) times their mean (Ionides 2008); None if too few count."""
+def fitted_proposal(points: np.ndarray, log_weight: np.ndarray) -> Proposal | None:
+    """A proposal like weighted points, by weights cut at sqrt(T) times their mean (Ionides 2008).
+
+    None if too few of the points count.
+    """
     if not np.isfinite(log_weight.max()):
         return None
     weight = np.exp(log_weight - log_weight.max())
@@ -83,14 +106,16 @@ def _moments(points: np.ndarray, log_weight: np.ndarray) -> tuple[np.ndarray, np
     weight /= weight.sum()
     if np.sum(weight**2) * 10 * points.shape[1] > 1:
         return None
-    mean = weight @ points
-    return mean, (weight[:, None] * (points - mean)).T @ (points - mean)
+    margins = Margins.of_quantiles(weighted_quantiles(points, weight, LEVELS))
+    y = margins.gather(points)
+    apart = y - weight @ y
+    return Proposal(margins, weight @ y, (weight[:, None] * apart).T @ apart)
 
 
-def _student_points(
-    F: Values, mean: np.ndarray, covariance: np.ndarray, count: int, seed: int
+def _drawn(
+    F: Values, proposal: Proposal, count: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    points, log_t = student_sample(np.random.default_rng(seed), mean, covariance, count)
+    points, log_t = proposal.sample(np.random.default_rng(seed), count)
     value = F(points)
     return points, np.where(np.isfinite(value), value, -np.inf) - log_t, log_t
 

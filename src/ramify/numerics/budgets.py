@@ -34,8 +34,10 @@ SHARED_DRAWS = 512  # of each group's z, where all weighted draws of theta share
 WEIGHTED_THETA_WORK = 2**28  # that weighted draws of theta may take
 WEIGHTED_THETA_DRAWS = 800, 4000  # fewest that are worth weighing, and most that are weighed
 # NUTS on theta where that is not Gaussian: seconds that a fit may take for it unasked, at so many row
-# likelihoods a second; effective draws that it aims at, and chunks of transitions that it takes at most.
-NUTS_SECONDS, NUTS_RATE, NUTS_DRAWS, MOST_NUTS_CHUNKS = 25.0, 2e7, 600, 8
+# likelihoods a second and seconds beside them for each evaluation of F.
+NUTS_SECONDS, NUTS_RATE, NUTS_OVERHEAD = 25.0, 2e7, 5e-5
+NUTS_DRAWS = 1000  # effective ones that it aims at
+NUTS_CHUNKS = 8, 40  # of transitions, after which it ends in any case: if it takes long, and if not
 
 # --- Fits by steps ---
 MOST_STEPS = 200_000  # of a fit that was given no budget and does not converge
