@@ -310,10 +310,27 @@ def test_moments_of_weighted_points_that_one_dominates():
     """Its weight is cut; and where too few points are left to tell a covariance, none is told."""
     points = np.random.default_rng(0).normal(size=(1000, 2))
     points[0] = [30.0, 30.0]
-    _, mean, covariance = fitted_proposal(points, np.where(np.arange(1000) == 0, 7.0, 0.0))
-    assert np.all(np.abs(mean) < 2) and np.linalg.eigvalsh(covariance).min() > 0.5
+    proposal = fitted_proposal(points, np.where(np.arange(1000) == 0, 7.0, 0.0))
+    drawn, log_t = proposal.sample(np.random.default_rng(1), 4000)
+    assert np.all(np.abs(drawn.mean(0)) < 3) and np.all(drawn.std(0) > 0.7)  # 15 uncut
     assert fitted_proposal(points, np.where(np.arange(1000) < 15, 30.0, 0.0)) is None
     assert fitted_proposal(points, np.full(1000, -np.inf)) is None
+
+
+def test_a_proposal_follows_a_skewed_tail():
+    """The log of a half normal beside a normal: weights nearly even, and right moments."""
+    rng = np.random.default_rng(0)
+    own = np.stack([np.log(np.abs(rng.normal(size=2000))), rng.normal(size=2000)], 1)
+    own[:, 1] += 0.5 * own[:, 0]
+    drawn, log_t = fitted_proposal(own, np.zeros(2000)).sample(rng, 20_000)
+    u, v = drawn.T
+    log_p = u - 0.5 * np.exp(2 * u) - 0.5 * (v - 0.5 * u) ** 2
+    weight = np.exp(log_p - log_t - np.max(log_p - log_t))
+    weight /= weight.sum()
+    assert 1 / np.sum(weight**2) > 0.7 * len(weight)  # 0.4 without the skew
+    mean = -0.5 * (np.euler_gamma + np.log(2))
+    assert abs(weight @ u - mean) < 4 * 1.11 / np.sqrt(0.7 * 20_000)
+    assert abs(weight @ (u - mean) ** 2 - np.pi**2 / 8) < 4 * 3 / np.sqrt(0.7 * 20_000)
 
 
 def test_a_search_that_stalled_is_said_in_words():

@@ -43,7 +43,8 @@ from ramify.posterior.summary import reliability
 Theta = Literal["gaussian", "weighted", "nuts"]
 
 EVEN = 0.5  # k-hat of theta's weights, past which NUTS is the better answer
-MOST_NOISE = 0.05  # posterior sds: of the means of weighted draws, past which NUTS is better
+MOST_COUNT = 0.6  # of theta's points that are effective: their weights are even whatever k-hat says
+MOST_NOISE = 0.04  # posterior sds: of the means of weighted draws, past which NUTS is better
 COARSE = 0.3  # nats of rounding in F, past which it is that which makes theta's weights uneven
 WIDEST, WIDE = 8, 0.15  # coordinates of theta, and their sds, whose shape is looked at
 FAR_POINTS, FOLLOWED = 4, 0.1  # points where F is computed in two ways, and nats between the two
@@ -122,11 +123,13 @@ def _cloud(F: Marginal, learned: Learned, allowed: Allowed) -> Cloud:
     normal = log_weight - np.logaddexp.reduce(log_weight)
     moved, noise = with_control(points, log_weight, log_t, learned)
     each = reliability(points, np.exp(normal))
-    same, worst = _same_alone(F, values, points, normal), np.max(each["k_hat"])
-    even = same and bool(worst < EVEN and noise.max() < MOST_NOISE)
-    enough = same and bool(worst < MOST_K_HAT and noise.max() < 2 * MOST_NOISE)
-    weighted = WeightedTheta(jnp.asarray(moved), jnp.asarray(normal))
     own = k_hat(log_weight), effective_draws(log_weight), float(noise.max())
+    same, worst = _same_alone(F, values, points, normal), np.max(each["k_hat"])
+    # The k-hat of a long but thin tail says little where most of the points count.
+    thin = own[0] < MOST_K_HAT and own[1] > MOST_COUNT * len(points)
+    even = same and bool((worst < EVEN or thin) and own[2] < MOST_NOISE)
+    enough = same and bool((worst < MOST_K_HAT or thin) and own[2] < 2 * MOST_NOISE)
+    weighted = WeightedTheta(jnp.asarray(moved), jnp.asarray(normal))
     return Cloud(weighted, *own, even, enough, fitted_proposal(points, log_weight))
 
 
