@@ -46,7 +46,7 @@ def schools_exactly():
 def fitted():
     """Eight schools by default, for which theta's weights are too uneven."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(budgets, "NUTS_DRAWS", 400)  # fewer than usual, for the time it takes
+        patch.setattr(budgets, "NUTS_DRAWS", (400, 400))  # fewer than usual, for the time it takes
         return rf.fit(*schools())
 
 

@@ -127,7 +127,8 @@ def fit_solved(
     model: Model, groups: Groups, family: Branched, wish: Wish, budget: Budget, why: str
 ) -> Posterior:
     """Finds q(theta), and weighted draws of theta where the data are small enough for them."""
-    task = Task(model, groups, family, wish)
+    few = groups if wish.local_draws == 1 else model.adapter.condensed(groups)
+    task = Task(model, few, family, wish)
     learned, F, history = search(task, budget)
     ended, points = budget.spent(), F.problem.local_draws
     F.tilt = learned.tilt or F.tilt
@@ -152,6 +153,8 @@ def fit_solved(
     }
     if task.quadrature:
         notes["quadrature_points"] = points
+    if few is not groups:
+        notes["condensed_rows"] = few.n_rows
     if wish.local_draws is None:
         notes["resampled_draws"] = resampled_draws(groups.n_rows)
     if np.isfinite(bias):  # the budget may have ended before it was estimated

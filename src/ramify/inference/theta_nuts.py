@@ -82,6 +82,7 @@ class Most(NamedTuple):
     """When the chains end though they are not long enough."""
 
     chunks: int
+    cheap: int  # chunks that take next to no time: until then more draws are asked for
     out_of_time: Callable[[], bool]
 
 
@@ -118,7 +119,7 @@ def sample_theta(
         diverged += int(moved.diverged.sum())
         theta = own.theta(np.concatenate(found).swapaxes(0, 1))
         sampled = Sampled(theta, *quality(theta), diverged)
-        enough = sampled.effective.min() >= budgets.NUTS_DRAWS
+        enough = sampled.effective.min() >= budgets.NUTS_DRAWS[len(found) < most.cheap]
         enough = enough and sampled.r_hat.max() < MOST_R_HAT
         if enough or most.out_of_time() or len(found) >= most.chunks:
             return sampled

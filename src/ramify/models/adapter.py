@@ -67,6 +67,10 @@ class Adapter(eqx.Module):
         """Rows to predict, adapted to the group columns [N, ...] of the rows to condition on, if any."""
         return at
 
+    def condensed(self, groups: Groups) -> Groups:
+        """Groups with the same likelihood for every theta and z in fewer rows, where there are any."""
+        return groups
+
     def columns(self) -> dict[str, str | None]:
         """The columns of a table that `read` needs, each with its kind, "number" or "category"."""
         return {}

@@ -36,7 +36,8 @@ WEIGHTED_THETA_DRAWS = 800, 4000  # fewest that are worth weighing, and most tha
 # NUTS on theta where that is not Gaussian: seconds that a fit may take for it unasked, at so many row
 # likelihoods a second and seconds beside them for each evaluation of F.
 NUTS_SECONDS, NUTS_RATE, NUTS_OVERHEAD = 25.0, 2e7, 5e-5
-NUTS_DRAWS = 1000  # effective ones that it aims at
+NUTS_DRAWS = 1000, 2500  # effective ones that it aims at, the latter in its first seconds:
+NUTS_CHEAP = 3.0
 NUTS_CHUNKS = 8, 40  # of transitions, after which it ends in any case: if it takes long, and if not
 
 # --- Fits by steps ---

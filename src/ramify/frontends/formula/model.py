@@ -15,6 +15,7 @@ from ramify.data.batch import Batch
 from ramify.data.groups import Groups
 from ramify.data.tables import as_table, in_zone
 from ramify.frontends.formula import saving
+from ramify.frontends.formula.condensed import condensed
 from ramify.frontends.formula.core import SD, Core, core_of
 from ramify.frontends.formula.formula import Formula
 from ramify.frontends.formula.likelihoods import INVERSE
@@ -174,6 +175,10 @@ class FormulaAdapter(Adapter):
         apart = np.repeat(at.group["U"] - group["U"], at.sizes, 0) + at.rows.get("U_apart", 0.0)
         rows = {**at.rows, **({"U_apart": apart} if apart.any() else {})}
         return replace(at, rows=rows, group={**at.group, "U": group["U"]})
+
+    def condensed(self, groups: Groups) -> Groups:
+        """See `condensed`: of a gaussian formula whose groups are large."""
+        return condensed(self.model.core, groups)
 
     def columns(self) -> dict[str, str | None]:
         """The columns that the formula names, each with its kind where that is known."""
