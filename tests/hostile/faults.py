@@ -159,7 +159,8 @@ def _of_fit_places() -> Iterator[Case]:
 
 
 @contextmanager
-def _limited(size: int) -> Iterator[None]:
+def files_up_to(size: int) -> Iterator[None]:
+    """Within it, no file of this process may become larger; Python turns the signal into an error."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
     try:
@@ -174,7 +175,7 @@ def _grown(words: tuple[str, ...], suffix: str, size: int) -> str:
         out = place / f"out{suffix}"
         out.write_text(PRECIOUS)
         try:
-            with _limited(size):
+            with files_up_to(size):
                 command(*words, out)
         except Told:
             if out.read_text() != PRECIOUS or list(place.glob(".*")):
@@ -187,7 +188,7 @@ def _saved_limited(size: int, overwrite: bool) -> str:
     with _workplace() as place:
         posterior, folder = rf.load(_newer()), place / ("fit" if overwrite else "other")
         try:
-            with _limited(size):
+            with files_up_to(size):
                 posterior.save(folder)
         except OSError:
             if overwrite and rf.load(folder).notes["why"] == "it is the newer one":
