@@ -90,6 +90,7 @@ _FIELDS: dict[str, Check] = {
     "notes": _is_object,
     "N": is_count,
     "n_rows": _or_none(is_count),
+    "zoned": _or_none(_is_bool),
 }
 _NOTES: dict[str, Check] = {
     **dict.fromkeys("seconds left_sds noise_sds theta_k_hat theta_r_hat".split(), is_number),
