@@ -260,7 +260,7 @@ def _of_config():
         "common__owners": [[], 3], "common__kinds": [[], {"x": "odd"}, 3],
         "common__terms": [[], None, [{}], [{"kind": "odd", "components": []}]],
         "common__terms__1__components": [[], None, [{}], [{"name": "zz"}]],
-        "common__terms__1__components__0__state": [[], None, [None], [{"mean": "x"}]],
+        "common__terms__1__components__0__state": [[], None, [None], [{"mean": "x"}], [{"params_set": True}], [{"params_set": False, "mean": 0, "std": 1}]],
         "common__terms__2__components__0__levels": [[], None, 3, ["a"], [[]]],
         "common__terms__2__components__0__contrast": [[], None, {}, {"matrix": [], "labels": []}],
         "layout__centre": [[], None, ["x"], [1e400, 0, 0]], "layout__unit": [[], [0, 1, 1], [-1, 1, 1]],

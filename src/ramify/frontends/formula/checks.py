@@ -42,6 +42,10 @@ def check_config(path: Path, config: dict[str, Any], by: str) -> None:
     check_each(path, config, {"link": one_of(*LIKELIHOODS[config["likelihood"]].links)})
     for prior in config["priors"].values():
         _check_prior(path, prior, len(config["layout"]["group"]))
+    if (config["trials"] is None) != (LIKELIHOODS[config["likelihood"]].support != "trials"):
+        raise ValueError(
+            f"{path} is damaged: trials are for likelihood='binomial', which has some."
+        )
     if config["group"] != by:
         raise ValueError(
             f'{path} is damaged: it groups by "{config["group"]}"; the fit has groups by "{by}".'
