@@ -265,3 +265,10 @@ def test_forms_that_are_not_the_files_are_told(tmp_path, options, says):
     write_table(shops(), tmp_path / "a.csv")
     words = "fit", tmp_path / "a.csv", FORMULA, "--out", tmp_path / "fit", *options
     assert says in line(ramify(*words))
+
+
+def test_numbers_with_decimal_commas_are_told_from_text(tmp_path):
+    (tmp_path / "a.csv").write_text("g;x\na;1,5\nb;2,5\n")
+    with pytest.warns(UserWarning, match='column "x" of .* pass --decimal "," if 1,5 is a number'):
+        assert read_table(tmp_path / "a.csv", form=CsvForm(";"))["x"].to_pylist() == ["1,5", "2,5"]
+    assert read_table(tmp_path / "a.csv", form=CsvForm(";", ","))["x"].to_pylist() == [1.5, 2.5]

@@ -41,6 +41,7 @@ def read_csv(
         for name in padded if columns else []:
             said = f'column "{name}" of {path} has leading zeros, and is read as text.'
             warnings.warn(said, UserWarning, stacklevel=3)
+        _warn_of_decimal_commas(path, form, table)
         return _read(path, form, columns, text + padded) if padded else table
     except (pa.ArrowInvalid, UnicodeError) as error:
         raise ValueError(f"{path} can't be read as CSV: {_reason(error)}") from error
@@ -56,6 +57,15 @@ def _check_size(path: Path, options: dict[str, Any]) -> None:
     share = size / min(size, options["read_options"].block_size)
     rows = float(f"{batch.num_rows * share:.2g}")
     check_fits(batch.nbytes * share, f"the about {rows:,.0f} rows of {path}")
+
+
+def _warn_of_decimal_commas(path: Path, form: CsvForm, table: Any) -> None:
+    if form.delimiter == "," or not table.num_rows:
+        return
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if re.fullmatch(r"-?\d+,\d+", str(column[0])):
+            said = f'is read as text: pass --decimal "," if {column[0]} is a number.'
+            warnings.warn(f'column "{name}" of {path} {said}', UserWarning, stacklevel=4)
 
 
 def _reason(error: Exception) -> str:
