@@ -324,7 +324,7 @@ def _restored(component: Any, plain: dict[str, Any]) -> Any:
     if "state" in plain:
         component.env = Environment([{**TRANSFORMS, **ENCODINGS}, namespace()])
         for call, state in zip(_inside(component.call), plain["state"], strict=True):
-            kind = TRANSFORMS.get(call.callee)
+            kind: Any = TRANSFORMS.get(call.callee)
             if hasattr(kind, "__stateful_transform__"):
                 call.stateful_transform = kind()
                 vars(call.stateful_transform).update({n: _read(v) for n, v in state.items()})
