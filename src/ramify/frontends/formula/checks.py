@@ -1,5 +1,6 @@
 """Checks of a saved formula and its rows: that config.json and rows.safetensors hold what a fit has."""
 
+import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 
 from ramify.data.groups import Groups
-from ramify.frontends.formula.design import Coding, components
+from ramify.frontends.formula.design import Coding, components, to_plain
 from ramify.frontends.formula.formula import EffectLayout, Formula, Units
 from ramify.frontends.formula.likelihoods import LIKELIHOODS
 from ramify.frontends.formula.reading import unsupported
@@ -106,15 +107,18 @@ def _try(path: Path, coding: Coding) -> None:
     column = lambda name, kind: [1.0] * 2 if kind == "number" else (known.get(name) or ["a"]) * 2
     frame = pd.DataFrame({name: column(name, kind) for name, kind in coding.kinds.items()})
     frame = frame if len(frame) else pd.DataFrame(index=range(2))
+    before, columns = json.dumps(to_plain(coding)), len(coding.names)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             columns = coding.matrix(frame).shape[1]
     except ValueError:  # 1 may be beyond the knots of a spline
-        return
+        pass
     except Exception as error:
         raise ValueError(f"{path} is damaged: {coding.text!r} can't be evaluated.") from error
-    if columns != len(coding.names) or len(coding.owners) != columns:
+    if json.dumps(to_plain(coding)) != before:  # it took constants from these rows
+        raise ValueError(f"{path} is damaged: {coding.text!r} lacks constants of its data.")
+    if not len(coding.names) == len(coding.owners) == columns:
         raise ValueError(
             f"{path} is damaged: {coding.text!r} has {columns} columns and other names."
         )

@@ -324,12 +324,9 @@ def _restored(component: Any, plain: dict[str, Any]) -> Any:
     if "state" in plain:
         component.env = Environment([{**TRANSFORMS, **ENCODINGS}, namespace()])
         for call, state in zip(_inside(component.call), plain["state"], strict=True):
-            kind: Any = TRANSFORMS.get(call.callee)
-            if hasattr(kind, "__stateful_transform__"):
-                call.stateful_transform = kind()
+            if state is not None:
+                call.stateful_transform = TRANSFORMS[call.callee]()
                 vars(call.stateful_transform).update({n: _read(v) for n, v in state.items()})
-                if state["params_set"] is not True:  # it would take its constants from new rows
-                    raise ValueError(f"{call.callee}() has no constants.")
     return component
 
 
