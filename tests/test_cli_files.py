@@ -3,11 +3,13 @@
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from cli_case import FORMULA, line, ramify, shops
+from ramify.cli.csv_form import CsvForm, csv_form
 from ramify.cli.errors import sentence
 from ramify.cli.files import read_table, write_table
 from ramify.cli.words import files
@@ -213,10 +215,12 @@ def test_parquet_that_is_cut_short_is_an_error_of_the_file(tmp_path):
 @pytest.mark.parametrize(
     "content, says",
     [
-        (b"g;x;y\na;1;2\n", "semicolons"),
-        (b"g\tx\ty\na\t1\t2\n", "tabs"),
-        ("g,x\na,1\n".encode("utf-16"), "UTF-16"),
-        (b"\x1f\x8b\x08\x00", "gzip"),
+        (b"g;x;y\na;1;2\n", 'semicolons.* --delimiter ";". Expected'),
+        (b"g;x;y\na;1,5;2\n", 'semicolons.* --delimiter ";" --decimal ","'),
+        (b"g\tx\ty\na\t1\t2\n", "tabs .*--delimiter tab"),
+        ("g,x\na,1\n".encode("utf-16"), "UTF-16.*--encoding utf-16"),
+        ("g,x\na,1\n".encode("utf-16-le"), "UTF-16.*--encoding utf-16"),
+        (b"\x1f\x8b\x08\x00", r"gzip.*\.csv\.gz"),
         (b"# made today\ng,x\na,1\n", "comment lines"),
     ],
 )
@@ -224,3 +228,47 @@ def test_files_that_only_look_like_csv_say_what_they_are(tmp_path, content, says
     (tmp_path / "a.csv").write_bytes(content)
     with pytest.raises(ValueError, match=rf"a\.csv looks like .*{says}"):
         read_table(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize(
+    "options, name, code",
+    [
+        (["--delimiter", ";", "--decimal", ","], "a.csv", "utf-8"),
+        (["--delimiter", "tab", "--encoding", "utf-16"], "a.csv", "utf-16"),
+        (["--encoding", "latin-1"], "a.csv", "latin-1"),
+        ([], "a.csv.gz", "utf-8"),
+    ],
+)
+def test_options_read_csv_of_other_forms(tmp_path, options, name, code):
+    given = dict(zip(options[::2], options[1::2], strict=True))
+    form = csv_form(
+        *(given.get(f"--{n}", d) for n, d in CsvForm(encoding="utf-8")._asdict().items())
+    )
+    table = pd.DataFrame({"shop": ["Köln", "Bonn"], "x": [0.5, -1.25], "n": [3, 4]})
+    own = {"sep": form.delimiter, "decimal": form.decimal, "encoding": code}
+    table.to_csv(tmp_path / name, index=False, **own)
+    read = read_table(tmp_path / name, form=form)
+    assert read.to_pydict() == table.to_dict("list")
+
+
+@pytest.mark.parametrize(
+    "options, says",
+    [
+        (["--delimiter", ";;"], "--delimiter ';;': expected one character"),
+        (["--decimal", ","], """--decimal ',': expected "." or ",". With --decimal "," pass"""),
+        (["--encoding", "zz"], "--encoding 'zz' is not known"),
+        (["--encoding", "utf-16"], "can't be read as CSV: its text is not in the --encoding"),
+        (["--delimiter", ";"], 'commas between columns: pass --delimiter ","'),
+    ],
+)
+def test_forms_that_are_not_the_files_are_told(tmp_path, options, says):
+    write_table(shops(), tmp_path / "a.csv")
+    words = "fit", tmp_path / "a.csv", FORMULA, "--out", tmp_path / "fit", *options
+    assert says in line(ramify(*words))
+
+
+def test_numbers_with_decimal_commas_are_told_from_text(tmp_path):
+    (tmp_path / "a.csv").write_text("g;x\na;1,5\nb;2,5\n")
+    with pytest.warns(UserWarning, match='column "x" of .* pass --decimal "," if 1,5 is a number'):
+        assert read_table(tmp_path / "a.csv", form=CsvForm(";"))["x"].to_pylist() == ["1,5", "2,5"]
+    assert read_table(tmp_path / "a.csv", form=CsvForm(";", ","))["x"].to_pylist() == [1.5, 2.5]

@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 import time
-from glob import glob
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ import pytest
 import ramify as rf
 from cli_case import FORMULA, shops
 from ramify.cli.files import write_table
+from ramify.io.atomic import MARK
 
 pytestmark = pytest.mark.slow
 
@@ -24,6 +25,7 @@ SAVES = (
     "import sys, ramify as rf; a, b, out = rf.load(sys.argv[1]), rf.load(sys.argv[2]), sys.argv[3]\n"
     "while True: a.save(out); b.save(out)"
 )
+FEW = "--draws", "20"
 OLD = "the old file"
 
 
@@ -32,10 +34,11 @@ def case(tmp_path_factory):
     """A table, two fits of it, a folder of compiled programs, and how long each command takes."""
     folder = tmp_path_factory.mktemp("faults")
     write_table(shops(), folder / "shops.csv")
+    write_table(shops(rows=2000), folder / "many.csv")  # which takes a while to write
     for _ in range(2):  # the first time compiles
         seconds = {
             "fit": timed(folder, "fit", "shops.csv", FORMULA, "--out", "a", "--overwrite"),
-            "predict": timed(folder, "predict", "a", "shops.csv", "--out", "p.csv"),
+            "predict": timed(folder, "predict", "a", "many.csv", *FEW, "--out", "p.csv"),
             "report": timed(folder, "report", "a"),
         }
     timed(folder, "fit", "shops.csv", SHORTER, "--out", "b")
@@ -71,14 +74,15 @@ def timed(folder, *words):
 
 def kill(running, place, seconds, chance):
     """kill -9 at a random moment, while the process writes, or while it replaces what was there."""
-    began, before = time.perf_counter(), being_written(place)
+    began, before = time.perf_counter(), state(place)
     moment = chance.choice(["any moment", "writing", "replacing"])
     if moment == "any moment":
         time.sleep(seconds * chance.uniform(0.1, 1.05))
     else:
-        while running.poll() is None and being_written(place) <= before:
+        while running.poll() is None and state(place) == before:
             time.sleep(0.0001)
-        while moment == "replacing" and running.poll() is None and being_written(place) - before:
+        beside = lambda: any(MARK in file for file in state(place).keys() - before.keys())
+        while moment == "replacing" and running.poll() is None and beside():
             pass
         longest = 0.04 if moment == "writing" and place.name == "out" else 0.0005
         time.sleep(chance.uniform(0, longest))
@@ -87,10 +91,15 @@ def kill(running, place, seconds, chance):
     return f"{time.perf_counter() - began:5.2f} s ({moment})"
 
 
-def being_written(place):
-    """The files in a folder that are not yet where they belong."""
-    found = (*glob(f"{place}/.*.saving-*"), *glob(f"{place}/.*.saving-*/*"))
-    return {file for file in found if os.path.isfile(file)}
+def state(place):
+    """The files in a folder, and what is new of a file that was written to."""
+    found = {}
+    for folder, _, names in os.walk(place):
+        for file in (os.path.join(folder, name) for name in names):
+            with suppress(FileNotFoundError):  # moved meanwhile
+                about = os.stat(file)
+                found[file] = about.st_ino, about.st_size, about.st_mtime_ns
+    return found
 
 
 def means(folder):
@@ -114,7 +123,7 @@ def test_killed_at_any_moment_files_are_the_old_or_the_new(case):
         words = {
             "fit": ("fit", "shops.csv", formula, "--out", "out", "--overwrite"),
             "save": ("a", "b", "out"),
-            "predict": ("predict", "a", "shops.csv", "--out", csv),
+            "predict": ("predict", "a", "many.csv", *FEW, "--out", csv),
             "report": ("report", "a", "--out", page),
         }[kind]
         place = {"predict": csv.parent, "report": page.parent}.get(kind, out)

@@ -51,7 +51,8 @@ table = {"y": numpy.arange(8.0) ** 2, "u": numpy.arange(1.0, 9), "g": list("aabb
 build = lambda i: rf.from_formula("y ~ scale(u) + log(u) + (1 | g)", table)
 with ThreadPoolExecutor(4) as pool:
     list(pool.map(run, [False, True]))
-    list(pool.map(build, range(8)))
+    sys.setswitchinterval(1e-5)  # threads change places in the middle of short things too
+    list(pool.map(build, range(40)))
 assert inside == [{1}], inside
 assert threads() == {2}, threads()
 assert sys.stdout is stdout and LazyCall.__eq__ is own

@@ -56,5 +56,13 @@ def test_a_table_that_does_not_fit_is_refused_in_a_sentence(tmp_path, scarce):
     assert "Use fewer rows" in said
 
 
+def test_a_csv_that_does_not_fit_is_refused_in_a_sentence(tmp_path, scarce):
+    (tmp_path / "large.csv").write_text("g,y\n" + "1,2.5\n" * 4_000_000)
+    scarce(10**8)
+    said = line(ramify("fit", tmp_path / "large.csv", "y ~ 1 + (1 | g)", "--out", tmp_path / "x"))
+    assert "the about 4,000,000 rows of" in said and "take 64 MB; at most" in said
+    assert "Use fewer rows" in said
+
+
 def test_an_error_without_words_gets_some():
     assert "not enough memory: use fewer rows" in sentence(MemoryError())

@@ -1,9 +1,7 @@
 """Folders and files that others send, processes that die, disks that are full: nothing silent or lost."""
 
-import resource
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import pandas as pd
@@ -12,6 +10,7 @@ import pytest
 import ramify as rf
 import tampering
 from cli_case import line, ramify, shops
+from hostile.faults import files_up_to
 from ramify.cli.files import write_table
 from ramify.cli.keeping import Keeper
 from ramify.data.groups import Groups
@@ -151,17 +150,6 @@ def test_a_damaged_program_is_removed(tmp_path):
     (tmp_path / "jit_f-12-cache").write_bytes(b"cut short")
     _remove_damaged(tmp_path)
     assert not (tmp_path / "jit_f-12-cache").exists()
-
-
-@contextmanager
-def files_up_to(size):
-    """Within it, no file of this process may become larger; Python turns the signal into an error."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_files_that_may_not_grow_leave_the_old_ones(fit, tmp_path):

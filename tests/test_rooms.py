@@ -29,6 +29,7 @@ PUBLIC = {
     "ramify.posterior.posterior.Posterior.predict": "where, given what, and how to summarise",
     "ramify.cli.commands.fit": "the options of a command",
     "ramify.cli.commands.predict": "the options of a command",
+    "ramify.cli.commands.report": "the options of a command",
 }
 
 

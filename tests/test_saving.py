@@ -6,6 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 from numpyro.distributions import constraints
 
@@ -222,6 +223,26 @@ def test_fields_that_are_missing(saved):
     earlier = {n: v for n, v in fit.items() if n not in ("N", "n_rows")}
     (saved / "fit.json").write_text(json.dumps(earlier))
     assert load(saved, MODEL).labels.tolist() == [0, 1, 2]
+
+
+def test_a_loaded_fit_knows_whether_its_times_had_a_zone(tmp_path):
+    table = oracle.simulate(3, N, SIZES, DIM)[0]
+    days = np.datetime64("2024-03-30") + np.arange(N)
+    named = lambda zone: pd.Series(days.astype("M8[us]")).dt.tz_localize(zone)[table["group"]]
+    groups = {
+        zone: Groups.from_table({**table, "group": named(zone)}, by="group", rows=["x", "y"])
+        for zone in ("UTC", "Europe/Rome", None)
+    }
+    fit = Posterior(MODEL, branch(MODEL, groups["UTC"]), groups["UTC"])
+    fit.save(tmp_path / "fit")
+    again = load(tmp_path / "fit", MODEL)
+    with pytest.raises(
+        ValueError, match='times in "group" have no time zone; in the fit they had a'
+    ):
+        again.sample(2, groups[None])
+    with pytest.raises(ValueError, match="is new"):  # three other moments
+        again.sample(2, groups["Europe/Rome"])
+    assert again.sample(2, groups["UTC"])["beta"].shape == fit.sample(2)["beta"].shape
 
 
 def test_a_version_from_the_future(saved):

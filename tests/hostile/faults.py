@@ -21,7 +21,7 @@ from ramify.io.folder import FILES, OF_FORMULAS
 
 from .case import Case, Told, command, python
 from .data import table
-from .folders import _work, saved
+from .saved import saved, work
 
 PRECIOUS = "what was there before"
 WRITERS = {  # what a command writes, and its words up to the name of the file
@@ -38,8 +38,8 @@ def _newer() -> Path:
     """A fit that is to replace the saved one, and can be told from it."""
     posterior = rf.load(saved("gaussian"))
     posterior.notes["why"] = "it is the newer one"
-    posterior.save(_work() / "newer")
-    return _work() / "newer"
+    posterior.save(work() / "newer")
+    return work() / "newer"
 
 
 @cache
@@ -47,15 +47,15 @@ def _rows() -> Path:
     import pyarrow as pa
 
     few = {name: column[::20] for name, column in table().items()}
-    write_table(pa.table(few), _work() / "rows.csv")
-    return _work() / "rows.csv"
+    write_table(pa.table(few), work() / "rows.csv")
+    return work() / "rows.csv"
 
 
 @contextmanager
 def _workplace() -> Iterator[Path]:
     """A folder with a fit, rows and a file that must not change; it is the current folder."""
     before = Path.cwd()
-    with tempfile.TemporaryDirectory(dir=_work()) as name:
+    with tempfile.TemporaryDirectory(dir=work()) as name:
         place = Path(name)
         shutil.copytree(saved("gaussian"), place / "fit")
         shutil.copy(_rows(), place / "rows.csv")
@@ -159,7 +159,8 @@ def _of_fit_places() -> Iterator[Case]:
 
 
 @contextmanager
-def _limited(size: int) -> Iterator[None]:
+def files_up_to(size: int) -> Iterator[None]:
+    """Within it, no file of this process may become larger; Python turns the signal into an error."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
     try:
@@ -174,7 +175,7 @@ def _grown(words: tuple[str, ...], suffix: str, size: int) -> str:
         out = place / f"out{suffix}"
         out.write_text(PRECIOUS)
         try:
-            with _limited(size):
+            with files_up_to(size):
                 command(*words, out)
         except Told:
             if out.read_text() != PRECIOUS or list(place.glob(".*")):
@@ -187,7 +188,7 @@ def _saved_limited(size: int, overwrite: bool) -> str:
     with _workplace() as place:
         posterior, folder = rf.load(_newer()), place / ("fit" if overwrite else "other")
         try:
-            with _limited(size):
+            with files_up_to(size):
                 posterior.save(folder)
         except OSError:
             if overwrite and rf.load(folder).notes["why"] == "it is the newer one":

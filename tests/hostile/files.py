@@ -58,15 +58,27 @@ def written(name: str, content: str | bytes) -> Path:
 def files():
     """Name of a file, what makes it, and texts of the error."""
     data, text = frame(), frame().to_csv(index=False)
-    yield "semi.csv", lambda n: csv(n, data, sep=";"), ["semicolons", "commas"]
-    yield "decimal_comma.csv", lambda n: csv(n, data, sep=";", decimal=","), ["semicolons"]
-    yield "tab.csv", lambda n: csv(n, data, sep="\t"), ["tabs", "commas"]
-    yield "utf16.csv", lambda n: csv(n, data, encoding="utf-16"), ["UTF-16", "UTF-8"]
-    yield "utf16le.csv", lambda n: csv(n, data, encoding="utf-16-le"), ["UTF-16", "UTF-8"]
-    yield "utf16be.csv", lambda n: csv(n, data, encoding="utf-16-be"), ["UTF-16", "UTF-8"]
+    yield "semi.csv", lambda n: csv(n, data, sep=";"), ["semicolons", '--delimiter ";"']
+    yield (
+        "decimal_comma.csv",
+        lambda n: csv(n, data, sep=";", decimal=","),
+        ["semicolons", '--decimal ","'],
+    )
+    yield "tab.csv", lambda n: csv(n, data, sep="\t"), ["tabs", "--delimiter tab"]
+    yield "utf16.csv", lambda n: csv(n, data, encoding="utf-16"), ["UTF-16", "--encoding utf-16"]
+    yield (
+        "utf16le.csv",
+        lambda n: csv(n, data, encoding="utf-16-le"),
+        ["UTF-16", "--encoding utf-16"],
+    )
+    yield (
+        "utf16be.csv",
+        lambda n: csv(n, data, encoding="utf-16-be"),
+        ["UTF-16", "--encoding utf-16"],
+    )
     latin = data.assign(g="é" + data["g"])
-    yield "latin.csv", lambda n: csv(n, latin, encoding="latin-1"), ['"g"', "UTF-8"]
-    yield "gzip.csv", lambda n: csv(n, data, compression="gzip"), ["gzip", "unpack"]
+    yield "latin.csv", lambda n: csv(n, latin, encoding="latin-1"), ['"g"', "--encoding"]
+    yield "gzip.csv", lambda n: csv(n, data, compression="gzip"), ["gzip", ".csv.gz"]
     yield "zip.csv", lambda n: csv(n, data, compression="zip"), ["zip", "unpack"]
     yield "comment.csv", lambda n: written(n, "# by a tool, in 2024\n" + text), ["comment"]
     inside = text.replace("\n", "\n# more\n", 3)

@@ -35,6 +35,7 @@ def run(seconds: float) -> None:
     globals_ = lambda seed: fit().sample_theta(100, seed)["x"]
     expected = {work: [work(seed) for seed in range(3)] for work in (predict, globals_)}
     before, stdout, wrong, done = blas(), sys.stdout, [], []
+    sys.setswitchinterval(1e-5)  # threads change places in the middle of short things too
     end = time.monotonic() + seconds
 
     def repeat(work):
@@ -42,7 +43,8 @@ def run(seconds: float) -> None:
             seed = len(done) % 3
             try:
                 np.testing.assert_array_equal(work(seed), expected[work][seed])
-                build("y ~ scale(x) + log(u) + (1 | g)")
+                for _ in range(10):
+                    build("y ~ scale(x) + log(u) + (1 | g)")
             except Exception as error:
                 wrong.append(error)
             done.append(work)

@@ -9,6 +9,7 @@ from typer import Argument, Option
 import ramify as rf
 from ramify._version import __version__
 from ramify.cli import show, words
+from ramify.cli.csv_form import CsvForm, csv_form
 from ramify.cli.errors import OneLineErrors
 from ramify.cli.files import check_readable, check_writable, read_table, write_table
 from ramify.cli.keeping import Keeper
@@ -39,6 +40,9 @@ Seed = Annotated[  # JAX takes any other seed for one of these without a word
     int, Option(min=0, max=2**32 - 1, help="Of all randomness: the same seed, the same answer.")
 ]
 Open = Annotated[bool, Option("--open", help="Open the report in the browser.")]
+Delimiter = Annotated[str, Option(help='Between columns of a CSV that is read: ";" or tab.')]
+Decimal = Annotated[str, Option(help='Decimal mark in a CSV that is read: "." or ",".')]
+Encoding = Annotated[str, Option(help="Of a CSV that is read: utf-16, latin-1 or another.")]
 Device = Annotated[
     Literal["cpu", "gpu"] | None, Option(help="Where to compute; by default where JAX would.")
 ]
@@ -104,6 +108,9 @@ def fit(
     ] = None,
     steps: Annotated[int | None, Option(min=1, help="Stop after so many steps.")] = None,
     seconds: Annotated[float | None, Option(min=0, help="Stop after so long.")] = None,
+    delimiter: Delimiter = ",",
+    decimal: Decimal = ".",
+    encoding: Encoding = "utf-8",
     seed: Seed = 0,
     device: Device = None,
     overwrite: Annotated[
@@ -114,8 +121,8 @@ def fit(
 
     Prints a summary and writes the fit to a folder that the other commands read.
     """
-    keeper = Keeper(out, overwrite)
-    table = _with_rows(data, read_table(data, formula_columns(formula)))
+    keeper, form = Keeper(out, overwrite), csv_form(delimiter, decimal, encoding)
+    table = _with_rows(data, read_table(data, formula_columns(formula), form=form))
     show.note(f"Read {table.num_rows:,} rows and {table.num_columns} columns of {data}.")
     use_device(device)
     with words.files(table=data):
@@ -158,6 +165,9 @@ def predict(
     kind: Annotated[Kind, Option(help=KIND)] = "response",
     interval: Interval = 0.9,
     draws: Annotated[int, Option(min=2, help="Draws of the posterior.")] = 1000,
+    delimiter: Delimiter = ",",
+    decimal: Decimal = ".",
+    encoding: Encoding = "utf-8",
     seed: Seed = 0,
     device: Device = None,
 ) -> None:
@@ -168,19 +178,20 @@ def predict(
     their order with columns mean, sd and quantiles appended; with
     --kind probability, those of each level of the outcome.
     """
+    form = csv_form(delimiter, decimal, encoding)
     if out is not None:
         check_writable(out)
     for path in filter(None, (new, given)):
         check_readable(path)
     posterior = _load(fit, device)
     kinds, quantiles = _kinds(posterior), _quantiles(interval)
-    table = read_table(new, kinds=kinds)
+    table = read_table(new, None, kinds, form)
     if out is None or out.suffix.lower() == ".csv":
         # Before the work, and before the first line of it is on the screen.
         from ramify.cli.csv import check_as_csv
 
         check_as_csv(table)
-    rows = None if given is None else read_table(given, kinds=kinds)
+    rows = None if given is None else read_table(given, None, kinds, form)
     with words.files(at=new, given=given):
         predicted = posterior.predict(table, rows, draws, seed, kind=kind, quantiles=quantiles)
     if out is None:
@@ -222,10 +233,19 @@ def summary(
 
 
 @_command("ramify diagnose fit/", "ramify diagnose fit/ ratings.parquet")
-def diagnose(fit: Fit, data: Data = None, seed: Seed = 0, device: Device = None) -> None:
+def diagnose(
+    fit: Fit,
+    data: Data = None,
+    delimiter: Delimiter = ",",
+    decimal: Decimal = ".",
+    encoding: Encoding = "utf-8",
+    seed: Seed = 0,
+    device: Device = None,
+) -> None:
     """Say whether the answer can be trusted, why, and which groups are worst."""
+    form = csv_form(delimiter, decimal, encoding)
     posterior = _load(fit, device)
-    show.diagnosis(rf.diagnose(posterior, _groups(posterior, data), seed=seed))
+    show.diagnosis(rf.diagnose(posterior, _groups(posterior, data, form), seed=seed))
 
 
 @_command("ramify report fit/ --open", "ramify report fit/ ratings.parquet --out page.html")
@@ -235,17 +255,21 @@ def report(
     out: Annotated[
         Path | None, Option(help="HTML file; by default report.html in the fit's folder.")
     ] = None,
+    delimiter: Delimiter = ",",
+    decimal: Decimal = ".",
+    encoding: Encoding = "utf-8",
     open: Open = False,
     device: Device = None,
 ) -> None:
     """Write one HTML page about a fit, which opens offline."""
+    form = csv_form(delimiter, decimal, encoding)
     out = fit / "report.html" if out is None else out
     if out.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"{out}: expected a name that ends in .html.")
     read_fit(fit)
     check_file(out)
     posterior = _load(fit, device)
-    rf.write_report(posterior, _groups(posterior, data), out)
+    rf.write_report(posterior, _groups(posterior, data, form), out)
     show.note(f"The report is in {out}")
     if open:
         show.in_browser(out)
@@ -297,11 +321,11 @@ def _load(fit: Path, device: str | None) -> Any:
     return rf.load(fit)
 
 
-def _groups(posterior: Any, data: Path | None) -> Any:
+def _groups(posterior: Any, data: Path | None, form: CsvForm) -> Any:
     """The data to judge a fit with: from a file, or the fit's own."""
     if data is None:
         return posterior.groups
-    table = read_table(data, list(posterior.adapter.columns()), _kinds(posterior))
+    table = read_table(data, list(posterior.adapter.columns()), _kinds(posterior), form)
     return posterior.adapter.read(_with_rows(data, table), str(data), outcomes=True)
 
 

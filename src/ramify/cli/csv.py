@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from ramify.data.parquet import first_line
+from ramify.cli.csv_form import CsvForm
+from ramify.data.parquet import check_fits, first_line
 
 _BLOCK = 2**26  # bytes at the start of a CSV from which the types of its columns are inferred
 _PADDED = r"^0\d+$"  # 007 is a name, and not the same as 7
@@ -24,26 +25,52 @@ def read_csv(
     columns: list[str] | None,
     kinds: Mapping[str, str],
     check: Callable[[list[str]], None],
+    form: CsvForm,
 ) -> Any:
     """Reads these columns of a CSV file, by default all; `kinds` are those that a fit knows."""
     # `check` is called with the names in the header, before the rest is read.
-    _check_looks_like_csv(path)
+    _check_looks_like_csv(path, form)
     try:
-        with csv.open_csv(path, **_options()) as reader:
+        with csv.open_csv(path, **_options(form)) as reader:
             names = reader.schema.names
         check(names)
         text = [name for name in columns or names if kinds.get(name) == "category"]
-        table = _read(path, columns, text)
-        padded = _padded(path, table, kinds)
+        _check_size(path, _options(form, columns, text))
+        table = _read(path, form, columns, text)
+        padded = _padded(path, form, table, kinds)
         for name in padded if columns else []:
             said = f'column "{name}" of {path} has leading zeros, and is read as text.'
             warnings.warn(said, UserWarning, stacklevel=3)
-        return _read(path, columns, text + padded) if padded else table
-    except pa.ArrowInvalid as error:
+        _warn_of_decimal_commas(path, form, table)
+        return _read(path, form, columns, text + padded) if padded else table
+    except (pa.ArrowInvalid, UnicodeError) as error:
         raise ValueError(f"{path} can't be read as CSV: {_reason(error)}") from error
 
 
-def _reason(error: pa.ArrowInvalid) -> str:
+def _check_size(path: Path, options: dict[str, Any]) -> None:
+    """Raises where the table would not fit into memory, judged by the first megabyte of the file."""
+    size = path.stat().st_size
+    with csv.open_csv(path, **options) as reader:
+        batch = next(iter(reader), None)
+    if batch is None:
+        return
+    share = size / min(size, options["read_options"].block_size)
+    rows = float(f"{batch.num_rows * share:.2g}")
+    check_fits(batch.nbytes * share, f"the about {rows:,.0f} rows of {path}")
+
+
+def _warn_of_decimal_commas(path: Path, form: CsvForm, table: Any) -> None:
+    if form.delimiter == "," or not table.num_rows:
+        return
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if re.fullmatch(r"-?\d+,\d+", str(column[0])):
+            said = f'is read as text: pass --decimal "," if {column[0]} is a number.'
+            warnings.warn(f'column "{name}" of {path} {said}', UserWarning, stacklevel=4)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnicodeError):
+        return f"its text is not in the --encoding given ({error})."
     said = first_line(error).removeprefix("CSV parse error: ")
     if said.startswith("Empty CSV"):
         return "it has no line of names with lines of values below it."
@@ -52,35 +79,56 @@ def _reason(error: pa.ArrowInvalid) -> str:
     return said
 
 
+_UTF16 = "UTF-16 text: pass --encoding utf-16"
 _BEGIN = {  # first bytes of files that are no CSV
-    b"\x1f\x8b": "a gzip file: unpack it",
+    b"\x1f\x8b": "a gzip file: name it .csv.gz",
     b"PK\x03\x04": "a zip or Excel file: unpack or export it",
     b"PAR1": "a Parquet file: name it .parquet",
     b"#": "a file with comment lines: remove them",
     b"<": "HTML or XML: save its table as CSV",
     b"{": "JSON: save it as a table",
     b"[": "JSON: save it as a table",
-    b"\xff\xfe": "UTF-16 text: save it as UTF-8",
-    b"\xfe\xff": "UTF-16 text: save it as UTF-8",
+    b"\xff\xfe": _UTF16,
+    b"\xfe\xff": _UTF16,
 }
+_DELIMITERS = {",": ("commas", '","'), ";": ("semicolons", '";"'), "\t": ("tabs", "tab")}
 
 
-def _check_looks_like_csv(path: Path) -> None:
-    """Raises if the beginning of a file is not that of a CSV with commas in UTF-8."""
-    with path.open("rb") as file:
-        start = file.read(4096)
-    line, *more = start.split(b"\n")
-    table = b"," in line and line.count(b",") == b"".join(more[:1]).count(b",")  # as in "#,x,y"
-    looks = next((what for begin, what in _BEGIN.items() if start.startswith(begin)), None)
-    looks = None if table and start[:1] in (b"#", b"<", b"{", b"[") else looks
-    if looks is None and b"\0" in start:
-        half = 0.3 < start.count(0) / len(start) < 0.6
-        looks = "UTF-16 text: save it as UTF-8" if half else "binary data, not text"
-    for mark, name in ((b";", "semicolons"), (b"\t", "tabs")):
-        if looks is None and mark in line and b"," not in line:
-            looks = f"a table with {name} between columns: save it with commas"
+def _check_looks_like_csv(path: Path, form: CsvForm) -> None:
+    """Raises if the beginning of a file is not that of a CSV of this form."""
+    try:
+        with pa.input_stream(path) as file:  # unpacks .csv.gz
+            start = file.read(4096)
+    except OSError as error:
+        raise ValueError(f"{path} can't be read: {first_line(error)}") from error
+    if form.encoding != "utf8":
+        start = start.decode(form.encoding, "ignore").encode()
+    looks = _not_a_table(start, form.delimiter.encode()) or _otherwise_delimited(start, form)
     if looks:
-        raise ValueError(f"{path} looks like {looks}. Expected a CSV with commas, in UTF-8.")
+        expected = _DELIMITERS.get(form.delimiter, (repr(form.delimiter),))[0]
+        coded = "UTF-8" if form.encoding == "utf8" else form.encoding
+        raise ValueError(f"{path} looks like {looks}. Expected a CSV with {expected}, in {coded}.")
+
+
+def _not_a_table(start: bytes, mark: bytes) -> str | None:
+    """What a file is that begins like this, if that is no table."""
+    line, *more = start.split(b"\n")
+    table = mark in line and line.count(mark) == b"".join(more[:1]).count(mark)  # as in "#,x,y"
+    looks = next((what for begin, what in _BEGIN.items() if start.startswith(begin)), None)
+    if looks is None and b"\0" in start:
+        return _UTF16 if 0.3 < start.count(0) / len(start) < 0.6 else "binary data, not text"
+    return None if table and start[:1] in (b"#", b"<", b"{", b"[") else looks
+
+
+def _otherwise_delimited(start: bytes, form: CsvForm) -> str | None:
+    """What a table is like that has another delimiter, or decimal commas."""
+    line, *more = start.decode(errors="ignore").split("\n")
+    for mark, (name, option) in _DELIMITERS.items():
+        if mark in line and form.delimiter not in line:
+            decimal = mark != "," and bool(re.search(r"\d,\d", "".join(more)))
+            option += ' --decimal ","' if decimal and form.decimal == "." else ""
+            return f"a table with {name} between columns: pass --delimiter {option}"
+    return None
 
 
 def check_as_csv(table: Any) -> None:
@@ -99,31 +147,40 @@ def check_as_csv(table: Any) -> None:
             ) from error
 
 
-def _read(path: Path, columns: list[str] | None, text: list[str]) -> Any:
+def _read(path: Path, form: CsvForm, columns: list[str] | None, text: list[str]) -> Any:
     """Reads columns; those named in `text` as text, even if they hold numbers."""
-    blocks = csv.ReadOptions(block_size=_BLOCK)
-    table = csv.read_csv(path, read_options=blocks, **_options(columns, text))
+    table = csv.read_csv(path, **_options(form, columns, text, _BLOCK))
     for field in table.schema:
         if pa.types.is_binary(field.type):
             raise ValueError(
-                f'column "{field.name}" of {path} has text that is not UTF-8: save the file as UTF-8.'
+                f'column "{field.name}" of {path} has text that is not UTF-8: pass --encoding, such '
+                "as latin-1, or save the file as UTF-8."
             )
     return table
 
 
-def _options(columns: list[str] | None = None, text: list[str] | None = None) -> dict[str, Any]:
+def _options(
+    form: CsvForm,
+    columns: list[str] | None = None,
+    text: list[str] | None = None,
+    block: int = 2**20,
+) -> dict[str, Any]:
     convert = csv.ConvertOptions(
         # An empty field is missing in a text column too; "NA" in quotes is text.
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,
         include_columns=columns or [],
         column_types=dict.fromkeys(text or [], pa.string()),
+        decimal_point=form.decimal,
     )
-    parse = csv.ParseOptions(newlines_in_values=True)
-    return {"parse_options": parse, "convert_options": convert}
+    return {
+        "read_options": csv.ReadOptions(block_size=block, encoding=form.encoding),
+        "parse_options": csv.ParseOptions(newlines_in_values=True, delimiter=form.delimiter),
+        "convert_options": convert,
+    }
 
 
-def _padded(path: Path, table: Any, kinds: Mapping[str, str]) -> list[str]:
+def _padded(path: Path, form: CsvForm, table: Any, kinds: Mapping[str, str]) -> list[str]:
     """Columns that were read as numbers but have leading zeros, unless a fit knows them."""
     number = lambda kind: pa.types.is_integer(kind) or pa.types.is_floating(kind)
     once = lambda name: table.column_names.count(name) == 1 and name not in kinds
@@ -131,7 +188,7 @@ def _padded(path: Path, table: Any, kinds: Mapping[str, str]) -> list[str]:
     found: set[str] = set()
     pattern = pc.MatchSubstringOptions(_PADDED)
     if asked:
-        with csv.open_csv(path, **_options(asked, asked)) as reader:
+        with csv.open_csv(path, **_options(form, asked, asked)) as reader:
             for batch in reader:
                 for name in set(asked) - found:
                     padded = pc.call_function("match_substring_regex", [batch[name]], pattern)

@@ -6,22 +6,28 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ramify.cli.csv_form import USUAL, CsvForm
 from ramify.data.parquet import check_names, open_parquet, read_columns
 from ramify.io.atomic import check_file, write_file
 
 SUFFIXES = (".csv", ".parquet", ".pq")
+CSV = (".csv", ".csv.gz")  # that are read
 
 
 def read_table(
-    path: Path, columns: list[str] | None = None, kinds: Mapping[str, str] | None = None
+    path: Path,
+    columns: list[str] | None = None,
+    kinds: Mapping[str, str] | None = None,
+    form: CsvForm = USUAL,
 ) -> Any:
     """Reads a CSV or Parquet file, or a folder of Parquet files, as an Arrow table."""
     # `columns` are all by default; `kinds` ("number" or "category", of a fit) set the types of a CSV.
     check_readable(path)
-    if path.suffix.lower() == ".csv" and path.is_file():
+    if path.name.lower().endswith(CSV) and path.is_file():
         from ramify.cli.csv import read_csv
 
-        return read_csv(path, columns, kinds or {}, partial(check_names, path, columns or []))
+        check = partial(check_names, path, columns or [])
+        return read_csv(path, columns, kinds or {}, check, form)
     data = open_parquet(str(path))
     check_names(path, columns or [], data.schema.names)
     return read_columns(data, path, columns)
@@ -56,7 +62,7 @@ def check_readable(path: Path) -> None:
         near = get_close_matches(path.name, beside, n=1)
         hint = f" Did you mean {path.parent / near[0]}?" if near else ""
         raise FileNotFoundError(f"there is no file {path}.{hint}")
-    if path.is_file() and path.suffix.lower() not in SUFFIXES:
+    if path.is_file() and not path.name.lower().endswith((*SUFFIXES, *CSV)):
         raise ValueError(
             f"{path}: expected a file that ends in .csv or .parquet, or a folder of Parquet files."
         )

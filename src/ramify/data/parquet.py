@@ -51,10 +51,12 @@ def _check_size(data: Any, source: Any, columns: list[str] | None) -> None:
         except ValueError:  # text, and other types whose values differ in size
             continue
     rows = data.count_rows()
-    what = f"the {rows:,} rows of {source}"
-    check_memory(
-        int(rows * sum(widths)), None, what, "Use fewer rows, or a machine with more memory"
-    )
+    check_fits(rows * sum(widths), f"the {rows:,} rows of {source}")
+
+
+def check_fits(wanted: float, what: str) -> None:
+    """Raises where rows that take so many bytes do not fit into memory."""
+    check_memory(int(wanted), None, what, "Use fewer rows, or a machine with more memory")
 
 
 def check_names(where: Any, wanted: list[str], there: list[Any]) -> None:

@@ -49,7 +49,7 @@ def _read(saved: SavedFit, model: Model | None, encoder: Any) -> Posterior:
         model = FormulaModel(*saving.load(saved))
     check_spaces(saved.fit, model.theta, model.z, folder)
     _check_sizes(folder / FIT, record.family, model)
-    schema = DataSchema(record.by, record.labels, record.rows, record.group)
+    schema = DataSchema(record.by, record.labels, record.rows, record.group, record.zoned)
     groups = saving.load_rows(saved, schema.labels, model.adapter.origin)
     if groups is not None:
         _check_rows(schema, record.n_rows, groups, folder)

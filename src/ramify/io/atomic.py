@@ -79,11 +79,10 @@ def new_folder(path: Path, within: Path, write: Callable[[Path], None]) -> Path:
             for file in new.iterdir():
                 file.chmod(mode)
                 _sync(file)
-    except OSError as error:
+    except BaseException as error:
         shutil.rmtree(new, ignore_errors=True)
-        raise unwritten(path, error) from error
-    except BaseException:
-        shutil.rmtree(new, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise unwritten(path, error) from error
         raise
     return new
 

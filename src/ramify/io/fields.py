@@ -58,26 +58,23 @@ def _is_few(value: Any) -> bool:
     return is_count(value) and value <= 10**6
 
 
-def _is_parameter(value: Any) -> bool:
-    """Name, shape, support and its bounds, as `saving.describe_space` has them."""
-    kinds = (is_text, is_shape, is_text, lambda bounds: isinstance(bounds, list))
-    return isinstance(value, list) and len(value) == 4 and _all(kinds, value)
+def _tuple_of(*checks: Check) -> Check:
+    of_size = lambda value: isinstance(value, list) and len(value) == len(checks)
+    return lambda value: of_size(value) and all(f(x) for f, x in zip(checks, value, strict=True))
 
 
-def _are_columns(value: Any) -> bool:
-    pair = lambda c: isinstance(c, list) and len(c) == 2 and _all((is_shape, _is_dtype), c)
-    return isinstance(value, dict) and all(map(pair, value.values()))
+def _object_of(check: Check) -> Check:
+    return lambda value: isinstance(value, dict) and all(map(check, value.values()))
 
 
-def _all(checks: tuple[Check, ...], values: list[Any]) -> bool:
-    return all(check(value) for check, value in zip(checks, values, strict=True))
-
-
-def _is_object(value: Any) -> bool:
-    return isinstance(value, dict)
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list)
 
 
 _is_bool = one_of(True, False)
+_is_object = _object_of(lambda value: True)
+_is_parameter = _tuple_of(is_text, is_shape, is_text, _is_list)  # see `saving.describe_space`
+_are_columns = _object_of(_tuple_of(is_shape, _is_dtype))
 _FIELDS: dict[str, Check] = {
     "theta": is_list_of(_is_parameter),
     "z": is_list_of(_is_parameter),
@@ -90,6 +87,7 @@ _FIELDS: dict[str, Check] = {
     "notes": _is_object,
     "N": is_count,
     "n_rows": _or_none(is_count),
+    "zoned": _or_none(_is_bool),
 }
 _NOTES: dict[str, Check] = {
     **dict.fromkeys("seconds left_sds noise_sds theta_k_hat theta_r_hat".split(), is_number),
@@ -101,7 +99,7 @@ _NOTES: dict[str, Check] = {
     **dict.fromkeys("method why".split(), is_text),
     "bias_sds": lambda value: is_number(value) or is_list_of(is_number)(value) and len(value) > 0,
     "warnings": is_list_of(is_text),
-    "unconverged_groups": lambda value: isinstance(value, list),
+    "unconverged_groups": _is_list,
 }
 # Wherever they are in the description of a family.
 _FAMILY: dict[str, Check] = {
@@ -114,6 +112,7 @@ _FAMILY: dict[str, Check] = {
     "chains": is_count,
     "map": one_of("log", "paper"),
     "covariance": one_of("dense", "block", "diagonal"),
+    "columns": _object_of(_tuple_of(is_shape, is_shape)),
     "is": one_of("branched", "joint", "solver", "table", "amortizer", "pooled", "single", "given"),
 }
 
@@ -136,9 +135,6 @@ def check_each(
 
 def _check_family(path: Path, family: dict[str, Any], where: str) -> None:
     check_each(path, family, _FAMILY, where)
-    pair = lambda c: isinstance(c, list) and len(c) == 2 and _all((is_shape, is_shape), c)
-    moments = lambda c: isinstance(c, dict) and all(map(pair, c.values()))
-    check_each(path, family, {"columns": moments}, where)
     for name, part in family.items():
         for inner in part if isinstance(part, list) else [part]:
             if isinstance(inner, dict) and name != "columns":

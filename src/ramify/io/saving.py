@@ -52,6 +52,7 @@ class FitRecord(NamedTuple):
     rows: Columns  # of the data
     group: Columns
     n_rows: int | None  # of the data, where that is known
+    zoned: bool | None  # whether labels are times with a zone, where they are times
     local_draws: int
     notes: dict[str, Any]
 
@@ -84,6 +85,8 @@ def read_record(saved: SavedFit, encoder: Any) -> FitRecord:
     history = part_of(arrays, "history/")
     if any(values.ndim != 1 or values.dtype.kind not in "fiu" for values in history.values()):
         raise ValueError(f"{folder / ARRAYS} is damaged: its history is not one of numbers.")
+    if history and "method" not in fit["notes"]:
+        raise ValueError(f"{folder / FIT} is damaged: its notes do not say how it was fitted.")
     plain: dict[str, Any] = {name: fit.get(name) for name in IN_JSON}
     plain |= {name: columns(fit[name]) for name in ("rows", "group")}
     return FitRecord(family=family, history=history, labels=labels, **plain)
@@ -187,14 +190,7 @@ def _shapes(made_of: dict[str, Any], encoder: Any, folder: Path) -> Any:
     """The family of a description, with shapes in place of arrays."""
     try:
         return eqx.filter_eval_shape(lambda: _skeleton(made_of, encoder))
-    except (
-        KeyError,
-        TypeError,
-        AttributeError,
-        IndexError,
-        ArithmeticError,
-        RecursionError,
-    ) as error:
+    except (LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise ValueError(f"{folder / FIT} is damaged, where it says what the family is.") from error
 
 
@@ -205,11 +201,10 @@ def _skeleton(made_of: dict[str, Any], encoder: Any) -> Family:
         return Joint(parts, made_of["D"], made_of["M"], made_of["N"])
     local = _local(made_of["local"], encoder)
     theta, T = _gaussian(**made_of["theta"]), made_of[WEIGHTED]
-    points = lambda T: WeightedTheta(
-        jnp.zeros((T, theta.dim)), jnp.zeros(T), made_of.get("chains", 0)
-    )
-    weighted = None if T is None else points(T)
-    return Branched(theta, local, made_of["N"], weighted)
+    if T is None:
+        return Branched(theta, local, made_of["N"], None)
+    points = jnp.zeros((T, theta.dim)), jnp.zeros(T)
+    return Branched(theta, local, made_of["N"], WeightedTheta(*points, made_of.get("chains", 0)))
 
 
 def _gaussian(dim: int, diagonal: bool, map: Any) -> Gaussian:
@@ -279,9 +274,8 @@ def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """What `write_arrays` wrote."""
-    check_memory(
-        path.stat().st_size, None, f"the arrays of {path}", "Use a machine with more memory"
-    )
+    size, cure = path.stat().st_size, "Use a machine with more memory"
+    check_memory(size, None, f"the arrays of {path}", cure)
     try:
         return load_file(path)
     except (SafetensorError, KeyError, ValueError, TypeError) as error:  # also dtypes NumPy has not
@@ -325,7 +319,6 @@ def _labels_of(column: Any, dtype: np.dtype) -> Shaped[np.ndarray, " N"]:
         return column.to_numpy().astype(np.int64).view(dtype)
     if dtype.kind == "O":
         return objects(column.to_pylist())
-    values = np.array(
-        column.to_pylist() if dtype.kind in "US" else column.to_numpy(zero_copy_only=False)
-    )
-    return values if dtype.kind in "US" else values.astype(dtype, casting="safe")
+    if dtype.kind in "US":
+        return np.array(column.to_pylist())
+    return column.to_numpy(zero_copy_only=False).astype(dtype, casting="safe")

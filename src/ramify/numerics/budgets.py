@@ -38,7 +38,10 @@ WEIGHTED_THETA_DRAWS = 800, 4000  # fewest that are worth weighing, and most tha
 NUTS_SECONDS, NUTS_RATE, NUTS_OVERHEAD = 25.0, 2e7, 2e-5
 NUTS_DRAWS = 1000, 2500  # effective ones that it aims at, the latter in its first seconds:
 NUTS_CHEAP = 3.0
-NUTS_CHUNKS = 8, 100  # of transitions, after which it ends in any case: if it takes long, and if not
+NUTS_CHUNKS = (
+    8,
+    100,
+)  # of transitions, after which it ends in any case: if it takes long, and if not
 
 # --- Fits by steps ---
 MOST_STEPS = 200_000  # of a fit that was given no budget and does not converge

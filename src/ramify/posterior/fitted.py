@@ -109,7 +109,7 @@ class Fitted:
         """What to save of the fit."""
         theta, z = describe_space(self.model.theta), describe_space(self.model.z)
         n_rows = None if self.groups is None else self.groups.n_rows
-        columns = self._schema.rows, self._schema.group, n_rows
+        columns = self._schema.rows, self._schema.group, n_rows, self._schema.zoned
         own = self.family, self.history, self.labels, self.by
         return FitRecord(*own, theta, z, *columns, self.local_draws, self.notes)
 

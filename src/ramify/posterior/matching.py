@@ -25,7 +25,7 @@ class DataSchema(NamedTuple):
     labels: Shaped[np.ndarray, " N"]
     rows: Columns
     group: Columns
-    zoned: bool | None = None  # see `Groups`; a saved fit does not know
+    zoned: bool | None = None  # see `Groups`; fits of the first release do not know
 
 
 class Fit(NamedTuple):

@@ -1,5 +1,6 @@
 """Checks of a saved formula and its rows: that config.json and rows.safetensors hold what a fit has."""
 
+import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 
 from ramify.data.groups import Groups
-from ramify.frontends.formula.design import Coding
+from ramify.frontends.formula.design import Coding, components, to_plain
 from ramify.frontends.formula.formula import EffectLayout, Formula, Units
 from ramify.frontends.formula.likelihoods import LIKELIHOODS
 from ramify.frontends.formula.reading import unsupported
@@ -42,6 +43,10 @@ def check_config(path: Path, config: dict[str, Any], by: str) -> None:
     check_each(path, config, {"link": one_of(*LIKELIHOODS[config["likelihood"]].links)})
     for prior in config["priors"].values():
         _check_prior(path, prior, len(config["layout"]["group"]))
+    if (config["trials"] is None) != (LIKELIHOODS[config["likelihood"]].support != "trials"):
+        raise ValueError(
+            f"{path} is damaged: trials are for likelihood='binomial', which has some."
+        )
     if config["group"] != by:
         raise ValueError(
             f'{path} is damaged: it groups by "{config["group"]}"; the fit has groups by "{by}".'
@@ -65,9 +70,7 @@ def check_formula(path: Path, formula: Formula) -> None:
     names = [name for name in formula.common.names if name != "Intercept"], formula.group.names
     levels = len(formula.levels or ())
     enough = {"levels": levels > 2, "binary": levels in (0, 2)}.get(formula.family.support, True)
-    if not (
-        _laid_out(layout, *names) and _in_range(units, len(names[0]), len(names[1])) and enough
-    ):
+    if not (enough and _laid_out(layout, *names) and _in_range(units, *map(len, names))):
         raise ValueError(f"{path} is damaged: its layout has values that no formula has.")
     for coding in (formula.common, formula.group):
         _try(path, coding)
@@ -100,21 +103,22 @@ def _try(path: Path, coding: Coding) -> None:
     """Codes two rows, to see that the saved state serves for it."""
     import pandas as pd
 
-    known = {
-        c.name: list(c.levels or ())[:1] for t in coding.terms for c in getattr(t, "components", [])
-    }
+    known = {c.name: list(c.levels or ())[:1] for c in components(coding.terms)}
     column = lambda name, kind: [1.0] * 2 if kind == "number" else (known.get(name) or ["a"]) * 2
     frame = pd.DataFrame({name: column(name, kind) for name, kind in coding.kinds.items()})
     frame = frame if len(frame) else pd.DataFrame(index=range(2))
+    before, columns = json.dumps(to_plain(coding)), len(coding.names)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             columns = coding.matrix(frame).shape[1]
     except ValueError:  # 1 may be beyond the knots of a spline
-        return
+        pass
     except Exception as error:
         raise ValueError(f"{path} is damaged: {coding.text!r} can't be evaluated.") from error
-    if columns != len(coding.names) or len(coding.owners) != columns:
+    if json.dumps(to_plain(coding)) != before:  # it took constants from these rows
+        raise ValueError(f"{path} is damaged: {coding.text!r} lacks constants of its data.")
+    if not len(coding.names) == len(coding.owners) == columns:
         raise ValueError(
             f"{path} is damaged: {coding.text!r} has {columns} columns and other names."
         )
@@ -136,8 +140,8 @@ def check_outcomes(path: Path, formula: Formula, groups: Groups) -> None:
     rows, zero = groups.rows, np.zeros(1)
     outcomes, trials = np.asarray(rows["y"], np.float64), rows.get("trials")
     bad, _ = unsupported(formula.family.support, outcomes, trials)
-    levels = formula.family.support == "levels"
-    beyond = levels and not np.isin(outcomes, range(len(formula.levels or ()))).all()
+    known = range(len(formula.levels or ()))
+    beyond = formula.has_cutpoints and not np.isin(outcomes, known).all()
     negative = min(rows.get(name, zero).min(initial=0) for name in ("trials", "weights")) < 0
     if bad.any() or beyond or negative:
         raise ValueError(

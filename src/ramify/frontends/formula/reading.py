@@ -11,13 +11,7 @@ from jaxtyping import Bool, Float64
 
 from ramify.data.groups import Groups
 from ramify.data.tables import columns_of, n_rows, zone_of
-from ramify.frontends.formula.design import (
-    check_by_row,
-    check_levels,
-    code,
-    components,
-    variables,
-)
+from ramify.frontends.formula.design import check_by_row, check_levels, code, components, variables
 from ramify.frontends.formula.formula import EffectLayout, Formula
 from ramify.frontends.formula.frame import is_category, is_sorted_text, read_frame, rows_in_words
 from ramify.frontends.formula.text import FormulaText, error, unquoted
@@ -253,7 +247,6 @@ def unsupported(
     if support == "count":
         return no_count, f"whole numbers from 0 to {_MOST_COUNT:,}"
     if support == "trials":
-        return no_count | (
-            y > (y if trials is None else trials)
-        ), "whole numbers between zero and the trials"
+        bad = no_count if trials is None else no_count | (y > trials)
+        return bad, "whole numbers between zero and the trials"
     return ~np.isfinite(y), "finite numbers"
