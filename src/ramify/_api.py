@@ -1,6 +1,7 @@
 """The public names, and where each is defined: what `import ramify` offers."""
 
 from ramify.data.groups import Groups as Groups
+from ramify.diagnostics.calibration import Calibration as Calibration
 from ramify.diagnostics.diagnosis import Diagnosis as Diagnosis
 from ramify.diagnostics.diagnosis import diagnose as diagnose
 from ramify.families.build import amortized as amortized
@@ -8,6 +9,7 @@ from ramify.families.build import branch as branch
 from ramify.families.build import joint as joint
 from ramify.families.build import solved as solved
 from ramify.families.joint import joint_to_branch as joint_to_branch
+from ramify.fitting.calibrate import calibrate as calibrate
 from ramify.fitting.fit import fit as fit
 from ramify.fitting.loading import load as load
 from ramify.frontends.formula.build import from_formula as from_formula

@@ -1,6 +1,6 @@
 """Adapter: what a posterior needs of a model beyond its densities."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -36,6 +36,17 @@ class Section(NamedTuple):
     title: str
     rows: list[int]
     zero: Literal["line", "from", "unit"]  # a line through 0, an axis from 0, or from -1 to 1
+
+
+class Simulated(NamedTuple):
+    """A theta, a z of each group and outcomes of the rows, drawn from a model."""
+
+    theta: Theta
+    z: Float[Array, "N M"]
+    rows: dict[str, np.ndarray]  # the row columns that are new: outcomes, as the data have them
+
+
+Simulator = Callable[[np.random.Generator], Simulated]
 
 
 class Adapter(eqx.Module):
@@ -132,6 +143,15 @@ class Adapter(eqx.Module):
     def log_lik_by_outcome(self, theta: Theta, z_rows: ZRows, batch: Batch) -> Named:
         """The log likelihood of each row, [R], by name of the outcome: for ArviZ. Traced."""
         return {self.outcome or "y": self.model.log_lik(theta, z_rows, batch)}
+
+    def simulator(self, groups: Groups) -> Simulator:
+        """What draws theta from its prior, z given theta, and outcomes at the rows of these groups."""
+        raise ValueError(
+            "rf.calibrate draws data from the model, and this model has log densities only, from "
+            "which nothing can be drawn. Pass simulate=, a function (rng, groups) -> (theta, z, rows) "
+            "that draws theta from its prior, z of every group given theta, and the outcomes of all "
+            "rows given both; or write the model as a formula or in NumPyro."
+        )
 
     # Results.
 

@@ -126,6 +126,17 @@ class Space:
         """Named constrained values of a flat vector."""
         return {name: self._bijections[name](raw) for name, raw in self._raw(flat).items()}
 
+    def unconstrain(self, values: Mapping[str, Any]) -> Float[Array, " size"]:
+        """The flat vector of named constrained values: the inverse of `values`.
+
+        Example:
+            >>> Space({"mu": real(2), "tau": positive()}).unconstrain({"tau": 1.0, "mu": [2.0, 3.0]})
+            Array([2., 3., 0.], dtype=float32)
+        """
+        value = lambda name: jnp.asarray(values[name], jnp.result_type(float))
+        flat = lambda name: self._bijections[name].inv(value(name)).reshape(-1)
+        return jnp.concatenate([flat(name) for name in self.parameters])
+
     def coordinates(self) -> list[str]:
         """A name for each entry of the flat vector: `mu[0]`, `tau`, ..."""
         return [entry for name, shape in self._shapes.items() for entry in entry_names(name, shape)]

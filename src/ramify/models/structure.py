@@ -9,6 +9,7 @@ as `Model` takes its densities; `BlockStructure` is the same for a block, which 
 import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -35,6 +36,12 @@ class Normal(NamedTuple):
     def whitened(self, z: Float[Array, "*places M"]) -> Float[Array, "*places M"]:
         """Root (z - mean), which is standard normal."""
         return jnp.einsum("...ij,...j->...i", self.root, z - self.mean)
+
+    def draw(self, noise: Float[Array, "places M"]) -> Float[Array, "places M"]:
+        """A z of each place from standard normal noise: the inverse of `whitened`."""
+        roots = jnp.broadcast_to(self.root, (len(noise), *self.root.shape[-2:]))
+        own = jax.vmap(partial(jax.scipy.linalg.solve_triangular, lower=True))
+        return self.mean + own(roots, noise)
 
     @property
     def log_height(self) -> Float[Array, "*places_or_one"]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any
 
-_WHOLE = ("draws", "local_draws", "max_steps", "minibatch")
+_WHOLE = ("draws", "local_draws", "max_steps", "minibatch", "simulations")
 _SEEDS = 2**32
 
 

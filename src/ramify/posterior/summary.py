@@ -92,12 +92,11 @@ def summarise_theta(
         draws = int(min(draws, max(budgets.SUMMARY_NUMBERS // model.theta.size, 100)))
         theta, weight = draw_theta(jax.random.key(seed), family, model, draws).theta, None
     values = adapter.global_values(theta)
-    named = adapter.summary_rows(values)
-    if named is not None:
-        names, table = list(named), _from_draws(_flat(adapter, values), quantiles, weight)
+    if adapter.summary_rows(values) is not None:
+        table = _from_draws(_flat(adapter, values), quantiles, weight)
     else:
-        names = [e for n, p in model.theta.parameters.items() for e in entry_names(n, p.shape)]
         table = _by_parameter(family, model, values, quantiles, weight)
+    names = list(summary_draws(adapter, values))
     columns = dict(zip(["mean", "sd", *quantile_names(quantiles)], table, strict=True))
     more = {} if weighted is None else _reliability(_flat(adapter, values), weighted)
     return Summary(names, columns | more)
@@ -139,13 +138,23 @@ def with_reliability(
     return replace(summary, columns=summary.columns | reliability(draws, weight))
 
 
-def _flat(adapter: Adapter, values: dict[str, Any]) -> Float64[np.ndarray, "S n"]:
-    """Draws of the globals [S, ...] side by side, as the rows of a summary."""
+def summary_draws(adapter: Adapter, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Draws of the globals [S, ...] as the rows of a summary, [S] each, by name."""
+    named = adapter.summary_rows(dict(values))
+    if named is not None:
+        return named
     # The values were compiled, which sorts them by name.
-    own = adapter.model.theta.parameters
-    named = adapter.summary_rows(values) or {name: values[name] for name in own}
-    columns = [np.asarray(v, np.float64).reshape(len(v), -1) for v in named.values()]
-    return np.concatenate(columns, 1)
+    rows = {}
+    for name, parameter in adapter.model.theta.parameters.items():
+        flat = np.asarray(values[name], np.float64).reshape(len(values[name]), -1)
+        rows |= dict(zip(entry_names(name, parameter.shape), flat.T, strict=True))
+    return rows
+
+
+def _flat(adapter: Adapter, values: dict[str, Any]) -> Float64[np.ndarray, "S n"]:
+    """The same side by side."""
+    rows = summary_draws(adapter, values).values()
+    return np.stack([np.asarray(draws, np.float64) for draws in rows], 1)
 
 
 def _reliability(values: Float64[np.ndarray, "T n"], weighted: WeightedTheta) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -13,6 +14,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from ramify.data.batch import Batch
 from ramify.data.groups import Groups
+from ramify.data.resident import whole
 from ramify.data.tables import as_table, in_zone
 from ramify.frontends.formula import saving
 from ramify.frontends.formula.condensed import condensed
@@ -21,11 +23,13 @@ from ramify.frontends.formula.formula import Formula
 from ramify.frontends.formula.likelihoods import INVERSE
 from ramify.frontends.formula.priors import Priors, in_words, log_density, sd_name
 from ramify.frontends.formula.reading import read_rows, response_columns
+from ramify.frontends.formula.simulation import check_simulable, draw_prior
 from ramify.frontends.formula.text import formula_columns
-from ramify.models.adapter import Adapter, Description, Section
+from ramify.models.adapter import Adapter, Description, Section, Simulated, Simulator
 from ramify.models.model import Model
 from ramify.models.parameters import Named, Parameter, correlation_cholesky, positive, real
 from ramify.models.structure import BlockStructure, LinearPredictors, Normal
+from ramify.numerics.programs import program
 from ramify.numerics.small_linalg import inverse_lower
 from ramify.posterior.prediction import labelled, quantile_names
 
@@ -263,12 +267,29 @@ class FormulaAdapter(Adapter):
 
     def draw_outcomes(self, rng: np.random.Generator, given: dict[str, np.ndarray]) -> np.ndarray:
         """New outcomes, by NumPy, less the origin."""
-        core, own = self.model.core, dict(given)
-        y = core.family.draw(rng, own.pop("eta"), own.pop("mean"), own)
-        if core.link == "identity":
-            return np.asarray(core.base) + np.asarray(core.scale) * y
+        core, y = self.model.core, self.draw_column(rng, given)
         by_number = core.numbers is not None and "cutpoints" in given
         return np.asarray(core.numbers)[y] if by_number else y
+
+    def draw_column(self, rng: np.random.Generator, given: dict[str, np.ndarray]) -> np.ndarray:
+        """The same as the data have them: levels by their numbers."""
+        core, own = self.model.core, dict(given)
+        y = core.family.draw(rng, own.pop("eta"), own.pop("mean"), own)
+        inside = core.link == "identity"
+        return np.asarray(core.base) + np.asarray(core.scale) * y if inside else y
+
+    def simulator(self, groups: Groups) -> Simulator:
+        """Draws from the priors, the groups' normal distribution and the likelihood."""
+        check_simulable(groups)
+        return partial(self._simulated, batch=whole(groups))
+
+    def _simulated(self, rng: np.random.Generator, batch: Batch) -> Simulated:
+        model = self.model
+        theta = model.theta.unconstrain(draw_prior(rng, model.formula, model.priors, model.core))
+        noise = rng.normal(size=(len(batch.index), model.z.size)).astype(theta.dtype)
+        z, given = _locals_and_rows(self, theta, noise, batch)
+        y = self.draw_column(rng, jax.tree.map(np.asarray, given))
+        return Simulated(theta, z, {"y": y})
 
     def observed(self, batch: Batch) -> dict[str, Any]:
         """The outcomes of the rows: numbers, or numbers of levels."""
@@ -362,3 +383,12 @@ class FormulaAdapter(Adapter):
     def save(self, folder: Path, groups: Groups | None) -> None:
         """Writes the formula, its coding and its priors, and the data of the fit."""
         saving.save(self.formula, self.model.priors, groups, folder)
+
+
+@program
+def _locals_and_rows(
+    adapter: FormulaAdapter, theta: Float[Array, " D"], noise: Float[Array, "B M"], batch: Batch
+) -> tuple[Float[Array, "B M"], Named]:
+    """Z from noise, given theta, and what the outcomes of the rows are drawn from."""
+    z = adapter.model._normal(theta, batch).draw(noise)
+    return z, adapter.outcome_parameters(theta, batch.at_rows(z), batch)

@@ -7,10 +7,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ramify.data.batch import Batch, Theta, Z, ZRows
+from ramify.data.groups import Groups
+from ramify.data.resident import whole
 from ramify.frontends.numpyro.arguments import Refused, repeated
 from ramify.frontends.numpyro.evaluator import Evaluator
+from ramify.frontends.numpyro.simulation import simulator
 from ramify.frontends.numpyro.sites import draw
-from ramify.models.adapter import Adapter
+from ramify.models.adapter import Adapter, Simulator
 from ramify.models.model import Model
 from ramify.models.parameters import Named
 from ramify.models.structure import BlockStructure, Normal
@@ -144,6 +147,10 @@ class NumpyroAdapter(Adapter):
         theta, z = (jnp.zeros(s.size) for s in (self.model.theta, self.model.z))
         z_rows = jnp.broadcast_to(z, (batch.segment.shape[0], len(z)))
         return self._evaluate("observed", "row", theta, z_rows, batch.rows, batch.group_at_rows())
+
+    def simulator(self, groups: Groups) -> Simulator:
+        """Runs the function forward on all rows."""
+        return simulator(self.model.evaluator, self.observed(whole(groups)), groups)
 
     def log_lik_by_outcome(self, theta: Theta, z_rows: ZRows, batch: Batch) -> Named:
         """The log likelihood of each row, [R], for each site observed in the rows."""
