@@ -54,4 +54,4 @@ def _statistic(
 ) -> Float64[np.ndarray, "*repeats"]:
     """The smallest tail, from how many ranks there are of each value."""
     below = np.cumsum(counts, -1)[..., :-1]
-    return np.min(tails[np.arange(len(tails)), below], -1)
+    return np.asarray(np.min(tails[np.arange(len(tails)), below], -1))
