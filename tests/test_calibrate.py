@@ -202,7 +202,7 @@ def scores(model, batch, drawn):
     return jax.vmap(one)(*drawn)
 
 
-@pytest.mark.parametrize("name", slow_but(["gaussian", "numpyro"], MODELS))
+@pytest.mark.parametrize("name", slow_but(["gaussian"], MODELS))
 def test_simulated_data_follow_the_densities(name, simulations=300):
     model, groups = MODELS[name]()
     simulator, rng, batch = model.adapter.simulator(groups), np.random.default_rng(5), whole(groups)

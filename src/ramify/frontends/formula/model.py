@@ -23,7 +23,7 @@ from ramify.frontends.formula.formula import Formula
 from ramify.frontends.formula.likelihoods import INVERSE
 from ramify.frontends.formula.priors import Priors, in_words, log_density, sd_name
 from ramify.frontends.formula.reading import read_rows, response_columns
-from ramify.frontends.formula.simulation import check_simulable, draw_prior
+from ramify.frontends.formula.simulation import check_simulable, prior_draws
 from ramify.frontends.formula.text import formula_columns
 from ramify.models.adapter import Adapter, Description, Section, Simulated, Simulator
 from ramify.models.model import Model
@@ -281,11 +281,12 @@ class FormulaAdapter(Adapter):
     def simulator(self, groups: Groups) -> Simulator:
         """Draws from the priors, the groups' normal distribution and the likelihood."""
         check_simulable(groups)
-        return partial(self._simulated, batch=whole(groups))
+        prior = prior_draws(self.formula, self.model.priors, self.model.core)
+        return partial(self._simulated, prior, whole(groups))
 
-    def _simulated(self, rng: np.random.Generator, batch: Batch) -> Simulated:
+    def _simulated(self, prior: Any, batch: Batch, rng: np.random.Generator) -> Simulated:
         model = self.model
-        theta = model.theta.unconstrain(draw_prior(rng, model.formula, model.priors, model.core))
+        theta = model.theta.unconstrain(prior(jax.random.key(int(rng.integers(2**32)))))
         noise = rng.normal(size=(len(batch.index), model.z.size)).astype(theta.dtype)
         z, given = _locals_and_rows(self, theta, noise, batch)
         y = self.draw_column(rng, jax.tree.map(np.asarray, given))

@@ -214,9 +214,8 @@ def densities(priors: Any, away: float = 0.0) -> Densities:
     Priors of one kind are stacked.
     """
     if not isinstance(priors, list):
-        near = _moved(priors, away)
-        far = bool(away) and near is priors
-        return {(): Partial(_at, _tree(near), _array(away)) if far else _tree(near)}
+        left, near = away_from(priors, away)
+        return {(): Partial(_at, _tree(near), _array(left)) if left else _tree(near)}
     kinds: dict[Any, list[int]] = {}
     trees = [_tree(prior) for prior in priors]
     for i, tree in enumerate(trees):
@@ -236,12 +235,12 @@ def log_density(priors: Densities, values: Float[Array, "..."]) -> Float[Array, 
     return sum((jnp.sum(of(own(places))) for places, of in priors.items()), jnp.zeros(()))
 
 
-def _moved(prior: Any, by: float) -> Any:
-    """The prior shifted by -`by`; the prior itself where it has no location."""
+def away_from(prior: Any, by: float) -> tuple[float, Any]:
+    """The prior shifted by -`by`, and what is left to subtract: all of it, if it has no location."""
     own = dict(_own(prior)) if _plain(prior) else {}
     if not by or "loc" not in own or prior.support is not constraints.real:
-        return prior
-    return type(prior)(**{**own, "loc": float(own["loc"]) - by})
+        return by, prior
+    return 0.0, type(prior)(**{**own, "loc": float(own["loc"]) - by})
 
 
 def to_plain(prior: Any) -> dict[str, Any]:

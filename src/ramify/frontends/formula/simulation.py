@@ -1,14 +1,17 @@
 """Draws of theta from the priors of a formula: for `rf.calibrate`."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
-import numpy as np
+import jax.numpy as jnp
+from jaxtyping import PRNGKeyArray
 
 from ramify.data.groups import Groups
 from ramify.frontends.formula.core import Core
 from ramify.frontends.formula.formula import Formula
-from ramify.frontends.formula.priors import Priors, sd_name
+from ramify.frontends.formula.priors import Priors, away_from, sd_name
+from ramify.numerics.programs import program
 
 
 def check_simulable(groups: Groups) -> None:
@@ -20,25 +23,27 @@ def check_simulable(groups: Groups) -> None:
         )
 
 
-def draw_prior(
-    rng: np.random.Generator, formula: Formula, priors: Priors, core: Core
-) -> dict[str, Any]:
-    """Constrained values of theta, inside, from the priors, which are on the user's scale."""
-    layout, by = formula.layout, formula.by
-    draw = lambda name, *shape: np.asarray(priors[name].sample(_key(rng), shape), np.float64)
-    values: dict[str, Any] = {}
-    if layout.intercept:
-        values["intercept"] = draw("Intercept") - formula.far_intercept - np.asarray(core.near)
-    if layout.common:
-        values["b"] = np.stack([draw(name) for name in layout.common])
-    values["sd"] = np.stack([draw(sd_name(name, by)) for name in layout.group])
-    values |= {"cor": draw("cor")} if "cor" in priors else {}
-    for name in formula.family.parameters:
-        # The density of independent cutpoints on increasing vectors is that of their sorted draws.
-        cuts = name == "cutpoints"
-        values[name] = np.sort(draw(name, core.levels - 1)) if cuts else draw(name)
-    return {name: value / np.asarray(core.unit(name)) for name, value in values.items()}
+def prior_draws(
+    formula: Formula, priors: Priors, core: Core
+) -> Callable[[PRNGKeyArray], dict[str, Any]]:
+    """Draws constrained values of theta, inside, from the priors, which are on the user's scale."""
+    layout, by, far = formula.layout, formula.by, formula.far_intercept
+    names: dict[str, Any] = {name: name for name in formula.family.parameters}
+    names |= {"b": list(layout.common)} if layout.common else {}
+    names |= {"sd": [sd_name(name, by) for name in layout.group]}
+    names |= {"cor": "cor"} if "cor" in priors else {}
 
+    def draw(key: PRNGKeyArray) -> dict[str, Any]:
+        keys = dict(zip(priors, jax.random.split(key, len(priors)), strict=True))
+        one = lambda name, *shape: priors[name].sample(keys[name], shape)
+        of = lambda own: jnp.stack([one(n) for n in own]) if isinstance(own, list) else one(own)
+        values = {name: of(own) for name, own in names.items()}
+        if "cutpoints" in values:
+            # The density of independent cutpoints on increasing vectors is that of sorted draws.
+            values["cutpoints"] = jnp.sort(one("cutpoints", core.levels - 1))
+        if layout.intercept:
+            away, prior = away_from(priors["Intercept"], far)
+            values["intercept"] = prior.sample(keys["Intercept"]) - away - core.near
+        return {name: value / core.unit(name) for name, value in values.items()}
 
-def _key(rng: np.random.Generator) -> jax.Array:
-    return jax.random.key(int(rng.integers(2**32)))
+    return program(draw)
