@@ -39,6 +39,11 @@ def test_formulas_examples():
 
 
 @pytest.mark.slow
+def test_calibration_examples():
+    run("docs/calibration.md")
+
+
+@pytest.mark.slow
 def test_safety_examples():
     run("docs/safety.md")
 

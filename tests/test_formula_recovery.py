@@ -1,7 +1,8 @@
 """Every likelihood of formulas finds the parameters that data were simulated with; three of them are
 calibrated: over data sets drawn from the prior, the truth is anywhere in the posterior alike often."""
 
-import jax
+from functools import partial
+
 import numpy as np
 import numpyro.distributions as dist
 import pytest
@@ -83,49 +84,19 @@ PRIORS = {
     "sd": dist.HalfNormal(0.7),
     "cor": dist.LKJ(2, 2.0),
 }
-NAMES = ["Intercept", "x", "sd0", "sd1", "cor"]
-
-
-def drawn(likelihood, x, group, rng, key):
-    """Parameters from the prior and outcomes that follow from them."""
-    cor = np.asarray(dist.LKJ(2, 2.0).sample(key))[0, 1]
-    at_mean, slope = rng.normal(size=2)
-    sd = np.abs(rng.normal(0, 0.7, 2))
-    sigma = rng.exponential(1.0)
-    factor = np.linalg.cholesky([[1, cor], [cor, 1]])
-    own = (rng.normal(size=(group.max() + 1, 2)) @ factor.T * sd)[group]
-    intercept = at_mean - slope * x.mean()
-    eta = intercept + slope * x + own[:, 0] + own[:, 1] * x
-    values = {"Intercept": intercept, "x": slope, "sd0": sd[0], "sd1": sd[1], "cor": cor}
-    values |= {"sigma": sigma} if likelihood == "gaussian" else {}
-    return values, outcome(rng, likelihood, eta, {"sigma": sigma})
-
-
-def share_below(posterior, values):
-    draws = posterior.sample_theta(500)
-    flat = {n: draws[n] for n in ("Intercept", "x", "sigma") if n in draws}
-    flat |= {"sd0": draws["sd"][:, 0], "sd1": draws["sd"][:, 1], "cor": draws["cor"][:, 0, 1]}
-    return [np.mean(flat[name] < value) for name, value in values.items()]
 
 
 @pytest.mark.parametrize("likelihood", ["gaussian", "bernoulli", "poisson"])
-def test_simulation_based_calibration(likelihood, replications=40, N=40):
+def test_simulation_based_calibration(likelihood, simulations=30, N=40):
     rng = np.random.default_rng(7)
     group = np.repeat(np.arange(N), 8)
     x = rng.normal(0.5, 1, len(group))
     table = {"g": group, "x": x, "y": outcome(rng, likelihood, 0.3 * x, {"sigma": 1.0})}
     priors = PRIORS | ({"sigma": dist.Exponential(1.0)} if likelihood == "gaussian" else {})
-    model, _ = rf.from_formula("y ~ x + (x | g)", table, likelihood=likelihood, priors=priors)
-    shares = []
-    for key in jax.random.split(jax.random.key(1), replications):
-        values, y = drawn(likelihood, x, group, rng, key)
-        # One model for all data sets: its units are those of the first, and it is compiled once.
-        posterior = rf.fit(model, model.groups({**table, "y": y}), local_draws=32, seed=0)
-        shares.append(share_below(posterior, values))
-    names = list(values)
-    p = {
-        n: stats.kstest(column, "uniform").pvalue for n, column in zip(names, np.transpose(shares))
-    }
-    assert min(p.values()) > 0.001 / len(p), p
-    spread = np.std(np.transpose(shares), 1) * np.sqrt(12)  # 1 where calibrated, more if too narrow
-    assert np.all(np.abs(spread - 1) < 4 * np.sqrt(0.2 / replications)), dict(zip(names, spread))
+    model, groups = rf.from_formula("y ~ x + (x | g)", table, likelihood=likelihood, priors=priors)
+    weighted = partial(rf.fit, theta="weighted")
+    found = rf.calibrate(model, groups, simulations, draws=99, fit=weighted, seed=1)
+    assert found.p_value > 0.01, found
+    for level in (0.5, 0.9):
+        shares = found.coverage(level).values()
+        assert all(abs(share - level) < 3.5 * se for share, se in shares), found
