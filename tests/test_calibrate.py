@@ -261,7 +261,7 @@ def counts():
 
 @pytest.mark.slow
 def test_fits_are_calibrated(counts):
-    found = rf.calibrate(*counts, 100, fit=partial(rf.fit, theta="weighted"))
+    found = rf.calibrate(*counts, 60, draws=99, fit=partial(rf.fit, theta="weighted"))
     assert found.p_value > 0.05, found
     assert not found.failures
 
@@ -271,11 +271,11 @@ def test_fits_with_small_sds_are_found_out(counts):
     def narrow(model, groups, seed):
         fit = rf.fit(model, groups, theta="gaussian", seed=seed)
         q = fit.family.theta
-        q = gaussian(np.asarray(q.mean), 0.64 * np.asarray(q.covariance))
+        q = gaussian(np.asarray(q.mean), 0.49 * np.asarray(q.covariance))
         family = eqx.tree_at(lambda f: f.theta, fit.family, q)
         return Posterior(model, family, groups, local_draws=fit.local_draws, notes=fit.notes)
 
-    found = rf.calibrate(*counts, 300, fit=narrow, draws=99)
-    assert min(found.p_values[name] for name in found.theta_ranks) < 0.05, found
+    found = rf.calibrate(*counts, 150, fit=narrow, draws=39)
+    assert found.p_value < 0.05 and "not calibrated" in repr(found), found
     shares = [found.coverage(0.9)[name] for name in found.theta_ranks]
-    assert all(share < 0.9 - 3 * se for share, se in shares), found
+    assert all(share < 0.9 - 2 * se for share, se in shares), found
