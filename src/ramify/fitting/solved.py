@@ -29,11 +29,9 @@ from ramify.inference.theta_search import Learned, NotFinite, Search, done, fini
 from ramify.models.model import Model
 from ramify.models.traced import normal_posterior
 from ramify.numerics import budgets
+from ramify.numerics.thresholds import FAR, MOVED
 from ramify.numerics.triangular import free_numbers
 from ramify.posterior.posterior import Posterior
-
-STALLED = 0.5  # posterior sds that theta's last gradient still asks for
-LOUD = 0.1  # posterior sds by which theta's means differ from seed to seed
 
 History = list[dict[str, float]]
 
@@ -141,7 +139,7 @@ def fit_solved(
     notes: dict[str, Any] = {
         "method": "solved",
         "why": why,
-        "converged": not ended and learned.left < STALLED and not noise > LOUD,
+        "converged": not ended and learned.left < FAR and not noise > MOVED,
         "local_draws": K,
         "local_draws_raised": K > usual,
         "left_sds": learned.left,

@@ -27,7 +27,6 @@ from ramify.inference.theta_nuts import (
 )
 from ramify.inference.theta_search import Learned
 from ramify.inference.theta_weights import (
-    MOST_K_HAT,
     Proposal,
     fitted_proposal,
     value_noise,
@@ -38,6 +37,7 @@ from ramify.models.model import Model
 from ramify.numerics import budgets
 from ramify.numerics.psis import effective_draws, k_hat
 from ramify.numerics.skewed import Margins
+from ramify.numerics.thresholds import MOST_K_HAT
 from ramify.posterior.summary import reliability
 
 Theta = Literal["gaussian", "weighted", "nuts"]

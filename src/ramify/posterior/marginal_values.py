@@ -41,10 +41,14 @@ def has_rule(family: Family, model: Model) -> bool:
 
 
 def marginal_log_liks(
-    family: Family, model: Model, groups: Groups, thetas: Float[np.ndarray, "S D"]
+    family: Family,
+    model: Model,
+    groups: Groups,
+    thetas: Float[np.ndarray, "S D"],
+    points: int = 0,
 ) -> Float64[np.ndarray, " S"]:
-    """The sum over groups of log p(y_i | theta) at each theta."""
-    rule, total = _rule(model), np.zeros(len(thetas))
+    """The sum over groups of log p(y_i | theta) at each theta, by at least so many points of z."""
+    rule, total = _rule(model, points), np.zeros(len(thetas))
     for block in ranges(groups):
         known = condition(family, model, block.batches[0], local_draws=2)
         sums = lambda chunk: _block_sums(known, model, chunk, rule)  # noqa: B023
@@ -74,9 +78,10 @@ def predictive_by_group(
         yield (found[0] - found[1])[:, : block.stop - block.start]
 
 
-def _rule(model: Model) -> Rule:
+def _rule(model: Model, points: int = 0) -> Rule:
     M, kind = model.z.size, jnp.result_type(float)
-    return Rule(*(x.astype(kind) for x in gauss_hermite(budgets.FIRST_ORDER[M] + 2, M)))
+    order = max(budgets.FIRST_ORDER[M] + 2, round(points ** (1 / M)))
+    return Rule(*(x.astype(kind) for x in gauss_hermite(order, M)))
 
 
 def _together(given: Groups, at: Groups) -> Groups:

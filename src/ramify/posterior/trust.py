@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
+from jaxtyping import Float64, Shaped
+
+from ramify.numerics.thresholds import FAR, MANY, MOVED, SOME
 
 Verdict = Literal["trust", "check", "do not trust"]
-
-MOVED, FAR = 0.1, 0.5  # posterior sds of bias, or between seeds: worth a look; too far
-MANY = 0.1  # of the groups without a solution: too many
 
 
 class Finding(NamedTuple):
@@ -71,9 +71,27 @@ def _unconverged(notes: Mapping[str, Any], N: int) -> Finding | None:
     if not count:
         return None
     labels = list(notes.get("unconverged_groups", ()))
-    shown = ", ".join(map(str, labels[:3])) + (", ..." if count > 3 else "")
-    who = f"{count:,} groups" + (f" ({shown})" if labels else "")
+    who = f"{count:,} groups" + (f" ({named(labels, count)})" if labels else "")
     return Finding(1 + (count > MANY * N), f"the local solution of {who} did not converge")
+
+
+def off_sds(effective: Float64[np.ndarray, " N"], local_draws: int) -> Float64[np.ndarray, " N"]:
+    """By how many sds averages over a group's sampled z may be off, given its effective share of draws.
+
+    With v the variance of its weights, one of K draws chosen by weight may be off by max(sqrt(v), v) / K.
+    """
+    variance = 1 / np.maximum(effective, 1e-12) - 1
+    return np.maximum(np.sqrt(np.maximum(variance, 0)), variance) / local_draws
+
+
+def level_of_groups(share: float) -> int:
+    """How grave it is that this share of the groups is wrong."""
+    return int(share >= SOME) + int(share >= MANY)
+
+
+def named(labels: Sequence[Any] | Shaped[np.ndarray, " n"], count: int) -> str:
+    """The first of these labels, of so many that there are."""
+    return ", ".join(map(str, labels[: min(3, count)])) + (", ..." if count > 3 else "")
 
 
 def _size(notes: Mapping[str, Any], name: str) -> float:
