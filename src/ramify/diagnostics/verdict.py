@@ -9,7 +9,15 @@ from ramify.data.groups import Groups
 from ramify.families.branched import Branched
 from ramify.numerics.thresholds import FAR, MOST_K_HAT, MOVED, NOISES, WIDTH
 from ramify.posterior.posterior import Posterior
-from ramify.posterior.trust import Finding, Verdict, findings, level_of_groups, named, verdict_of
+from ramify.posterior.trust import (
+    Finding,
+    Verdict,
+    bad_groups,
+    findings,
+    level_of_groups,
+    named,
+    verdict_of,
+)
 
 
 class Theta(NamedTuple):
@@ -36,7 +44,7 @@ class Locals(NamedTuple):
     @property
     def bad(self) -> Bool[np.ndarray, " N"]:
         """Whose weights can't be relied upon, and whose z may be wrong for that."""
-        return (self.k_hat > MOST_K_HAT) & (self.off > MOVED)
+        return bad_groups(self.k_hat, self.off)
 
 
 def judge(

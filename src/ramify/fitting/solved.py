@@ -19,6 +19,7 @@ from ramify.families.branched import Branched
 from ramify.families.gaussian import Gaussian
 from ramify.fitting.theta_shape import Allowed, Theta, with_shape
 from ramify.inference.failures import NonFiniteError, not_finite
+from ramify.inference.group_check import look_at_groups
 from ramify.inference.marginal import Marginal
 from ramify.inference.progress import Budget
 from ramify.inference.shared_draws import can_share
@@ -32,6 +33,7 @@ from ramify.numerics import budgets
 from ramify.numerics.thresholds import FAR, MOVED
 from ramify.numerics.triangular import free_numbers
 from ramify.posterior.posterior import Posterior
+from ramify.posterior.trust import bad_groups, off_sds
 
 History = list[dict[str, float]]
 
@@ -130,6 +132,7 @@ def fit_solved(
     learned, F, history = search(task, budget)
     ended, points = budget.spent(), F.problem.local_draws
     F.tilt = learned.tilt or F.tilt
+    looked = {} if task.normal else _look(task, learned, F)
     family, about = _with_shape(task, learned, F)
     columns = {name: np.asarray([h[name] for h in history]) for name in history[0]}
     usual = default_local_draws(model.z.size, groups.n_rows)
@@ -147,6 +150,7 @@ def fit_solved(
         "unconverged_groups": [str(x) for x in groups.labels[learned.unconverged][:20]],
         "sweeps": budget.steps,
         "seconds": budget.bar.seconds,
+        **looked,
         **about,
     }
     if task.quadrature:
@@ -160,6 +164,19 @@ def fit_solved(
     if np.isfinite(noise):
         notes["noise_sds"] = float(np.hypot(noise, about.get("theta_noise_sds", 0.0)))
     return Posterior(model, family, groups, local_draws=K, history=columns, notes=notes)
+
+
+def _look(task: Task, learned: Learned, F: Marginal) -> dict[str, Any]:
+    """Notes on a sample of the groups: those with a second mode, and those of uneven weights."""
+    look = look_at_groups(F, learned.mean)
+    off = off_sds(look.effective, task.wish.local_draws or resampled_draws(task.groups.n_rows))
+    uneven = bad_groups(look.k_hat, off)
+    names = ", ".join(task.model.z.parameters)
+    notes: dict[str, Any] = {"looked_at": len(look.groups), "z_names": names}
+    for what, who in (("second_modes", look.second), ("uneven", uneven)):
+        labels = task.groups.labels[look.groups[who]]
+        notes |= {what: int(who.sum()), f"{what}_groups": [str(x) for x in labels[:20]]}
+    return notes
 
 
 def search(task: Task, budget: Budget) -> tuple[Learned, Marginal, History]:

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
-from jaxtyping import Float64, Shaped
+from jaxtyping import Bool, Float64, Shaped
 
-from ramify.numerics.thresholds import FAR, MANY, MOVED, SOME
+from ramify.numerics.thresholds import FAR, MANY, MOST_K_HAT, MOVED, SOME
 
 Verdict = Literal["trust", "check", "do not trust"]
 
@@ -35,6 +35,7 @@ def verdict_of(found: Sequence[Finding]) -> Verdict:
 def findings(notes: Mapping[str, Any], N: int) -> list[Finding]:
     """What is wrong, or may be, by the notes of a fit of N groups."""
     found = [_unfinished(notes), _bias(notes), _noise(notes), _unconverged(notes, N)]
+    found += [_second_modes(notes), _uneven(notes)]
     warnings = [Finding(1, line) for line in notes.get("warnings", [])]
     return [finding for finding in found if finding is not None] + warnings
 
@@ -73,6 +74,39 @@ def _unconverged(notes: Mapping[str, Any], N: int) -> Finding | None:
     labels = list(notes.get("unconverged_groups", ()))
     who = f"{count:,} groups" + (f" ({named(labels, count)})" if labels else "")
     return Finding(1 + (count > MANY * N), f"the local solution of {who} did not converge")
+
+
+def _second_modes(notes: Mapping[str, Any]) -> Finding | None:
+    level, who = _sampled(notes, "second_modes")
+    said = (
+        f"the posterior of {notes.get('z_names', 'z')} has a second mode, which this fit misses, in "
+        f"{who}: write the model so that there is one (rf.positive() where a sign is not seen), or use "
+        "NUTS for all of it"
+    )
+    return Finding(level, said) if level else None
+
+
+def _uneven(notes: Mapping[str, Any]) -> Finding | None:
+    level, who = _sampled(notes, "uneven")
+    said = (
+        f"importance weights of {notes.get('z_names', 'z')} have a k-hat above {MOST_K_HAT}, and its "
+        f"means may be off by more than {MOVED} sds, in {who}: raise local_draws"
+    )
+    return Finding(level, said) if level else None
+
+
+def _sampled(notes: Mapping[str, Any], what: str) -> tuple[int, str]:
+    """How grave it is that so many of the groups looked at are wrong, and which they are."""
+    number, looked = int(notes.get(what, 0)), max(int(notes.get("looked_at", 0)), 1)
+    some = named(notes.get(f"{what}_groups", []), number)
+    return level_of_groups(number / looked), f"{number:,} of {looked:,} groups looked at ({some})"
+
+
+def bad_groups(
+    k_hat: Float64[np.ndarray, " N"], off: Float64[np.ndarray, " N"]
+) -> Bool[np.ndarray, " N"]:
+    """Whose weights can't be relied upon, and whose z may be wrong for that."""
+    return (k_hat > MOST_K_HAT) & (off > MOVED)
 
 
 def off_sds(effective: Float64[np.ndarray, " N"], local_draws: int) -> Float64[np.ndarray, " N"]:
