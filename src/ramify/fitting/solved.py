@@ -220,7 +220,27 @@ def _not_finite(task: Task, F: Marginal, block: int) -> NonFiniteError:
     recipe = Recipe(optax.identity(), 4, 1, "total", F.source.rows)
     state = init_steps(task.family, recipe.optimizer)
     fixed = jax.random.key(0), task.model, to_device(task.groups), recipe
-    return not_finite(fixed, state, F.members[block], task.groups)
+    error = not_finite(fixed, state, F.members[block], task.groups)
+    return NonFiniteError(f"{_too_wide(task, F, block)}{error}", error.state)
+
+
+def _too_wide(task: Task, F: Marginal, block: int) -> str:
+    """What to say first where the density is finite at every mode, and so not at points around them."""
+    members, (_, around) = F.members[block], F.solve(block, task.start().mean, None)
+    sds = np.sqrt(np.einsum("bij,bij->bi", around.scale, around.scale))[members >= 0]
+    if not (np.isfinite(around.log_mass[members >= 0]).all() and np.isfinite(sds).all()):
+        return ""
+    group, place = np.unravel_index(np.argmax(sds), sds.shape)
+    sizes = [np.prod(p.unconstrained_shape, dtype=int) for p in task.model.z.parameters.values()]
+    name = np.repeat(list(task.model.z.parameters), sizes)[place]
+    label = task.groups.labels[members[members >= 0][group]]
+    return (
+        "solved() can't be used with this model as it is written: the density of z is finite at the mode "
+        f"of each group, but not some sds from it; {name} of group {label!s} has the largest, "
+        f"{sds.max():.3g} where it is unconstrained. An effect with a scale of its own group, such as "
+        "a ~ Normal(0, tau * scale), has no mode to speak of: write a as tau * scale * e, with "
+        "e ~ Normal(0, 1). Or fit an amortized() family. "
+    )
 
 
 def default_local_draws(M: int, rows: int) -> int:

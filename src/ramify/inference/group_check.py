@@ -38,8 +38,11 @@ class Look(NamedTuple):
 
 def look_at_groups(F: Marginal, centre: Float[np.ndarray, " D"]) -> Look:
     """Looks at the groups of the first blocks, which are of no order, with theta at `centre`."""
-    modes = F.modes
-    middle, spread = np.nanmean(modes, 0), np.nanstd(modes, 0)
+    known = F.modes[np.isfinite(F.modes).all(1)]
+    if not len(known):
+        none = np.zeros(0)
+        return Look(none.astype(int), none, none, none > 0)
+    middle, spread = known.mean(0), known.std(0)
     found, seen = [], 0
     for number in range(len(F.source)):
         found.append(_look_at_block(F, number, centre, middle, spread))

@@ -207,7 +207,7 @@ class Marginal:
         """The modes of a block's groups at theta, by Newton from `begin`; from those known if None."""
         modes = self._modes[number]
         if begin is not None:
-            modes = modes._replace(begin=jnp.asarray(begin, modes.begin.dtype))
+            modes = modes._replace(begin=jnp.asarray(np.asarray(begin, modes.begin.dtype)))
         nowhere = self._at(theta[None])._replace(count=jnp.asarray(np.int32(0)))
         found = sweep_block(self.problem, self.source.block(number), nowhere, modes)
         return jax.device_get(found[1:])

@@ -90,7 +90,9 @@ _FIELDS: dict[str, Check] = {
     "zoned": _or_none(_is_bool),
 }
 _NOTES: dict[str, Check] = {
-    **dict.fromkeys("seconds left_sds noise_sds theta_k_hat theta_r_hat".split(), is_number),
+    **dict.fromkeys(
+        "seconds left_sds noise_sds theta_k_hat theta_r_hat theta_width".split(), is_number
+    ),
     **dict.fromkeys("theta_effective_draws theta_nuts_seconds theta_noise_sds".split(), is_number),
     **dict.fromkeys("steps sweeps unconverged local_draws quadrature_points".split(), is_count),
     **dict.fromkeys("theta_divergences looked_at second_modes uneven".split(), is_count),

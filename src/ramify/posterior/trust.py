@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from jaxtyping import Bool, Float64, Shaped
 
-from ramify.numerics.thresholds import FAR, MANY, MOST_K_HAT, MOVED, SOME
+from ramify.numerics.thresholds import FAR, MANY, MOST_K_HAT, MOVED, SOME, WIDTH
 
 Verdict = Literal["trust", "check", "do not trust"]
 
@@ -35,7 +35,7 @@ def verdict_of(found: Sequence[Finding]) -> Verdict:
 def findings(notes: Mapping[str, Any], N: int) -> list[Finding]:
     """What is wrong, or may be, by the notes of a fit of N groups."""
     found = [_unfinished(notes), _bias(notes), _noise(notes), _unconverged(notes, N)]
-    found += [_second_modes(notes), _uneven(notes)]
+    found += [_width(notes), _uneven_theta(notes), _second_modes(notes), _uneven(notes)]
     warnings = [Finding(1, line) for line in notes.get("warnings", [])]
     return [finding for finding in found if finding is not None] + warnings
 
@@ -74,6 +74,23 @@ def _unconverged(notes: Mapping[str, Any], N: int) -> Finding | None:
     labels = list(notes.get("unconverged_groups", ()))
     who = f"{count:,} groups" + (f" ({named(labels, count)})" if labels else "")
     return Finding(1 + (count > MANY * N), f"the local solution of {who} did not converge")
+
+
+def _width(notes: Mapping[str, Any]) -> Finding | None:
+    off = float(notes.get("theta_width", 1.0)) - 1
+    size = f"{abs(off):.0%} too {'small' if off < 0 else 'large'}"
+    said = (
+        f"theta's sds are some {size}, by the slopes of its posterior one sd from its mean; fit with "
+        'theta="nuts"'
+    )
+    return Finding(1 + (abs(off) > FAR), said) if abs(off) > WIDTH else None
+
+
+def _uneven_theta(notes: Mapping[str, Any]) -> Finding | None:
+    k, chains = float(notes.get("theta_k_hat", 0.0)), "theta_r_hat" in notes
+    said = f"theta's posterior is far from a Gaussian, and from a Student t (k-hat {k:.2f})"
+    said += ': fit with theta="nuts"'
+    return Finding(2, said) if k > MOST_K_HAT and not chains else None
 
 
 def _second_modes(notes: Mapping[str, Any]) -> Finding | None:
