@@ -14,7 +14,6 @@ from jaxtyping import Array, Bool, Float, Int
 from ramify.data.batch import Batch
 from ramify.families.conditional import Local
 from ramify.inference.marginal import Marginal
-from ramify.inference.sweep import Around
 from ramify.models.densities import log_joints
 from ramify.models.model import Model
 from ramify.numerics import budgets
@@ -23,7 +22,9 @@ from ramify.numerics.psis import effective_draws, k_hat
 from ramify.numerics.triangular import FREEDOM
 
 FAR_STARTS = 3.0  # sds of z over the groups, to both sides of their mean
-APART = 3.0  # sds of the first mode's Gaussian: points around it reach a second one that is nearer
+APART = (
+    3.0  # of its sds from the first mode: the points around that reach a second one that is nearer
+)
 SHARE = 0.05  # of the mass of both modes: a second one with less is no matter
 
 
@@ -57,11 +58,15 @@ def _look_at_block(
 ) -> Look:
     members, rng = F.members[number], np.random.default_rng(number)
     first, here = F.solve(number, centre, None)
-    sds = np.hypot(spread, np.sqrt(np.einsum("bij,bij->bi", here.scale, here.scale)))
+    sds = np.sqrt(np.einsum("bij,bij->bi", here.scale, here.scale))
     second = np.zeros(len(members), bool)
     for sign in _signs(rng, *sds.shape):
-        other, there = F.solve(number, centre, middle + FAR_STARTS * sign * sds)
-        second |= other.converged & _apart(here, there, other.begin - first.begin)
+        begin = middle + FAR_STARTS * sign * np.hypot(spread, sds)
+        other, there = F.solve(number, centre, begin)
+        with np.errstate(all="ignore"):  # where no mode was found
+            apart = np.abs(np.subtract(other.begin, first.begin) / sds).max(1)
+            share = 1 / (1 + np.exp(np.subtract(here.log_mass, there.log_mass)))
+        second |= other.converged & (apart > APART) & (share > SHARE)
     own = (members >= 0) & first.converged
     own &= np.cumsum(own) <= budgets.LOOKED_AT_GROUPS
     batch, theta = F.source.block(number), centre.astype(first.begin.dtype)
@@ -80,14 +85,6 @@ def _log_weights(
     every = jnp.broadcast_to(points[:, None], (len(points), *local.mean.shape))
     z, log_q = jax.vmap(local.propose)(every)
     return log_joints(model, batch, theta, z) - log_q
-
-
-def _apart(here: Around, there: Around, step: Float[np.ndarray, "B M"]) -> Bool[np.ndarray, " B"]:
-    """Whether a mode that is a step away has a good share of the mass, out of reach from here."""
-    with np.errstate(invalid="ignore", over="ignore"):  # where no mode was found
-        white = np.linalg.solve(here.scale, step[..., None])[..., 0]
-        share = 1 / (1 + np.exp(here.log_mass - there.log_mass))
-        return (np.linalg.norm(white, axis=-1) > APART) & (share > SHARE)
 
 
 def _signs(rng: np.random.Generator, B: int, M: int) -> np.ndarray:
