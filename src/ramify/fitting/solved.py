@@ -189,10 +189,23 @@ def search(task: Task, budget: Budget) -> tuple[Learned, Marginal, History]:
             state = step(state, F)
         except NotFinite as error:
             raise _not_finite(task, F, error.args[0]) from None
+        except np.linalg.LinAlgError:
+            raise _ran_away(task, state) from None
         if budget.spent():
             break
     assert F is not None  # the first state is never done
     return finish(state, F), F, history
+
+
+def _ran_away(task: Task, state: Search) -> FloatingPointError:
+    """The error of a search whose curvature became singular."""
+    far = int(np.argmax(np.abs(state.mean)))
+    return FloatingPointError(
+        f"The search for theta ran away, to {task.model.adapter.coordinates()[far]} = "
+        f"{state.mean[far]:.3g} where it is unconstrained: there its posterior has no curvature. A "
+        "density with a wrong sign, or one that does not integrate to one, leaves a posterior without a maximum: "
+        "check log_prior, log_local and log_lik."
+    )
 
 
 def _with_shape(task: Task, learned: Learned, F: Marginal) -> tuple[Branched, dict[str, Any]]:
