@@ -203,8 +203,8 @@ def _ran_away(task: Task, state: Search) -> FloatingPointError:
     return FloatingPointError(
         f"The search for theta ran away, to {task.model.adapter.coordinates()[far]} = "
         f"{state.mean[far]:.3g} where it is unconstrained: there its posterior has no curvature. A "
-        "density with a wrong sign, or one that does not integrate to one, leaves a posterior without a maximum: "
-        "check log_prior, log_local and log_lik."
+        "density with a wrong sign, or one that does not integrate to one, leaves a posterior without "
+        "a maximum: check log_prior, log_local and log_lik."
     )
 
 
