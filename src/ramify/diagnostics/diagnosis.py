@@ -125,10 +125,11 @@ def _judge_theta(
     """Weighs draws of theta against its marginal posterior."""
     family, model = posterior.family, posterior.model
     S, K = affordable(model, groups, draws)
-    if draws is None and has_rule(family, model):  # a draw costs less than with local draws
-        S *= 4
-    theta, sd = _proposal(posterior, key, S)
     points = posterior.notes.get("quadrature_points", 0)
+    if draws is None and has_rule(family, model):  # fewer points of z leave time for more draws
+        work = (groups.n_rows + len(groups)) * max(points, 16)
+        S = int(np.clip(budgets.THETA_CHECK_WORK // work, S, 4 * S))
+    theta, sd = _proposal(posterior, key, S)
     log_weights, noise = theta_log_weights(family, model, groups, theta, K, points)
     own = k_hat(log_weights), effective_draws(log_weights), S
     return Theta(*own, *_changes(posterior, theta, sd, log_weights, noise))
