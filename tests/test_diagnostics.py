@@ -12,7 +12,8 @@ import pytest
 import oracle
 import ramify as rf
 from exact_fits import exact_fit, gaussian, read
-from ramify.diagnostics.diagnosis import diagnose
+from ramify.diagnostics.diagnosis import Diagnosis, diagnose
+from ramify.diagnostics.verdict import Locals
 from ramify.families.weighted_theta import WeightedTheta
 from ramify.numerics import budgets
 from ramify.numerics.psis import effective_draws, k_hat
@@ -20,6 +21,7 @@ from ramify.posterior.draws import draw_theta
 from ramify.posterior.posterior import Posterior
 from ramify.posterior.summary import Summary, reliability, with_reliability
 from ramify.posterior.theta_check import theta_log_weights
+from ramify.posterior.trust import off_sds
 
 SIZES = np.array([4, 0, 3, 6, 1, 5, 2, 3])
 N, DIM = len(SIZES), 2
@@ -104,6 +106,14 @@ def test_a_mean_that_is_off_is_worth_a_look(exact, table):
     assert "would move the mean of mu[" in found.reasons[0]
 
 
+def test_an_sd_that_is_a_tenth_too_small_is_worth_a_look(exact, table):
+    found = diagnose(spoiled(exact, table, shift=0.0, factor=0.9), draws=1000)
+    assert found.verdict == "check" and found.k_hat < 0.7
+    assert "would change the sd of mu[" in found.reasons[0]
+    assert all(0.05 < widening < 0.2 for widening in found.widening.values())
+    assert max(map(abs, found.shift.values())) < 0.1
+
+
 def true_log_weights(theta, table):
     post = oracle.exact(table, N)
     density = lambda t: oracle.gaussian_log_density(t, post.theta_mean, post.theta_cov)
@@ -171,6 +181,17 @@ def test_a_group_that_is_wrong_is_found(exact):
     assert found.verdict != "trust" and "3" in str(found)
     # Most of KL(q, p); where the weights are that uneven, the tight bound is not tight either.
     assert 0.3 < found.gap[3] < 0.5 * DIM * (1 / 16 - 1 + np.log(16)) + 0.2
+
+
+def test_groups_are_worst_by_what_they_do_to_an_answer():
+    """Not by k-hat alone: all draws of the second count, and of the fourth's 16 enough do."""
+    k, effective = np.array([0.2, 0.9, 1.2, 0.8]), np.array([1.0, 0.99, 0.02, 0.5])
+    off = off_sds(effective, 16)
+    found = Locals(k, effective, off, np.zeros(4), np.ones(4, bool))
+    assert found.bad.tolist() == [False, False, True, False]
+    assert off_sds(effective, 1)[3] > 0.5  # of a single draw they do not
+    nothing = "trust", [], 0.1, 100.0, 100, {}, 0.0, {}, 0.0, "g", np.arange(4), np.full(4, 3)
+    assert Diagnosis(*nothing, *found).worst()["g"].tolist() == [2, 3, 1, 0]
 
 
 @pytest.mark.slow

@@ -28,9 +28,11 @@ from ramify.numerics.psis import effective_draws, k_hat
 from ramify.numerics.sums import log_mean_exp
 from ramify.posterior.conditioned import Conditioned, condition
 from ramify.posterior.draws import Chunk, Draws, draw_theta
+from ramify.posterior.marginal_values import has_rule
 from ramify.posterior.posterior import Posterior
 from ramify.posterior.prediction import labelled
 from ramify.posterior.theta_check import affordable, again_at_theta, theta_log_weights
+from ramify.posterior.trust import off_sds
 
 
 @final
@@ -46,11 +48,14 @@ class Diagnosis:
         draws: draws of theta that were weighed.
         shift: by coordinate of the unconstrained theta, how far the weights move its mean, in sds.
         shift_noise: how far the noise in the weights alone would move a mean.
+        widening: by coordinate, by how much of itself the weights change its sd.
+        widening_noise: by how much the noise in the weights alone would.
         by: name of the label column.
         labels: the groups that were judged, [N]; empty for a joint family.
         sizes: their rows.
         group_k_hat: of each group's weights.
         group_effective: share of its draws that each group's weights leave.
+        group_off: by how many sds averages over a group's sampled z may be off, for that reason.
         gap: what the group's Gaussian loses, in nats: tight bound less plain.
         converged: whether the group's own solution was found.
     """
@@ -62,19 +67,22 @@ class Diagnosis:
     draws: int
     shift: dict[str, float]
     shift_noise: float
+    widening: dict[str, float]
+    widening_noise: float
     by: str
     labels: Shaped[np.ndarray, " N"]
     sizes: Int64[np.ndarray, " N"]
     group_k_hat: Float64[np.ndarray, " N"]
     group_effective: Float64[np.ndarray, " N"]
+    group_off: Float64[np.ndarray, " N"]
     gap: Float64[np.ndarray, " N"]
     converged: Bool[np.ndarray, " N"]
 
     def worst(self, count: int = 10) -> dict[str, np.ndarray]:
-        """The worst groups as a table: unconverged ones first, then by k-hat, then by gap."""
-        order = np.lexsort((-self.gap, -self.group_k_hat, self.converged))[:count]
+        """The worst groups as a table: unconverged ones first, then by how far their z may be off."""
+        order = np.lexsort((-self.gap, -self.group_off, self.converged))[:count]
         columns = {"n": self.sizes, "k_hat": self.group_k_hat, "effective": self.group_effective}
-        columns |= {"gap": self.gap, "converged": self.converged}
+        columns |= {"off_sds": self.group_off, "gap": self.gap, "converged": self.converged}
         table = labelled(self.by, self.labels, columns)
         return {name: column[order] for name, column in table.items()}
 
@@ -105,15 +113,26 @@ def diagnose(
     groups = posterior._for_metrics(groups)
     # Not the draws of the fit itself: its own Monte Carlo error is to be seen.
     key = jax.random.fold_in(jax.random.key(seed), 2**31 - 1)
-    S, K = affordable(posterior.model, groups, draws)
-    theta, sd = _proposal(posterior, key, S)
-    log_weights, noise = theta_log_weights(posterior.family, posterior.model, groups, theta, K)
+    found = _judge_theta(posterior, groups, key, draws)
     judged, locals_ = _judge_groups(posterior, groups, jax.random.fold_in(key, 1))
-    shift, shift_noise = _shifts(theta, sd, log_weights, noise)
-    named = dict(zip(posterior.adapter.coordinates(), shift, strict=True))
-    found = Theta(k_hat(log_weights), effective_draws(log_weights), S, named, shift_noise)
     verdict, reasons = judge(posterior, found, judged, locals_, groups)
     return Diagnosis(verdict, reasons, *found, posterior.by, judged.labels, judged.sizes, *locals_)
+
+
+def _judge_theta(
+    posterior: Posterior, groups: Groups, key: PRNGKeyArray, draws: int | None
+) -> Theta:
+    """Weighs draws of theta against its marginal posterior."""
+    family, model = posterior.family, posterior.model
+    S, K = affordable(model, groups, draws)
+    points = posterior.notes.get("quadrature_points", 0)
+    if draws is None and has_rule(family, model):  # fewer points of z leave time for more draws
+        work = (groups.n_rows + len(groups)) * max(points, 16)
+        S = int(np.clip(budgets.THETA_CHECK_WORK // work, S, 4 * S))
+    theta, sd = _proposal(posterior, key, S)
+    log_weights, noise = theta_log_weights(family, model, groups, theta, K, points)
+    own = k_hat(log_weights), effective_draws(log_weights), S
+    return Theta(*own, *_changes(posterior, theta, sd, log_weights, noise))
 
 
 def _judge_groups(posterior: Posterior, groups: Groups, key: PRNGKeyArray) -> tuple[Groups, Locals]:
@@ -121,7 +140,7 @@ def _judge_groups(posterior: Posterior, groups: Groups, key: PRNGKeyArray) -> tu
     family, model = posterior.family, posterior.model
     if not isinstance(family, Branched):
         none = np.zeros(0)
-        return groups._take(np.zeros(0, np.int64)), Locals(none, none, none, none > 0)
+        return groups._take(np.zeros(0, np.int64)), Locals(none, none, none, none, none > 0)
     (fewest, most), S = budgets.GROUP_CHECK_DRAWS, budgets.GROUP_CHECK_THETAS
     work = budgets.GROUP_CHECK_WORK
     judged = some_groups(groups, 2 * work // (S * fewest), 0)
@@ -138,7 +157,8 @@ def _judge_groups(posterior: Posterior, groups: Groups, key: PRNGKeyArray) -> tu
         # Weights over their median at a theta: their mean would follow the tail that is judged.
         own = (own - np.median(own, 1, keepdims=True)).reshape(-1, own.shape[-1])
         share = effective_draws(own) / len(own)
-        found.append(Locals(k_hat(own), share, gap.astype(np.float64), converged))
+        off = off_sds(share, posterior._local_draws(None))
+        found.append(Locals(k_hat(own), share, off, gap.astype(np.float64), converged))
     return judged, Locals(*(np.concatenate(column) for column in zip(*found, strict=True)))
 
 
@@ -188,17 +208,28 @@ def _proposal(posterior: Posterior, key: PRNGKeyArray, S: int) -> tuple[Draws, n
     return drawn._replace(theta=theta, log_q=log_q), np.sqrt(np.diagonal(weighted.covariance))
 
 
-def _shifts(
-    theta: Draws, sd: np.ndarray, log_weights: np.ndarray, noise: np.ndarray
-) -> tuple[list[float], float]:
-    """How far weights move the mean of each coordinate, in sds, and how far their noise does (RMS)."""
+def _changes(
+    posterior: Posterior, theta: Draws, sd: np.ndarray, log_weights: np.ndarray, noise: np.ndarray
+) -> tuple[dict[str, float], float, dict[str, float], float]:
+    """How far weights move the mean of each coordinate, in sds, and change its sd, with their noises."""
     weight = np.exp(np.nan_to_num(log_weights - log_weights.max(), nan=-np.inf))
     weight /= max(weight.sum(), 1e-300)
     drawn = np.asarray(theta.theta, np.float64)
+    apart, plain = drawn - weight @ drawn, drawn - drawn.mean(0)
     # Less the draws' own mean: what is left is what the weights do.
     shift = (weight @ drawn - drawn.mean(0)) / sd
-    moved = weight @ ((drawn - weight @ drawn) * (noise - weight @ noise)[:, None]) / sd
-    return shift.tolist(), float(np.sqrt(np.mean(moved**2)))
+    shift_noise = np.linalg.norm(weight[:, None] * apart - plain / len(drawn), axis=0) / sd
+    moved = weight @ (apart * (noise - weight @ noise)[:, None]) / sd
+    # Likewise less their own sd, if that of q(theta) is judged; a Student t is wider than it.
+    of_q = getattr(posterior.family, "weighted", None) is None
+    variance, own = weight @ apart**2, np.mean(plain**2, 0)
+    widening = 0.5 * np.log(variance / (own if of_q else sd**2))
+    spread = weight[:, None] * (apart**2 / variance - 1)
+    spread -= of_q * (plain**2 / own - 1) / len(drawn)
+    by_name = lambda x: dict(zip(posterior.adapter.coordinates(), x.tolist(), strict=True))
+    loud = float(np.hypot(shift_noise.max(), np.sqrt(np.mean(moved**2))))
+    wide = float(0.5 * np.linalg.norm(spread, axis=0).max())
+    return by_name(shift), loud, by_name(np.expm1(widening)), wide
 
 
 def _table(columns: dict[str, np.ndarray]) -> list[str]:

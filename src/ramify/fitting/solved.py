@@ -19,6 +19,7 @@ from ramify.families.branched import Branched
 from ramify.families.gaussian import Gaussian
 from ramify.fitting.theta_shape import Allowed, Theta, with_shape
 from ramify.inference.failures import NonFiniteError, not_finite
+from ramify.inference.group_check import look_at_groups
 from ramify.inference.marginal import Marginal
 from ramify.inference.progress import Budget
 from ramify.inference.shared_draws import can_share
@@ -29,11 +30,10 @@ from ramify.inference.theta_search import Learned, NotFinite, Search, done, fini
 from ramify.models.model import Model
 from ramify.models.traced import normal_posterior
 from ramify.numerics import budgets
+from ramify.numerics.thresholds import FAR, MOVED
 from ramify.numerics.triangular import free_numbers
 from ramify.posterior.posterior import Posterior
-
-STALLED = 0.5  # posterior sds that theta's last gradient still asks for
-LOUD = 0.1  # posterior sds by which theta's means differ from seed to seed
+from ramify.posterior.trust import bad_groups, off_sds
 
 History = list[dict[str, float]]
 
@@ -132,6 +132,7 @@ def fit_solved(
     learned, F, history = search(task, budget)
     ended, points = budget.spent(), F.problem.local_draws
     F.tilt = learned.tilt or F.tilt
+    looked = {} if task.normal else _look(task, learned, F)
     family, about = _with_shape(task, learned, F)
     columns = {name: np.asarray([h[name] for h in history]) for name in history[0]}
     usual = default_local_draws(model.z.size, groups.n_rows)
@@ -141,7 +142,7 @@ def fit_solved(
     notes: dict[str, Any] = {
         "method": "solved",
         "why": why,
-        "converged": not ended and learned.left < STALLED and not noise > LOUD,
+        "converged": not ended and learned.left < FAR and not noise > MOVED,
         "local_draws": K,
         "local_draws_raised": K > usual,
         "left_sds": learned.left,
@@ -149,6 +150,7 @@ def fit_solved(
         "unconverged_groups": [str(x) for x in groups.labels[learned.unconverged][:20]],
         "sweeps": budget.steps,
         "seconds": budget.bar.seconds,
+        **looked,
         **about,
     }
     if task.quadrature:
@@ -164,6 +166,19 @@ def fit_solved(
     return Posterior(model, family, groups, local_draws=K, history=columns, notes=notes)
 
 
+def _look(task: Task, learned: Learned, F: Marginal) -> dict[str, Any]:
+    """Notes on a sample of the groups: those with a second mode, and those of uneven weights."""
+    look = look_at_groups(F, learned.mean)
+    off = off_sds(look.effective, task.wish.local_draws or resampled_draws(task.groups.n_rows))
+    uneven = bad_groups(look.k_hat, off)
+    names = ", ".join(task.model.z.parameters)
+    notes: dict[str, Any] = {"looked_at": len(look.groups), "z_names": names}
+    for what, who in (("second_modes", look.second), ("uneven", uneven)):
+        labels = task.groups.labels[look.groups[who]]
+        notes |= {what: int(who.sum()), f"{what}_groups": [str(x) for x in labels[:20]]}
+    return notes
+
+
 def search(task: Task, budget: Budget) -> tuple[Learned, Marginal, History]:
     """The search for theta to its end, or to that of the budget: what it learned, and the last F."""
     state, F, history = task.start(), None, []
@@ -174,10 +189,23 @@ def search(task: Task, budget: Budget) -> tuple[Learned, Marginal, History]:
             state = step(state, F)
         except NotFinite as error:
             raise _not_finite(task, F, error.args[0]) from None
+        except np.linalg.LinAlgError:
+            raise _ran_away(task, state) from None
         if budget.spent():
             break
     assert F is not None  # the first state is never done
     return finish(state, F), F, history
+
+
+def _ran_away(task: Task, state: Search) -> FloatingPointError:
+    """The error of a search whose curvature became singular."""
+    far = int(np.argmax(np.abs(state.mean)))
+    return FloatingPointError(
+        f"The search for theta ran away, to {task.model.adapter.coordinates()[far]} = "
+        f"{state.mean[far]:.3g} where it is unconstrained: there its posterior has no curvature. A "
+        "density with a wrong sign, or one that does not integrate to one, leaves a posterior without "
+        "a maximum: check log_prior, log_local and log_lik."
+    )
 
 
 def _with_shape(task: Task, learned: Learned, F: Marginal) -> tuple[Branched, dict[str, Any]]:
@@ -205,7 +233,27 @@ def _not_finite(task: Task, F: Marginal, block: int) -> NonFiniteError:
     recipe = Recipe(optax.identity(), 4, 1, "total", F.source.rows)
     state = init_steps(task.family, recipe.optimizer)
     fixed = jax.random.key(0), task.model, to_device(task.groups), recipe
-    return not_finite(fixed, state, F.members[block], task.groups)
+    error = not_finite(fixed, state, F.members[block], task.groups)
+    return NonFiniteError(f"{_too_wide(task, F, block)}{error}", error.state)
+
+
+def _too_wide(task: Task, F: Marginal, block: int) -> str:
+    """What to say first where the density is finite at every mode, and so not at points around them."""
+    members, (_, around) = F.members[block], F.solve(block, task.start().mean, None)
+    sds = np.sqrt(np.einsum("bij,bij->bi", around.scale, around.scale))[members >= 0]
+    if not (np.isfinite(around.log_mass[members >= 0]).all() and np.isfinite(sds).all()):
+        return ""
+    group, place = np.unravel_index(np.argmax(sds), sds.shape)
+    sizes = [np.prod(p.unconstrained_shape, dtype=int) for p in task.model.z.parameters.values()]
+    name = np.repeat(list(task.model.z.parameters), sizes)[place]
+    label = task.groups.labels[members[members >= 0][group]]
+    return (
+        "solved() can't be used with this model as it is written: the density of z is finite at the mode "
+        f"of each group, but not some sds from it; {name} of group {label!s} has the largest, "
+        f"{sds.max():.3g} where it is unconstrained. An effect with a scale of its own group, such as "
+        "a ~ Normal(0, tau * scale), has no mode to speak of: write a as tau * scale * e, with "
+        "e ~ Normal(0, 1). Or fit an amortized() family. "
+    )
 
 
 def default_local_draws(M: int, rows: int) -> int:

@@ -27,7 +27,6 @@ from ramify.inference.theta_nuts import (
 )
 from ramify.inference.theta_search import Learned
 from ramify.inference.theta_weights import (
-    MOST_K_HAT,
     Proposal,
     fitted_proposal,
     value_noise,
@@ -38,6 +37,7 @@ from ramify.models.model import Model
 from ramify.numerics import budgets
 from ramify.numerics.psis import effective_draws, k_hat
 from ramify.numerics.skewed import Margins
+from ramify.numerics.thresholds import MOST_K_HAT
 from ramify.posterior.summary import reliability
 
 Theta = Literal["gaussian", "weighted", "nuts"]
@@ -88,10 +88,12 @@ class Cloud(NamedTuple):
 def with_shape(family: Branched, F: Marginal, learned: Learned, allowed: Allowed) -> Shaped:
     """The family with draws of theta where q(theta) is not near enough, and notes on them."""
     try:
-        return _with_shape(family, F, learned, allowed)
+        family, notes = _with_shape(family, F, learned, allowed)
     except OutOfBudget:
         why = "the budget ended before theta's draws were made: its posterior is a Gaussian's"
         return family, {"warnings": [why]}
+    width = _width(F, learned) if family.weighted is None else None
+    return family, notes if width is None else notes | {"theta_width": width}
 
 
 def _with_shape(family: Branched, F: Marginal, learned: Learned, allowed: Allowed) -> Shaped:
@@ -104,7 +106,7 @@ def _with_shape(family: Branched, F: Marginal, learned: Learned, allowed: Allowe
     if asked == "weighted" or (asked is None and cloud is not None and cloud.even):
         return _weighted(family, F, learned, cloud, far)
     if asked is None and cloud is not None and (noise := value_noise(F, learned)) > COARSE:
-        return family, cloud.notes | {"warnings": [_uneven(cloud.k_hat, noise)]}
+        return family, _uneven(cloud, noise)
     seconds = _nuts_seconds(F, allowed.groups, EVALUATIONS)
     if asked == "nuts" or seconds <= budgets.NUTS_SECONDS:
         return _by_nuts(family, F, learned, cloud, allowed)
@@ -152,7 +154,7 @@ def _weighted(
     if cloud is None:
         return family, {"warnings": [far]}
     if cloud.k_hat > MOST_K_HAT:
-        return family, cloud.notes | {"warnings": [_uneven(cloud.k_hat, value_noise(F, learned))]}
+        return family, _uneven(cloud, value_noise(F, learned))
     return replace(family, weighted=cloud.weighted), cloud.notes | {"warnings": []}
 
 
@@ -212,16 +214,30 @@ def _nuts_seconds(F: Marginal, groups: Groups, evaluations: int) -> float:
     return evaluations * (each + budgets.NUTS_OVERHEAD)
 
 
-def _uneven(k: float, noise: float) -> str:
-    """What to do about weights of theta of which a few have nearly all."""
-    if noise > COARSE:
-        return (
-            f"float32 rounds the log likelihood of these data by {noise:.1f} nats, so that theta's draws "
-            "can't be weighed and its sds may be wrong: call "
-            'jax.config.update("jax_enable_x64", True) first'
-        )
-    why = f"theta's posterior is far from a Gaussian, and from a Student t (k-hat {k:.2f})"
-    return f'{why}: fit with theta="nuts"'
+def _uneven(cloud: Cloud, noise: float) -> dict[str, Any]:
+    """Notes on weights of theta of which a few have nearly all; none of them if it is by rounding."""
+    if noise <= COARSE:
+        return cloud.notes | {"warnings": []}
+    why = (
+        f"float32 rounds the log likelihood of these data by {noise:.1f} nats, so that theta's draws "
+        "can't be weighed and its sds may be wrong: call "
+        'jax.config.update("jax_enable_x64", True) first'
+    )
+    return {"warnings": [why]}
+
+
+def _width(F: Marginal, learned: Learned) -> float | None:
+    """The sds of q(theta) over those of exp F: along one direction, by slopes one sd to either side."""
+    direction = np.random.default_rng(0).normal(size=len(learned.mean))
+    direction /= np.linalg.norm(direction)
+    step = np.linalg.solve(np.linalg.cholesky(learned.precision).T, direction)
+    try:
+        F.check_budget()
+    except OutOfBudget:
+        return None
+    ahead, behind = F.expand(learned.mean + np.stack([step, -step]))[1]
+    curvature = float((behind - ahead) @ step / 2)  # 1 where q(theta) is right
+    return float(np.sqrt(max(curvature, 0.0))) if np.isfinite(curvature) else None
 
 
 def not_gaussian(model: Model, F: Marginal, learned: Learned) -> str | None:

@@ -9,7 +9,6 @@ sweep over the data returns it with its gradient; an engine adds up what `infere
 """
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +19,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from ramify.data.sources import BlockSource
 from ramify.engine.local import Engine
 from ramify.inference.progress import Budget
-from ramify.inference.sweep import At, Modes, Problem, Sums, sweep_block
+from ramify.inference.sweep import Around, At, Modes, Problem, Sums, sweep_block
 from ramify.models.model import Model
 from ramify.numerics.programs import program
 
@@ -202,6 +201,17 @@ class Marginal:
         found = self._sweep(thetas, every, draws=number)[1].slopes
         return found[: len(thetas)].astype(np.float64)
 
+    def solve(
+        self, number: int, theta: np.ndarray, begin: Float[np.ndarray, "B M"] | None
+    ) -> tuple[Modes, Around]:
+        """The modes of a block's groups at theta, by Newton from `begin`; from those known if None."""
+        modes = self._modes[number]
+        if begin is not None:
+            modes = modes._replace(begin=jnp.asarray(np.asarray(begin, modes.begin.dtype)))
+        nowhere = self._at(theta[None])._replace(count=jnp.asarray(np.int32(0)))
+        found = sweep_block(self.problem, self.source.block(number), nowhere, modes)
+        return jax.device_get(found[1:])
+
     def _expand(self, thetas: np.ndarray, blocks: int, curved: bool = False) -> Sums:
         """F and its gradient at each theta, in float64; the groups' sum is scaled to all groups."""
         padded, out = self._sweep(thetas, blocks, curved=curved)
@@ -227,14 +237,24 @@ class Marginal:
         numbers = list(range(blocks)) if isinstance(blocks, int) else blocks
         if self.budget is not None and isinstance(blocks, int):
             self.budget.steps += 1
+        at = self._at(thetas, of, curved, draws)
+        function = lambda *block: sweep_block(problem or self.problem, *block)[:2]
+        return at.thetas, self.engine.sum(function, self.source, at, self._modes, numbers)
+
+    def _at(
+        self,
+        thetas: np.ndarray,
+        of: tuple[float, float] = (1.0, 0.0),
+        curved: bool = False,
+        draws: int = 0,
+    ) -> At:
+        """What a sweep is told."""
         D, kind = self.model.theta.size, jnp.result_type(float)
         padded = jnp.asarray(np.resize(thetas, (self.points, D)), kind)
         count, columns = (jnp.asarray(np.int32(n)) for n in (len(thetas), D if curved else 0))
         centre = jnp.asarray(thetas.mean(0), kind)
         key = jax.random.fold_in(self.key, draws) if draws else self.key
-        at = At(key, centre, padded, count, jnp.asarray(of, kind), columns)
-        function = partial(sweep_block, problem or self.problem)
-        return padded, self.engine.sum(function, self.source, at, self._modes, numbers)
+        return At(key, centre, padded, count, jnp.asarray(of, kind), columns)
 
     def tell(self, value: float, precision: np.ndarray, blocks: int, points: int = 1) -> None:
         """Reports the ELBO that follows from E_q[F] and the precision of q(theta)."""

@@ -4,6 +4,7 @@ The modes of all groups at theta, the integral over z around them, and its deriv
 `inference.marginal` says what F is, and asks for sweeps.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -80,8 +81,15 @@ class Modes(NamedTuple):
     converged: Bool[Array, " B"]
 
 
+class Around(NamedTuple):
+    """What a sweep knows of the groups around their modes, and does not keep: Laplace's approximation."""
+
+    log_mass: Float[Array, " B"]  # of exp f_i there
+    scale: Float[Array, "B M M"]
+
+
 @program
-def sweep_block(problem: Problem, batch: Batch, at: At, modes: Modes) -> tuple[Sums, Modes]:
+def sweep_block(problem: Problem, batch: Batch, at: At, modes: Modes) -> tuple[Sums, Modes, Around]:
     """F of a block's groups at the first `at.count` points, and the modes found at the centre."""
     model, solver = problem.model, problem.solver
     begin = solver.begin(model, batch, at.centre)
@@ -101,7 +109,14 @@ def sweep_block(problem: Problem, batch: Batch, at: At, modes: Modes) -> tuple[S
     sums = jax.lax.fori_loop(0, at.count, at_point, none)
     # A group that found no mode begins anew, so that F does not depend on what came before.
     found = jnp.where(site.converged[:, None], site.anchor, jnp.nan)
-    return sums, Modes(found, site.converged | ~batch.group_mask)
+    return sums, Modes(found, site.converged | ~batch.group_mask), _around(model, batch, at, site)
+
+
+def _around(model: Model, batch: Batch, at: At, site: Site) -> Around:
+    height = model.log_local(at.centre, site.anchor, batch) + site.likelihood.value
+    log_det = jnp.sum(jnp.log(jnp.diagonal(site.scale, axis1=-2, axis2=-1)), -1)
+    constant = 0.5 * model.z.size * math.log(2 * math.pi)
+    return Around(height + log_det + constant, site.scale)
 
 
 Bounds = Callable[[Array], tuple[Array, Array]]  # theta -> log p^(y_i | theta), and its bias

@@ -12,8 +12,7 @@ from ramify.inference.theta_search import Learned
 from ramify.numerics.points import student_sample
 from ramify.numerics.psis import k_hat
 from ramify.numerics.skewed import LEVELS, Margins
-
-MOST_K_HAT = 0.7  # of theta's weights, past which they tell little (Vehtari and others)
+from ramify.numerics.thresholds import MOST_K_HAT
 
 
 class Proposal(NamedTuple):

@@ -90,16 +90,18 @@ _FIELDS: dict[str, Check] = {
     "zoned": _or_none(_is_bool),
 }
 _NOTES: dict[str, Check] = {
-    **dict.fromkeys("seconds left_sds noise_sds theta_k_hat theta_r_hat".split(), is_number),
+    **dict.fromkeys(
+        "seconds left_sds noise_sds theta_k_hat theta_r_hat theta_width".split(), is_number
+    ),
     **dict.fromkeys("theta_effective_draws theta_nuts_seconds theta_noise_sds".split(), is_number),
     **dict.fromkeys("steps sweeps unconverged local_draws quadrature_points".split(), is_count),
-    "theta_divergences": is_count,
+    **dict.fromkeys("theta_divergences looked_at second_modes uneven".split(), is_count),
     "resampled_draws": _is_few,
     **dict.fromkeys("converged local_draws_raised".split(), _is_bool),
-    **dict.fromkeys("method why".split(), is_text),
+    **dict.fromkeys("method why z_names".split(), is_text),
     "bias_sds": lambda value: is_number(value) or is_list_of(is_number)(value) and len(value) > 0,
     "warnings": is_list_of(is_text),
-    "unconverged_groups": _is_list,
+    **dict.fromkeys("unconverged_groups second_modes_groups uneven_groups".split(), _is_list),
 }
 # Wherever they are in the description of a family.
 _FAMILY: dict[str, Check] = {

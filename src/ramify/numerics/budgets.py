@@ -42,6 +42,9 @@ NUTS_CHUNKS = (
     8,
     100,
 )  # of transitions, after which it ends in any case: if it takes long, and if not
+# A look at some groups after the search: at least so many, if there are, by so many draws of z, fewer
+# where a block has more numbers of z than that for a draw.
+LOOKED_AT_GROUPS, LOOK_DRAWS, LOOK_NUMBERS = 128, (32, 256), 2**22
 
 # --- Fits by steps ---
 MOST_STEPS = 200_000  # of a fit that was given no budget and does not converge

@@ -41,13 +41,21 @@ def has_rule(family: Family, model: Model) -> bool:
 
 
 def marginal_log_liks(
-    family: Family, model: Model, groups: Groups, thetas: Float[np.ndarray, "S D"]
+    family: Family,
+    model: Model,
+    groups: Groups,
+    thetas: Float[np.ndarray, "S D"],
+    points: int | None = None,
 ) -> Float64[np.ndarray, " S"]:
-    """The sum over groups of log p(y_i | theta) at each theta."""
-    rule, total = _rule(model), np.zeros(len(thetas))
+    """The sum over groups of log p(y_i | theta) at each theta.
+
+    If `points` is given, thetas may be far from the centre: z is integrated by at least so many points
+    around each group's conditional at theta.
+    """
+    rule, total, far = _rule(model, points or 0), np.zeros(len(thetas)), points is not None
     for block in ranges(groups):
         known = condition(family, model, block.batches[0], local_draws=2)
-        sums = lambda chunk: _block_sums(known, model, chunk, rule)  # noqa: B023
+        sums = lambda chunk: _block_sums(known, model, chunk, rule, far)  # noqa: B023
         total += sum(np.asarray(part, np.float64) for part in in_chunks(sums, thetas))
     return total
 
@@ -74,9 +82,10 @@ def predictive_by_group(
         yield (found[0] - found[1])[:, : block.stop - block.start]
 
 
-def _rule(model: Model) -> Rule:
+def _rule(model: Model, points: int = 0) -> Rule:
     M, kind = model.z.size, jnp.result_type(float)
-    return Rule(*(x.astype(kind) for x in gauss_hermite(budgets.FIRST_ORDER[M] + 2, M)))
+    order = max(budgets.FIRST_ORDER[M] + 2, round(points ** (1 / M)))
+    return Rule(*(x.astype(kind) for x in gauss_hermite(order, M)))
 
 
 def _together(given: Groups, at: Groups) -> Groups:
@@ -89,10 +98,10 @@ def _together(given: Groups, at: Groups) -> Groups:
 
 @program
 def _block_sums(
-    known: Conditioned, model: Model, thetas: Float[Array, "C D"], rule: Rule
+    known: Conditioned, model: Model, thetas: Float[Array, "C D"], rule: Rule, far: bool
 ) -> tuple[Float[Array, " C"], Float[Array, " C"]]:
     """The sum over a block's groups, in two float32 parts."""
-    log_mass, real = _log_mass(known, model, rule), known.batch.group_mask
+    log_mass, real = _log_mass(known, model, rule, far), known.batch.group_mask
     one = lambda theta: precise_sum(jnp.where(real, log_mass(theta), 0))
     return jax.lax.map(one, thetas, batch_size=AT_ONCE)
 
@@ -105,10 +114,15 @@ def _by_group(
 
 
 def _log_mass(
-    known: Conditioned, model: Model, rule: Rule
+    known: Conditioned, model: Model, rule: Rule, far: bool = False
 ) -> Callable[[Theta], Float[Array, " B"]]:
     """Theta -> log p(y_i | theta) of the block's groups."""
     site, batch = known.site, known.batch
     assert site is not None
     again = known.local.follows_theta(model, batch)
+    if (
+        far and not again
+    ):  # a narrow p(z | theta) may be missed by points that are spread for another
+        at = lambda theta: known.conditional(model)(theta)
+        return lambda theta: quadrature(model, True, batch, at(theta), rule)(theta)
     return quadrature(model, again, batch, Local(site.anchor, site.scale), rule)

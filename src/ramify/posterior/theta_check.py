@@ -36,15 +36,18 @@ def affordable(model: Model, groups: Groups, draws: int | None) -> tuple[int, in
 
 
 def theta_log_weights(
-    family: Family, model: Model, groups: Groups, theta: Draws, K: int
+    family: Family, model: Model, groups: Groups, theta: Draws, K: int, points: int = 0
 ) -> tuple[Float64[np.ndarray, " S"], Float64[np.ndarray, " S"]]:
-    """Log p^(theta, y) / q(theta) of each draw, and a sample of its noise; of all for a joint family."""
+    """Log p^(theta, y) / q(theta) of each draw, and a sample of its noise; of all for a joint family.
+
+    `points` are those of the fit's quadrature rule, if it had one: that of the weights is no coarser.
+    """
     total = theta_terms(model, theta)
     noise = np.zeros_like(total)
     if not isinstance(family, Branched):
         return total + sums(family, model, groups, theta, "joint"), noise
     if has_rule(family, model):
-        total += marginal_log_liks(family, model, groups, theta.theta)
+        total += marginal_log_liks(family, model, groups, theta.theta, points)
         return np.where(np.isfinite(total), total, -np.inf), noise
     lean = len(groups) >= budgets.WELL_KNOWN_GROUPS
     for block in ranges(groups):

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
+from jaxtyping import Bool, Float64, Shaped
+
+from ramify.numerics.thresholds import FAR, MANY, MOST_K_HAT, MOVED, SOME, WIDTH
 
 Verdict = Literal["trust", "check", "do not trust"]
-
-MOVED, FAR = 0.1, 0.5  # posterior sds of bias, or between seeds: worth a look; too far
-MANY = 0.1  # of the groups without a solution: too many
 
 
 class Finding(NamedTuple):
@@ -35,6 +35,7 @@ def verdict_of(found: Sequence[Finding]) -> Verdict:
 def findings(notes: Mapping[str, Any], N: int) -> list[Finding]:
     """What is wrong, or may be, by the notes of a fit of N groups."""
     found = [_unfinished(notes), _bias(notes), _noise(notes), _unconverged(notes, N)]
+    found += [_width(notes), _uneven_theta(notes), _second_modes(notes), _uneven(notes)]
     warnings = [Finding(1, line) for line in notes.get("warnings", [])]
     return [finding for finding in found if finding is not None] + warnings
 
@@ -71,9 +72,77 @@ def _unconverged(notes: Mapping[str, Any], N: int) -> Finding | None:
     if not count:
         return None
     labels = list(notes.get("unconverged_groups", ()))
-    shown = ", ".join(map(str, labels[:3])) + (", ..." if count > 3 else "")
-    who = f"{count:,} groups" + (f" ({shown})" if labels else "")
+    who = f"{count:,} groups" + (f" ({named(labels, count)})" if labels else "")
     return Finding(1 + (count > MANY * N), f"the local solution of {who} did not converge")
+
+
+def _width(notes: Mapping[str, Any]) -> Finding | None:
+    off = float(notes.get("theta_width", 1.0)) - 1
+    size = f"{abs(off):.0%} too {'small' if off < 0 else 'large'}"
+    said = (
+        f"theta's sds are some {size}, by the slopes of its posterior one sd from its mean; fit with "
+        'theta="nuts"'
+    )
+    return Finding(1 + (abs(off) > FAR), said) if abs(off) > WIDTH else None
+
+
+def _uneven_theta(notes: Mapping[str, Any]) -> Finding | None:
+    k, chains = float(notes.get("theta_k_hat", 0.0)), "theta_r_hat" in notes
+    said = f"theta's posterior is far from a Gaussian, and from a Student t (k-hat {k:.2f})"
+    said += ': fit with theta="nuts"'
+    return Finding(2, said) if k > MOST_K_HAT and not chains else None
+
+
+def _second_modes(notes: Mapping[str, Any]) -> Finding | None:
+    level, who = _sampled(notes, "second_modes")
+    said = (
+        f"the posterior of {notes.get('z_names', 'z')} has a second mode, which this fit misses, in "
+        f"{who}: write the model so that there is one (rf.positive() where a sign is not seen), or use "
+        "NUTS for all of it"
+    )
+    return Finding(level, said) if level else None
+
+
+def _uneven(notes: Mapping[str, Any]) -> Finding | None:
+    level, who = _sampled(notes, "uneven")
+    said = (
+        f"importance weights of {notes.get('z_names', 'z')} have a k-hat above {MOST_K_HAT}, and its "
+        f"means may be off by more than {MOVED} sds, in {who}: raise local_draws"
+    )
+    return Finding(level, said) if level else None
+
+
+def _sampled(notes: Mapping[str, Any], what: str) -> tuple[int, str]:
+    """How grave it is that so many of the groups looked at are wrong, and which they are."""
+    number, looked = int(notes.get(what, 0)), max(int(notes.get("looked_at", 0)), 1)
+    some = named(notes.get(f"{what}_groups", []), number)
+    return level_of_groups(number / looked), f"{number:,} of {looked:,} groups looked at ({some})"
+
+
+def bad_groups(
+    k_hat: Float64[np.ndarray, " N"], off: Float64[np.ndarray, " N"]
+) -> Bool[np.ndarray, " N"]:
+    """Whose weights can't be relied upon, and whose z may be wrong for that."""
+    return (k_hat > MOST_K_HAT) & (off > MOVED)
+
+
+def off_sds(effective: Float64[np.ndarray, " N"], local_draws: int) -> Float64[np.ndarray, " N"]:
+    """By how many sds averages over a group's sampled z may be off, given its effective share of draws.
+
+    With v the variance of its weights, one of K draws chosen by weight may be off by max(sqrt(v), v) / K.
+    """
+    variance = 1 / np.maximum(effective, 1e-12) - 1
+    return np.maximum(np.sqrt(np.maximum(variance, 0)), variance) / local_draws
+
+
+def level_of_groups(share: float) -> int:
+    """How grave it is that this share of the groups is wrong."""
+    return int(share >= SOME) + int(share >= MANY)
+
+
+def named(labels: Sequence[Any] | Shaped[np.ndarray, " n"], count: int) -> str:
+    """The first of these labels, of so many that there are."""
+    return ", ".join(map(str, labels[: min(3, count)])) + (", ..." if count > 3 else "")
 
 
 def _size(notes: Mapping[str, Any], name: str) -> float:

@@ -15,10 +15,10 @@ import numpy as np
 from ramify._version import __version__
 from ramify.data.groups import Groups
 from ramify.diagnostics.diagnosis import Diagnosis, diagnose
-from ramify.diagnostics.verdict import BAD
 from ramify.families.build import covariance_of, method_of
 from ramify.io.atomic import check_file, write_file
 from ramify.numerics.precision import computing
+from ramify.numerics.thresholds import MOST_K_HAT, MOVED
 from ramify.posterior.posterior import Posterior
 from ramify.posterior.summary import Summary
 from ramify.report import facts, figures
@@ -248,18 +248,20 @@ def worst_of(diagnosis: Diagnosis) -> dict[str, Any] | None:
         {"name": "rows", "help": "rows of the group"},
         {"name": "k-hat", "help": "tail of the group's importance weights: good is below 0.5"},
         {"name": "effective", "help": "share of its draws that the weights leave"},
+        {"name": "off, sds", "help": "how far averages of its sampled effects may be off for that"},
         {"name": "gap, nats", "help": "what a Gaussian loses for this group"},
     ]
     unsolved = not [*table.values()][-1].all()
     if unsolved:
         columns.append({"name": "solved", "help": "whether its own solution was found"})
     rows = []
-    for label, n, k, share, gap, done in zip(*table.values(), strict=True):
+    for label, n, k, share, off, gap, done in zip(*table.values(), strict=True):
         row = [
             _cell(str(label), str(label)),
             _cell(f"{n:,}", int(n)),
-            _cell(f"{k:.2f}".replace("-", "−"), round(float(min(k, 99)), 4), k > BAD),
+            _cell(f"{k:.2f}".replace("-", "−"), round(float(min(k, 99)), 4), k > MOST_K_HAT),
             _cell(f"{share:.0%}", round(float(share), 4)),
+            _cell(f"{off:.2f}", round(float(min(off, 99)), 4), off > MOVED),
             _cell(f"{max(gap, 0.0):.2f}", round(float(gap), 4), gap > 1),
             _cell("yes" if done else "no", int(done), not done),
         ]
@@ -269,11 +271,11 @@ def worst_of(diagnosis: Diagnosis) -> dict[str, Any] | None:
 
 
 def _worst_said(diagnosis: Diagnosis, shown: int) -> str:
-    N, bad = len(diagnosis.labels), int((diagnosis.group_k_hat > BAD).sum())
+    N, bad = len(diagnosis.labels), int((diagnosis.group_off > MOVED).sum())
     which = f"The {shown:,} worst of {N:,} groups" if shown < N else f"All {N:,} groups"
-    above = {0: "none has", 1: "one of them has"}.get(bad, f"{bad:,} of them have")
-    uneven = "by how uneven the importance weights of their draws are"
-    return f"{which}, {uneven}; {above} a k-hat above {BAD}."
+    above = {0: "none", 1: "one of them"}.get(bad, f"{bad:,} of them")
+    uneven = "by how far their effects may be off, as the importance weights of their draws have it"
+    return f"{which}, {uneven}; {above} by more than {MOVED} sds."
 
 
 def _cell(text: str, value: Any, bad: Any = False) -> dict[str, Any]:

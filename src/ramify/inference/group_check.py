@@ -1,0 +1,99 @@
+"""A look at a sample of the groups after the search: how good their proposals are, and other modes.
+
+Newton is started again, far from each group's mode and to both sides, by the program of a sweep. Where
+it ends at another mode with a good share of the mass, the points of z around the first one miss that.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from ramify.data.batch import Batch
+from ramify.families.conditional import Local
+from ramify.inference.marginal import Marginal
+from ramify.models.densities import log_joints
+from ramify.models.model import Model
+from ramify.numerics import budgets
+from ramify.numerics.programs import program
+from ramify.numerics.psis import effective_draws, k_hat
+from ramify.numerics.triangular import FREEDOM
+
+FAR_STARTS = 3.0  # sds of z over the groups, to both sides of their mean
+APART = (
+    3.0  # of its sds from the first mode: the points around that reach a second one that is nearer
+)
+SHARE = 0.05  # of the mass of both modes: a second one with less is no matter
+
+
+class Look(NamedTuple):
+    """What was seen of some groups."""
+
+    groups: Int[np.ndarray, " n"]  # their numbers
+    k_hat: Float[np.ndarray, " n"]  # of the importance weights of their proposals
+    effective: Float[np.ndarray, " n"]  # share of the draws that the weights leave
+    second: Bool[np.ndarray, " n"]  # who has a second mode that the points of z miss
+
+
+def look_at_groups(F: Marginal, centre: Float[np.ndarray, " D"]) -> Look:
+    """Looks at the groups of the first blocks, which are of no order, with theta at `centre`."""
+    known = F.modes[np.isfinite(F.modes).all(1)]
+    if not len(known):
+        none = np.zeros(0)
+        return Look(none.astype(int), none, none, none > 0)
+    middle, spread = known.mean(0), known.std(0)
+    found, seen = [], 0
+    for number in range(len(F.source)):
+        found.append(_look_at_block(F, number, centre, middle, spread))
+        seen += len(found[-1].groups)
+        if seen >= budgets.LOOKED_AT_GROUPS:
+            break
+    return Look(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+
+
+def _look_at_block(
+    F: Marginal, number: int, centre: np.ndarray, middle: np.ndarray, spread: np.ndarray
+) -> Look:
+    members, rng = F.members[number], np.random.default_rng(number)
+    first, here = F.solve(number, centre, None)
+    sds = np.sqrt(np.einsum("bij,bij->bi", here.scale, here.scale))
+    second = np.zeros(len(members), bool)
+    for sign in _signs(rng, *sds.shape):
+        begin = middle + FAR_STARTS * sign * np.hypot(spread, sds)
+        other, there = F.solve(number, centre, begin)
+        with np.errstate(all="ignore"):  # where no mode was found
+            apart = np.abs(np.subtract(other.begin, first.begin) / sds).max(1)
+            share = 1 / (1 + np.exp(np.subtract(here.log_mass, there.log_mass)))
+        second |= other.converged & (apart > APART) & (share > SHARE)
+    own = (members >= 0) & first.converged
+    own &= np.cumsum(own) <= budgets.LOOKED_AT_GROUPS
+    batch, theta = F.source.block(number), centre.astype(first.begin.dtype)
+    points = _student(rng, F.model.z.size, len(batch.segment)).astype(first.begin.dtype)
+    weights = _log_weights(F.model, batch, theta, Local(first.begin, here.scale), points)
+    weights = np.nan_to_num(np.asarray(weights)[:, own], nan=-np.inf)
+    share = effective_draws(weights) / len(weights)
+    return Look(members[own], k_hat(weights), share, second[own])
+
+
+@program
+def _log_weights(
+    model: Model, batch: Batch, theta: Float[Array, " D"], local: Local, points: Float[Array, "K M"]
+) -> Float[Array, "K B"]:
+    """Importance weights of draws of z from each group's proposal."""
+    every = jnp.broadcast_to(points[:, None], (len(points), *local.mean.shape))
+    z, log_q = jax.vmap(local.propose)(every)
+    return log_joints(model, batch, theta, z) - log_q
+
+
+def _signs(rng: np.random.Generator, B: int, M: int) -> np.ndarray:
+    """The sides on which Newton begins: [starts, B, M], each with its opposite."""
+    half = rng.choice([-1.0, 1.0], (min(M, 2), B, M))
+    return np.concatenate([half, -half])
+
+
+def _student(rng: np.random.Generator, M: int, rows: int) -> Float[np.ndarray, "K M"]:
+    """Standard points of the proposal, the same for all groups; fewer for large blocks."""
+    K = int(np.clip(budgets.LOOK_NUMBERS // (rows * M), *budgets.LOOK_DRAWS))
+    return rng.normal(size=(K, M)) / np.sqrt(rng.chisquare(FREEDOM, (K, 1)) / FREEDOM)

@@ -1,0 +1,126 @@
+"""What `print` says of fits that are broken in a known way, and of good ones."""
+
+import re
+from functools import cache
+
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import ramify as rf
+from ramify.fitting import solved
+from ramify.inference.theta_search import finish
+
+
+def verdict_of(posterior) -> str:
+    return re.search("verdict: (.*)", repr(posterior))[1]
+
+
+@cache
+def model(seen=lambda a: a, likelihood=1.0, local=1.0):
+    """Student-t rows around what is seen of a; a factor of -1 is a wrong sign."""
+    return rf.Model(
+        theta={"mu": rf.real(), "tau": rf.positive()},
+        z={"a": rf.real()},
+        log_prior=lambda t: (
+            dist.Normal(0, 2).log_prob(t["mu"]) + dist.HalfNormal(1).log_prob(t["tau"])
+        ),
+        log_local=lambda t, z, group: local * dist.Normal(t["mu"], t["tau"]).log_prob(z["a"]),
+        log_lik=lambda t, z, row: (
+            likelihood * dist.StudentT(5, seen(z["a"]), 0.6).log_prob(row["y"])
+        ),
+    )
+
+
+def data(seed=0, N=60, seen=lambda a: a):
+    rng = np.random.default_rng(seed)
+    shop = np.repeat(np.arange(N), 5)
+    y = seen(0.5 + 0.8 * rng.normal(size=N))[shop] + 0.6 * rng.standard_t(5, shop.size)
+    return rf.Groups.from_table({"shop": shop, "y": y}, by="shop", rows=["y"])
+
+
+square = np.square
+
+
+def test_two_modes_and_an_early_stop_are_told():
+    """The sign of a is not seen: Newton finds the other mode from the other side."""
+    posterior = rf.fit(model(lambda a: a**2), data(seen=square), max_steps=6, theta="gaussian")
+    assert verdict_of(posterior) == "do not trust"
+    said = repr(posterior)
+    assert re.search(r"posterior of a has a second mode.* in \d+ of 60 groups looked at", said)
+    assert "short of where its slope points" in said or "had not converged" in said
+    assert posterior.notes["second_modes"] > 10
+
+
+@pytest.mark.slow
+def test_a_good_fit_is_trusted_and_its_narrowed_copy_is_not(monkeypatch):
+    """The same search, whose sds of theta are then multiplied by 0.9."""
+    good = rf.fit(model(), data(), theta="gaussian")
+    assert verdict_of(good) == "trust" and good.notes["theta_width"] == pytest.approx(1, abs=0.02)
+    assert good.notes["looked_at"] == 60 and not good.notes["second_modes"]
+    narrow = lambda s, F: (q := finish(s, F))._replace(precision=q.precision / 0.9**2)
+    monkeypatch.setattr(solved, "finish", narrow)
+    posterior = rf.fit(model(), data(), theta="gaussian")
+    assert verdict_of(posterior) == "check"
+    assert "theta's sds are some 10% too small" in repr(posterior)
+    told = rf.diagnose(posterior)
+    assert told.verdict == "check" and "would change the sd of" in str(told)
+
+
+@pytest.mark.slow
+def test_a_wrong_sign_in_a_density_is_told():
+    posterior = rf.fit(model(likelihood=-1.0), data())
+    assert verdict_of(posterior) == "do not trust" and "second mode" in repr(posterior)
+    with pytest.raises(FloatingPointError, match=r"ran away, to .*wrong sign"):
+        rf.fit(model(local=-1.0), data())
+
+
+@pytest.mark.slow
+def test_a_horseshoe_that_is_written_centred_is_refused_in_words():
+    rng = np.random.default_rng(12)
+    shop = np.repeat(np.arange(100), 3)
+    effect = np.where(rng.random(100) < 0.15, rng.normal(0, 4, 100), rng.normal(0, 0.1, 100))
+    table = {"shop": shop, "y": effect[shop] + rng.normal(size=300)}
+    groups = rf.Groups.from_table(table, by="shop", rows=["y"])
+
+    def horseshoe(of):
+        return rf.Model(
+            theta={"tau": rf.positive()},
+            z={"scale": rf.positive(), "a": rf.real()},
+            log_prior=lambda t: dist.HalfNormal(1).log_prob(t["tau"]),
+            log_local=lambda t, z, group: (
+                dist.HalfCauchy(1.0).log_prob(z["scale"])
+                + dist.Normal(0, 1 if of else t["tau"] * z["scale"]).log_prob(z["a"])
+            ),
+            log_lik=lambda t, z, row: dist.Normal(
+                z["a"] * (t["tau"] * z["scale"] if of else 1), 1
+            ).log_prob(row["y"]),
+        )
+
+    with pytest.raises(FloatingPointError, match=r"scale of group \d+ .*tau \* scale \* e"):
+        rf.fit(horseshoe(False), groups)
+    assert "looked_at" in rf.fit(horseshoe(True), groups, max_steps=20).notes
+
+
+@pytest.mark.slow
+def test_good_fits_raise_few_alarms():
+    """Fifty data sets of three kinds whose sds are far from zero: at most one in twenty is doubted."""
+    rng, alarms = np.random.default_rng(0), []
+    for seed in range(50):
+        kind = ["poisson", "bernoulli", "gaussian"][seed % 3]
+        few, many = (15, 30) if kind == "bernoulli" else (4, 12)  # enough for every sd
+        shop = np.repeat(np.arange(80), rng.integers(few, many, 80))
+        x = rng.normal(size=shop.size)
+        own = rng.normal([0.5, 0.4], [0.8, 0.8], (80, 2))[shop]
+        eta = own[:, 0] + own[:, 1] * x
+        y = {
+            "poisson": rng.poisson(np.exp(eta)),
+            "bernoulli": (rng.random(shop.size) < 1 / (1 + np.exp(-eta))).astype(int),
+            "gaussian": eta + rng.normal(size=shop.size),
+        }[kind]
+        table = {"shop": shop, "x": x, "y": y}
+        fitted = rf.fit(*rf.from_formula("y ~ x + (1 + x | shop)", table, likelihood=kind))
+        told = rf.diagnose(fitted)
+        if verdict_of(fitted) != "trust" or told.verdict != "trust":
+            alarms.append(f"{kind} {seed}: {fitted}\n{told}")
+    assert len(alarms) <= 2, "\n".join(alarms)
