@@ -120,9 +120,7 @@ def _log_mass(
     site, batch = known.site, known.batch
     assert site is not None
     again = known.local.follows_theta(model, batch)
-    if (
-        far and not again
-    ):  # a narrow p(z | theta) may be missed by points that are spread for another
+    if far and not again:  # a narrow p(z | theta) would be missed by points spread for another
         at = lambda theta: known.conditional(model)(theta)
         return lambda theta: quadrature(model, True, batch, at(theta), rule)(theta)
     return quadrature(model, again, batch, Local(site.anchor, site.scale), rule)
