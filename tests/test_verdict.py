@@ -104,9 +104,9 @@ def test_a_horseshoe_that_is_written_centred_is_refused_in_words():
 
 @pytest.mark.slow
 def test_good_fits_raise_few_alarms():
-    """Fifty data sets of three kinds whose sds are far from zero: at most one in twenty is doubted."""
+    """Twenty data sets of three kinds whose sds are far from zero: at most one is doubted."""
     rng, alarms = np.random.default_rng(0), []
-    for seed in range(50):
+    for seed in range(20):
         kind = ["poisson", "bernoulli", "gaussian"][seed % 3]
         few, many = (15, 30) if kind == "bernoulli" else (4, 12)  # enough for every sd
         shop = np.repeat(np.arange(80), rng.integers(few, many, 80))
@@ -123,4 +123,4 @@ def test_good_fits_raise_few_alarms():
         told = rf.diagnose(fitted)
         if verdict_of(fitted) != "trust" or told.verdict != "trust":
             alarms.append(f"{kind} {seed}: {fitted}\n{told}")
-    assert len(alarms) <= 2, "\n".join(alarms)
+    assert len(alarms) <= 1, "\n".join(alarms)

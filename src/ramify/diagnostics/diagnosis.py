@@ -17,14 +17,16 @@ from ramify.data.host import ranges, some_groups
 from ramify.diagnostics.verdict import Locals, Theta, Verdict, judge
 from ramify.families.branched import Branched
 from ramify.families.conditional import Local
+from ramify.inference.theta_weights import Proposal, fitted_proposal
 from ramify.models.densities import log_joints
 from ramify.models.model import Model
 from ramify.numerics import budgets
 from ramify.numerics.hashing import generator, normals
-from ramify.numerics.points import student_points, student_sample
+from ramify.numerics.points import student_points
 from ramify.numerics.precision import computing
 from ramify.numerics.programs import program
 from ramify.numerics.psis import effective_draws, k_hat
+from ramify.numerics.skewed import Margins
 from ramify.numerics.sums import log_mean_exp
 from ramify.posterior.conditioned import Conditioned, condition
 from ramify.posterior.draws import Chunk, Draws, draw_theta
@@ -203,7 +205,10 @@ def _proposal(posterior: Posterior, key: PRNGKeyArray, S: int) -> tuple[Draws, n
     if weighted is None:
         covariance = np.asarray(posterior.family.theta.covariance, np.float64)
         return drawn, np.sqrt(np.diagonal(covariance))
-    points, log_q = student_sample(generator(key), weighted.mean, weighted.covariance, S)
+    own = weighted.mean, weighted.covariance
+    proposal = fitted_proposal(np.asarray(weighted.points, np.float64), np.log(weighted.weight))
+    proposal = proposal or Proposal(Margins.none(len(own[0])), *own)
+    points, log_q = proposal.sample(generator(key), S)
     theta = points.astype(drawn.theta.dtype)
     return drawn._replace(theta=theta, log_q=log_q), np.sqrt(np.diagonal(weighted.covariance))
 

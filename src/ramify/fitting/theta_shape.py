@@ -167,9 +167,8 @@ def _by_nuts(
         none = Margins.none(len(learned.mean))
         proposal = Proposal(none, learned.mean, np.linalg.inv(learned.precision))
     over = lambda: F.budget is not None and F.budget.spent()
-    chunk = _nuts_seconds(F, allowed.groups, CHAINS * CHUNK * LEAPS)
-    cheap = int(budgets.NUTS_CHEAP // chunk)
-    most = Most(int(np.clip(budgets.NUTS_SECONDS // chunk, *budgets.NUTS_CHUNKS)), cheap, over)
+    each = _nuts_seconds(F, allowed.groups, 1)
+    most = Most(budgets.NUTS_SECONDS / each, budgets.NUTS_CHEAP / each, over)
     found = sample_theta(F, _one_block(F, allowed.groups), proposal, allowed.seed, most)
     thin = -(-found.theta.shape[0] * found.theta.shape[1] // KEPT)
     notes = {

@@ -72,17 +72,18 @@ class Chains(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """Each transition of each chain: where it ended, and whether it diverged."""
+    """Each transition of each chain: where it ended, whether it diverged, and its evaluations of F."""
 
     x: Float[Array, "n C D"]
     diverged: Array
+    leaps: Array
 
 
 class Most(NamedTuple):
     """When the chains end though they are not long enough."""
 
-    chunks: int
-    cheap: int  # chunks that take next to no time: until then more draws are asked for
+    evaluations: float  # of F
+    cheap: float  # evaluations that take next to no time: until then more draws are asked for
     out_of_time: Callable[[], bool]
 
 
@@ -112,16 +113,19 @@ def sample_theta(
     # One step size for all: the chains wait for the one with the shortest.
     step = jnp.exp(jnp.mean(jnp.log(chains.step_size)))
     chains, found, diverged = chains._replace(step_size=jnp.full(CHAINS, step)), [], 0
+    spent = 0
     while True:
         key = jax.random.fold_in(key, len(found))
         chains, moved = advance(F.problem, data, scale, chains, key)
         found.append(np.asarray(moved.x, np.float64))
         diverged += int(moved.diverged.sum())
+        spent += CHAINS * int(moved.leaps.max(1).sum())  # chains wait for the longest
         theta = own.theta(np.concatenate(found).swapaxes(0, 1))
         sampled = Sampled(theta, *quality(theta), diverged)
-        enough = sampled.effective.min() >= budgets.NUTS_DRAWS[len(found) < most.cheap]
+        enough = sampled.effective.min() >= budgets.NUTS_DRAWS[spent < most.cheap]
         enough = enough and sampled.r_hat.max() < MOST_R_HAT
-        if enough or most.out_of_time() or len(found) >= most.chunks:
+        long = spent > most.evaluations and len(found) >= budgets.NUTS_CHUNKS[0]
+        if enough or long or most.out_of_time() or len(found) == budgets.NUTS_CHUNKS[1]:
             return sampled
 
 
@@ -180,7 +184,7 @@ def advance(
 
     def move(states: Any, _: None) -> tuple[Any, Moved]:
         states = jax.vmap(sample)(states)
-        return states, Moved(states.z, states.diverging)
+        return states, Moved(states.z, states.diverging, states.num_steps)
 
     states = jax.vmap(start)(jax.random.split(key, len(chains.x)), chains)
     end, moved = jax.lax.scan(move, states, None, CHUNK)

@@ -65,7 +65,8 @@ def with_control(
     mean, known = weight @ points, control @ points
     own, other = points - mean, points - known
     shift, rest = _less_noise(weight, own, control, other, known - learned.mean)
-    variance, expected = weight @ own**2, np.diag(covariance)
+    # None where one point has all the weight.
+    variance, expected = np.maximum(weight @ own**2, 1e-300), np.diag(covariance)
     change, _ = _less_noise(
         weight,
         own**2 - variance,
