@@ -27,6 +27,7 @@ from ramify.numerics.sums import precise_sum
 CHAINS = 4
 CHUNK = 100  # transitions of each chain in one program, and in the warm-up
 ACCEPTED = 0.9  # the acceptance that the warm-up adapts the step size to
+DEEPEST = 7  # doublings of a transition: where more are needed the coordinates are no good
 MOST_R_HAT, FEWEST = 1.01, 400  # what chains must reach: r-hat, and effective draws of every mean
 
 
@@ -180,6 +181,7 @@ def advance(
     def start(key: PRNGKeyArray, chain: Chains) -> Any:
         known = ParamInfo(chain.x, chain.energy, chain.slope)
         how = {"adapt_mass_matrix": False, "target_accept_prob": ACCEPTED, "rng_key": key}
+        how["max_tree_depth"] = DEEPEST
         return begin(known, CHUNK, chain.step_size, **how)._replace(i=chain.passed)
 
     def move(states: Any, _: None) -> tuple[Any, Moved]:
