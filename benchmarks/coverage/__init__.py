@@ -3,7 +3,7 @@
     python -m benchmarks coverage --jobs 16                    # all but 100,000 groups, on CPUs
     python -m benchmarks coverage --platform gpu               # 100,000 groups
     python -m benchmarks coverage --table --picture docs/calibration.png      # from stored results
-    python -m benchmarks coverage --names ramify-poisson-10-20 --simulations 20 --out /tmp/small
+    python -m benchmarks coverage --names ramify-poisson-10-20 --simulations 20 --out small
 
 Theta is drawn from its prior, z and outcomes from the model, 200 times for each case: a method, a
 likelihood, rows per group, groups. A process does some of a case's simulations and writes their ranks to

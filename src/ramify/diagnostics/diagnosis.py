@@ -26,7 +26,6 @@ from ramify.numerics.points import student_points
 from ramify.numerics.precision import computing
 from ramify.numerics.programs import program
 from ramify.numerics.psis import effective_draws, k_hat
-from ramify.numerics.skewed import Margins
 from ramify.numerics.sums import log_mean_exp
 from ramify.posterior.conditioned import Conditioned, condition
 from ramify.posterior.draws import Chunk, Draws, draw_theta
@@ -205,9 +204,8 @@ def _proposal(posterior: Posterior, key: PRNGKeyArray, S: int) -> tuple[Draws, n
     if weighted is None:
         covariance = np.asarray(posterior.family.theta.covariance, np.float64)
         return drawn, np.sqrt(np.diagonal(covariance))
-    own = weighted.mean, weighted.covariance
-    proposal = fitted_proposal(np.asarray(weighted.points, np.float64), np.log(weighted.weight))
-    proposal = proposal or Proposal(Margins.none(len(own[0])), *own)
+    known = fitted_proposal(np.asarray(weighted.points, np.float64), np.log(weighted.weight))
+    proposal = known or Proposal.symmetric(weighted.mean, weighted.covariance)
     points, log_q = proposal.sample(generator(key), S)
     theta = points.astype(drawn.theta.dtype)
     return drawn._replace(theta=theta, log_q=log_q), np.sqrt(np.diagonal(weighted.covariance))

@@ -36,7 +36,6 @@ from ramify.inference.theta_weights import (
 from ramify.models.model import Model
 from ramify.numerics import budgets
 from ramify.numerics.psis import effective_draws, k_hat
-from ramify.numerics.skewed import Margins
 from ramify.numerics.thresholds import MOST_K_HAT
 from ramify.posterior.summary import reliability
 
@@ -161,11 +160,9 @@ def _weighted(
 def _by_nuts(
     family: Branched, F: Marginal, learned: Learned, cloud: Cloud | None, allowed: Allowed
 ) -> Shaped:
-    """The family with draws of theta by NUTS, in the coordinates of the best Gaussian known."""
-    proposal = None if cloud is None else cloud.proposal
-    if proposal is None:
-        none = Margins.none(len(learned.mean))
-        proposal = Proposal(none, learned.mean, np.linalg.inv(learned.precision))
+    """The family with draws of theta by NUTS, in the coordinates of the best proposal known."""
+    known = None if cloud is None else cloud.proposal
+    proposal = known or Proposal.symmetric(learned.mean, np.linalg.inv(learned.precision))
     over = lambda: F.budget is not None and F.budget.spent()
     each = _nuts_seconds(F, allowed.groups, 1)
     most = Most(budgets.NUTS_SECONDS / each, budgets.NUTS_CHEAP / each, over)

@@ -104,7 +104,7 @@ def sample_theta(
     seed: int,
     most: Most,
 ) -> Sampled:
-    """Draws of theta; where `proposal` is a standard t the chains move, and it is where they begin."""
+    """Draws of theta, by chains that begin around `proposal` and move where that is standard."""
     array = lambda x: jnp.asarray(x, jnp.result_type(float))
     own = Scale(proposal.mean, np.linalg.cholesky(proposal.covariance), proposal.margins)
     scale, key = jax.tree.map(array, own), jax.random.key(seed)
@@ -113,8 +113,7 @@ def sample_theta(
     chains, _ = advance(F.problem, data, scale, chains, key)
     # One step size for all: the chains wait for the one with the shortest.
     step = jnp.exp(jnp.mean(jnp.log(chains.step_size)))
-    chains, found, diverged = chains._replace(step_size=jnp.full(CHAINS, step)), [], 0
-    spent = 0
+    chains, found, diverged, spent = chains._replace(step_size=jnp.full(CHAINS, step)), [], 0, 0
     while True:
         key = jax.random.fold_in(key, len(found))
         chains, moved = advance(F.problem, data, scale, chains, key)

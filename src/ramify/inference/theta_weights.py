@@ -22,6 +22,11 @@ class Proposal(NamedTuple):
     mean: Float64[np.ndarray, " D"]
     covariance: Float64[np.ndarray, "D D"]
 
+    @classmethod
+    def symmetric(cls, mean: np.ndarray, covariance: np.ndarray) -> "Proposal":
+        """Without skew: mean and covariance are those of theta."""
+        return cls(Margins.none(len(mean)), mean, covariance)
+
     def sample(
         self, rng: np.random.Generator, count: int
     ) -> tuple[Float64[np.ndarray, "count D"], Float64[np.ndarray, " count"]]:
@@ -36,8 +41,7 @@ def weigh_theta(
     """Points of theta [T, D], their log weights p^(theta, y) / t(theta) up to a constant, and log t."""
     # The t first has the mean and covariance of q(theta). A quarter of the points give better ones.
     # So do all of them, at most twice, while a few in a tail have most of the weight.
-    dim = len(learned.mean)
-    proposal = Proposal(Margins.none(dim), learned.mean, np.linalg.inv(learned.precision))
+    proposal = Proposal.symmetric(learned.mean, np.linalg.inv(learned.precision))
     points, log_weight, log_t = _drawn(F, proposal, count // 4, 4 * seed)
     for attempt in range(1, 4):
         better = fitted_proposal(points, log_weight)

@@ -36,12 +36,9 @@ WEIGHTED_THETA_DRAWS = 800, 4000  # fewest that are worth weighing, and most tha
 # NUTS on theta where that is not Gaussian: seconds that a fit may take for it unasked, at so many row
 # likelihoods a second and seconds beside them for each evaluation of F.
 NUTS_SECONDS, NUTS_RATE, NUTS_OVERHEAD = 25.0, 2e7, 2e-5
-NUTS_DRAWS = 1000, 2500  # effective ones that it aims at, the latter in its first seconds:
-NUTS_CHEAP = 3.0
-NUTS_CHUNKS = (
-    8,
-    100,
-)  # of transitions, after which it ends in any case: if it takes long, and if not
+NUTS_DRAWS = 1000, 2500  # effective ones that it aims at; the latter within its first seconds,
+NUTS_CHEAP = 3.0  # which are so many
+NUTS_CHUNKS = 3, 100  # of transitions: fewest, however long they take, and most
 # A look at some groups after the search: at least so many, if there are, by so many draws of z, fewer
 # where a block has more numbers of z than that for a draw.
 LOOKED_AT_GROUPS, LOOK_DRAWS, LOOK_NUMBERS = 128, (32, 256), 2**22

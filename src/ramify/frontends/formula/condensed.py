@@ -12,40 +12,36 @@ import numpy as np
 from ramify.data.groups import Groups
 from ramify.frontends.formula.core import Core
 
-FEWER = (
-    8  # times as many rows: below that a fit gains little, and all after it needs other programs
-)
+# Times as many rows: below that a fit gains little, and what follows it needs programs of other shapes.
+FEWER = 8
 
 
 def condensed(core: Core, groups: Groups) -> Groups:
     """The groups with fewer rows, or the same ones where that is not possible or not worth it."""
-    linear = core.likelihood == "gaussian" and core.link == "identity"
-    if not linear or core.layout.group_intercept is None:
-        return groups
     names = [name for name in ("W", "X", "U_apart") if name in groups.rows]
-    wide = [np.asarray(groups.rows[name], np.float64) for name in names]
+    widths = [groups.rows[name].shape[1] for name in names]
+    N, k = len(groups), sum(widths) + 1
+    linear = core.likelihood == "gaussian" and core.link == "identity"
+    if not linear or core.layout.group_intercept is None or groups.n_rows < FEWER * N * k:
+        return groups
     base, scale = float(core.base), float(core.scale)
     y = (groups.rows["y"].astype(np.float64) - base) / scale - groups.rows.get("offset", 0.0)
-    A = np.concatenate([*wide, y[:, None]], 1)
-    N, k = len(groups), A.shape[1]
-    if groups.n_rows < FEWER * N * k:
-        return groups
     weight = groups.rows.get("weights", np.ones(len(y))).astype(np.float64)
-    total, root = _sums(groups.sizes, weight), _roots(groups.sizes, A, weight)
-    each = np.repeat(total / k, k)
-    rows = root.reshape(N * k, k) / np.sqrt(np.maximum(each, 1e-300))[:, None]
-    ends = np.cumsum([part.shape[1] for part in wide])
-    parts = dict(zip(names, np.split(rows[:, :-1], ends[:-1], 1), strict=True))
+    columns = [column for name in names for column in groups.rows[name].T]
+    each = np.repeat(_sums(groups.sizes, weight) / k, k)
+    rows = _roots(groups.sizes, [*columns, y], weight).reshape(N * k, k)
+    rows /= np.sqrt(np.maximum(each, 1e-300))[:, None]  # since each row counts `each` times
+    parts = dict(zip(names, np.split(rows[:, :-1], np.cumsum(widths)[:-1], 1), strict=True))
     parts |= {"y": base + scale * rows[:, -1], "weights": each}
     sizes, order = np.full(N, k, np.int64), np.arange(N * k)
     return replace(groups, rows=parts, sizes=sizes, row_order=order)
 
 
-def _roots(sizes: np.ndarray, A: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """A square R_i with R_i'R_i = sum of w a a' over the rows of each group, [N, k, k]."""
-    products = np.empty((len(sizes), A.shape[1], A.shape[1]))
-    for i, j in zip(*np.tril_indices(A.shape[1]), strict=True):
-        products[:, i, j] = products[:, j, i] = _sums(sizes, weight * A[:, i] * A[:, j])
+def _roots(sizes: np.ndarray, columns: list[np.ndarray], weight: np.ndarray) -> np.ndarray:
+    """A square R_i with R_i'R_i = sum of w a a' over the rows a of each group, [N, k, k]."""
+    products = np.empty((len(sizes), len(columns), len(columns)))
+    for i, j in zip(*np.tril_indices(len(columns)), strict=True):
+        products[:, i, j] = products[:, j, i] = _sums(sizes, weight * columns[i] * columns[j])
     values, vectors = np.linalg.eigh(products)
     return np.sqrt(np.maximum(values, 0))[..., None] * vectors.swapaxes(-1, -2)
 
