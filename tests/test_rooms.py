@@ -27,6 +27,7 @@ PUBLIC = {
     "ramify.families.build.amortized": "the paper's variants of the network are options",
     "ramify.fitting.fit.fit": "budgets, family, optimizer and seed of one call",
     "ramify.posterior.posterior.Posterior.predict": "where, given what, and how to summarise",
+    "ramify.cli.commands.diagnose": "the options of a command",
     "ramify.cli.commands.fit": "the options of a command",
     "ramify.cli.commands.predict": "the options of a command",
     "ramify.cli.commands.report": "the options of a command",
