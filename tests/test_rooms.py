@@ -25,6 +25,7 @@ MOST_LINES, MOST_PARAMETERS = 400, 7
 # Public functions whose options are part of the API, all of them by keyword but the first few.
 PUBLIC = {
     "ramify.families.build.amortized": "the paper's variants of the network are options",
+    "ramify.frontends.formula.build.from_formula": "all that a formula does not say",
     "ramify.fitting.fit.fit": "budgets, family, optimizer and seed of one call",
     "ramify.posterior.posterior.Posterior.predict": "where, given what, and how to summarise",
     "ramify.cli.commands.diagnose": "the options of a command",
