@@ -15,13 +15,12 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from ramify.data.batch import Batch
 from ramify.data.groups import Groups
 from ramify.data.resident import whole
-from ramify.data.tables import as_table, in_zone
-from ramify.frontends.formula import saving
+from ramify.frontends.formula import results, saving
 from ramify.frontends.formula.condensed import condensed
 from ramify.frontends.formula.core import SD, Core, core_of
 from ramify.frontends.formula.formula import Formula
 from ramify.frontends.formula.likelihoods import INVERSE
-from ramify.frontends.formula.priors import Priors, in_words, log_density, sd_name
+from ramify.frontends.formula.priors import Priors, in_words, log_density
 from ramify.frontends.formula.reading import read_rows, response_columns
 from ramify.frontends.formula.simulation import check_simulable, prior_draws
 from ramify.frontends.formula.text import formula_columns
@@ -31,7 +30,6 @@ from ramify.models.parameters import Named, Parameter, correlation_cholesky, pos
 from ramify.models.structure import BlockStructure, LinearPredictors, Normal
 from ramify.numerics.programs import program
 from ramify.numerics.small_linalg import inverse_lower
-from ramify.posterior.prediction import labelled, quantile_names
 
 
 @final
@@ -40,6 +38,7 @@ class FormulaModel(Model):
 
     formula: Formula
     priors: Priors
+    table: dict[str, Any] | None = None  # the columns of the fit's table; a saved fit has none
 
     def __init__(self, formula: Formula, priors: Priors):
         self.formula, self.priors = formula, priors
@@ -304,65 +303,21 @@ class FormulaAdapter(Adapter):
 
     def coordinates(self) -> list[str]:
         """The user's names; a coordinate of the correlations' factor is called by its correlation."""
-        layout, by = self.formula.layout, self.formula.by
-        pairs = [(b, a) for i, a in enumerate(layout.group) for b in layout.group[:i]]
-        own = {"intercept": "Intercept"} | {f"b[{k}]": name for k, name in enumerate(layout.common)}
-        own |= {f"sd[{m}]": sd_name(name, by) for m, name in enumerate(layout.group)}
-        own |= {f"cor[{k}]": f"cor({a}, {b} | {by})" for k, (a, b) in enumerate(pairs)}
-        return [own.get(name, name) for name in super().coordinates()]
+        return results.coordinates(self.formula, super().coordinates())
 
     def summary_rows(self, values: dict[str, Any]) -> dict[str, Any]:
         """Draws of every parameter: effects, sds, correlations, then those of the likelihood."""
-        layout, by, levels = self.formula.layout, self.formula.by, self.formula.levels
-        found = {"Intercept": values["Intercept"]} if layout.intercept else {}
-        found |= {name: values[name] for name in layout.common}
-        found |= {sd_name(name, by): values["sd"][:, m] for m, name in enumerate(layout.group)}
-        if "cor" in values:
-            for i, first in enumerate(layout.group):
-                for j, second in enumerate(layout.group[:i]):
-                    found[f"cor({second}, {first} | {by})"] = values["cor"][:, i, j]
-        found |= {name: values[name] for name in ("sigma", "nu", "shape") if name in values}
-        if "cutpoints" in values and levels is not None:
-            for k, (low, high) in enumerate(zip(levels[:-1], levels[1:], strict=True)):
-                found[f"cutpoint({low}|{high})"] = values["cutpoints"][:, k]
-        return found
+        return results.summary_rows(self.formula, values)
 
     def sections(self, names: Sequence[str]) -> list[Section]:
         """Effects, sds, correlations, and parameters of the likelihood."""
-        common = {"Intercept", *self.formula.layout.common}
-        rows: dict[str, list[int]] = {"effect": [], "sd": [], "cor": [], "family": []}
-        for i, name in enumerate(names):
-            kind = name.split("(")[0] if name.startswith(("sd(", "cor(")) else "family"
-            rows["effect" if name in common else kind].append(i)
-        found = [
-            Section("Population effects", rows["effect"], "line"),
-            Section(f"Standard deviations between groups ({self.formula.by})", rows["sd"], "from"),
-            Section("Correlations of group effects", rows["cor"], "unit"),
-            Section("Parameters of the likelihood", rows["family"], "line"),
-        ]
-        return [section for section in found if section.rows]
+        return results.sections(self.formula, names)
 
     def group_effects(
         self, sampled: Iterable[Any], sizes: np.ndarray, totals: bool, quantiles: Sequence[float]
     ) -> Any:
         """One row for each group: label, rows, and mean, sd and quantiles of each effect."""
-        spec, labels, parts = self.formula, [], []
-        for names, draws in sampled:
-            effects = draws["effects"]  # [S, B, M]
-            if totals:
-                zero = np.zeros_like(draws["sd"][:, 0])
-                population = [draws.get(name, zero) for name in spec.layout.group]
-                effects = effects + np.stack(population, 1)[:, None]
-            levels = np.quantile(effects, np.asarray(quantiles, np.float64), axis=0)
-            labels.append(names)
-            parts.append(np.stack([effects.mean(0), effects.std(0), *levels]))
-        table = np.concatenate(parts, 1)  # [statistics, N, M]
-        columns: dict[str, Any] = {"n": np.asarray(sizes)}
-        for m, effect in enumerate(spec.layout.group):
-            for i, statistic in enumerate(["mean", "sd", *quantile_names(quantiles)]):
-                columns[f"{effect}_{statistic}"] = table[i, :, m]
-        own = in_zone(spec.table, np.concatenate(labels), spec.zone)
-        return as_table(spec.table, labelled(spec.by, own, columns))
+        return results.group_effects(self.formula, sampled, sizes, totals, quantiles)
 
     def describe(self) -> Description:
         """The formula, its likelihood and its priors."""

@@ -1,0 +1,82 @@
+"""Results of a formula by the user's names: rows of a summary, sections of a report, groups."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ramify.data.tables import as_table, in_zone
+from ramify.frontends.formula.formula import Formula
+from ramify.frontends.formula.priors import sd_name
+from ramify.models.adapter import Section
+from ramify.posterior.prediction import labelled, quantile_names
+
+
+def coordinates(formula: Formula, entries: list[str]) -> list[str]:
+    """What a message calls each entry of the flat theta; `entries` are its names inside."""
+    layout, by = formula.layout, formula.by
+    pairs = [(b, a) for i, a in enumerate(layout.group) for b in layout.group[:i]]
+    own = {"intercept": "Intercept"} | {f"b[{k}]": name for k, name in enumerate(layout.common)}
+    own |= {f"sd[{m}]": sd_name(name, by) for m, name in enumerate(layout.group)}
+    own |= {f"cor[{k}]": f"cor({a}, {b} | {by})" for k, (a, b) in enumerate(pairs)}
+    return [own.get(name, name) for name in entries]
+
+
+def summary_rows(formula: Formula, values: dict[str, Any]) -> dict[str, Any]:
+    """Draws of every parameter: effects, sds, correlations, then those of the likelihood."""
+    layout, by, levels = formula.layout, formula.by, formula.levels
+    found = {"Intercept": values["Intercept"]} if layout.intercept else {}
+    found |= {name: values[name] for name in layout.common}
+    found |= {sd_name(name, by): values["sd"][:, m] for m, name in enumerate(layout.group)}
+    if "cor" in values:
+        for i, first in enumerate(layout.group):
+            for j, second in enumerate(layout.group[:i]):
+                found[f"cor({second}, {first} | {by})"] = values["cor"][:, i, j]
+    found |= {name: values[name] for name in ("sigma", "nu", "shape") if name in values}
+    if "cutpoints" in values and levels is not None:
+        for k, (low, high) in enumerate(zip(levels[:-1], levels[1:], strict=True)):
+            found[f"cutpoint({low}|{high})"] = values["cutpoints"][:, k]
+    return found
+
+
+def sections(formula: Formula, names: Sequence[str]) -> list[Section]:
+    """The rows of a summary, given by name, in parts that share a scale."""
+    common = {"Intercept", *formula.layout.common}
+    rows: dict[str, list[int]] = {"effect": [], "sd": [], "cor": [], "family": []}
+    for i, name in enumerate(names):
+        kind = name.split("(")[0] if name.startswith(("sd(", "cor(")) else "family"
+        rows["effect" if name in common else kind].append(i)
+    found = [
+        Section("Population effects", rows["effect"], "line"),
+        Section(f"Standard deviations between groups ({formula.by})", rows["sd"], "from"),
+        Section("Correlations of group effects", rows["cor"], "unit"),
+        Section("Parameters of the likelihood", rows["family"], "line"),
+    ]
+    return [section for section in found if section.rows]
+
+
+def group_effects(
+    formula: Formula,
+    sampled: Iterable[Any],
+    sizes: np.ndarray,
+    totals: bool,
+    quantiles: Sequence[float],
+) -> Any:
+    """The table of `Posterior.group_effects`; `sampled` is what `sample_blocks` yields."""
+    labels, parts = [], []
+    for names, draws in sampled:
+        effects = draws["effects"]  # [S, B, M]
+        if totals:
+            zero = np.zeros_like(draws["sd"][:, 0])
+            population = [draws.get(name, zero) for name in formula.layout.group]
+            effects = effects + np.stack(population, 1)[:, None]
+        levels = np.quantile(effects, np.asarray(quantiles, np.float64), axis=0)
+        labels.append(names)
+        parts.append(np.stack([effects.mean(0), effects.std(0), *levels]))
+    table = np.concatenate(parts, 1)  # [statistics, N, M]
+    columns: dict[str, Any] = {"n": np.asarray(sizes)}
+    for m, effect in enumerate(formula.layout.group):
+        for i, statistic in enumerate(["mean", "sd", *quantile_names(quantiles)]):
+            columns[f"{effect}_{statistic}"] = table[i, :, m]
+    own = in_zone(formula.table, np.concatenate(labels), formula.zone)
+    return as_table(formula.table, labelled(formula.by, own, columns))
