@@ -96,21 +96,26 @@ class Marginal:
             unknown = Modes(jnp.full((B, M), jnp.nan, jnp.result_type(float)), jnp.ones(B, bool))
             memory = [unknown] * len(self.source), 0.0
         modes, self.newton_steps = memory
-        self._modes = [Modes(*map(jnp.asarray, block)) for block in modes]
+        on_device = lambda own: Modes(*map(jnp.asarray, own)) if isinstance(own, Modes) else own
+        self._modes = [on_device(block) for block in modes]  # others are the engine's own
+
+    @property
+    def known_modes(self) -> list[Modes]:
+        """What the sweeps found of each block, as NumPy arrays."""
+        return self.engine.fetch(self._modes)
 
     @property
     def modes(self) -> Float[np.ndarray, "N M"]:
         """The mode of each group that the last sweep found, NaN where it found none."""
-        return self._of_groups([modes.begin for modes in self._modes], np.nan)
+        return self._of_groups([modes.begin for modes in self.known_modes], np.nan)
 
     @property
     def converged(self) -> Bool[np.ndarray, " N"]:
         """Which groups' modes the last sweep found."""
-        return self._of_groups([modes.converged for modes in self._modes], True)
+        return self._of_groups([modes.converged for modes in self.known_modes], True)
 
-    def _of_groups(self, blocks: list[Array], unknown: Any) -> np.ndarray:
+    def _of_groups(self, parts: list[Any], unknown: Any) -> np.ndarray:
         """What blocks hold for their places, in the order of the groups."""
-        parts = jax.device_get(blocks)
         found = np.full((len(self.source.sizes), *parts[0].shape[1:]), unknown, parts[0].dtype)
         for members, part in zip(self.members, parts, strict=True):
             found[members[members >= 0]] = part[members >= 0]
@@ -205,7 +210,7 @@ class Marginal:
         self, number: int, theta: np.ndarray, begin: Float[np.ndarray, "B M"] | None
     ) -> tuple[Modes, Around]:
         """The modes of a block's groups at theta, by Newton from `begin`; from those known if None."""
-        modes = self._modes[number]
+        modes = Modes(*map(jnp.asarray, self.engine.fetch([self._modes[number]])[0]))
         if begin is not None:
             modes = modes._replace(begin=jnp.asarray(np.asarray(begin, modes.begin.dtype)))
         nowhere = self._at(theta[None])._replace(count=jnp.asarray(np.int32(0)))
