@@ -43,6 +43,7 @@ Open = Annotated[bool, Option("--open", help="Open the report in the browser.")]
 Delimiter = Annotated[str, Option(help='Between columns of a CSV that is read: ";" or tab.')]
 Decimal = Annotated[str, Option(help='Decimal mark in a CSV that is read: "." or ",".')]
 Encoding = Annotated[str, Option(help="Of a CSV that is read: utf-16, latin-1 or another.")]
+Comment = Annotated[str, Option(help='How comment lines of a CSV that is read begin, as "#".')]
 Device = Annotated[
     Literal["cpu", "gpu"] | None, Option(help="Where to compute; by default where JAX would.")
 ]
@@ -111,6 +112,7 @@ def fit(
     delimiter: Delimiter = ",",
     decimal: Decimal = ".",
     encoding: Encoding = "utf-8",
+    comment: Comment = "",
     seed: Seed = 0,
     device: Device = None,
     overwrite: Annotated[
@@ -121,7 +123,7 @@ def fit(
 
     Prints a summary and writes the fit to a folder that the other commands read.
     """
-    keeper, form = Keeper(out, overwrite), csv_form(delimiter, decimal, encoding)
+    keeper, form = Keeper(out, overwrite), csv_form(delimiter, decimal, encoding, comment)
     table = _with_rows(data, read_table(data, formula_columns(formula), form=form))
     show.note(f"Read {table.num_rows:,} rows and {table.num_columns} columns of {data}.")
     use_device(device)
@@ -168,6 +170,7 @@ def predict(
     delimiter: Delimiter = ",",
     decimal: Decimal = ".",
     encoding: Encoding = "utf-8",
+    comment: Comment = "",
     seed: Seed = 0,
     device: Device = None,
 ) -> None:
@@ -178,7 +181,7 @@ def predict(
     their order with columns mean, sd and quantiles appended; with
     --kind probability, those of each level of the outcome.
     """
-    form = csv_form(delimiter, decimal, encoding)
+    form = csv_form(delimiter, decimal, encoding, comment)
     if out is not None:
         check_writable(out)
     for path in filter(None, (new, given)):
@@ -239,11 +242,12 @@ def diagnose(
     delimiter: Delimiter = ",",
     decimal: Decimal = ".",
     encoding: Encoding = "utf-8",
+    comment: Comment = "",
     seed: Seed = 0,
     device: Device = None,
 ) -> None:
     """Say whether the answer can be trusted, why, and which groups are worst."""
-    form = csv_form(delimiter, decimal, encoding)
+    form = csv_form(delimiter, decimal, encoding, comment)
     posterior = _load(fit, device)
     show.diagnosis(rf.diagnose(posterior, _groups(posterior, data, form), seed=seed))
 
@@ -258,11 +262,12 @@ def report(
     delimiter: Delimiter = ",",
     decimal: Decimal = ".",
     encoding: Encoding = "utf-8",
+    comment: Comment = "",
     open: Open = False,
     device: Device = None,
 ) -> None:
     """Write one HTML page about a fit, which opens offline."""
-    form = csv_form(delimiter, decimal, encoding)
+    form = csv_form(delimiter, decimal, encoding, comment)
     out = fit / "report.html" if out is None else out
     if out.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"{out}: expected a name that ends in .html.")

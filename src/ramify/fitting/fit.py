@@ -1,7 +1,8 @@
 """`fit`: from a model and data to a posterior, with defaults chosen from both."""
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import optax
@@ -17,6 +18,7 @@ from ramify.families.solver import MAX_DIM, Solver
 from ramify.fitting.by_steps import StepsTask, adam, default_plateau, fit_by_steps
 from ramify.fitting.solved import Wish, fit_solved
 from ramify.fitting.theta_shape import Theta
+from ramify.frontends.formula.build import Missing, from_formula
 from ramify.inference.curvature_check import missing_curvature
 from ramify.inference.elbo import Estimator
 from ramify.inference.minibatches import Minibatches
@@ -32,9 +34,13 @@ from ramify.posterior.posterior import Posterior
 
 @computing
 def fit(
-    model: Model,
-    groups: Groups,
+    model: Model | str,
+    groups: Any,
     *,
+    likelihood: str | None = None,
+    link: str | None = None,
+    priors: Mapping[str, Any] | None = None,
+    missing: Missing | None = None,
     family: Family | None = None,
     local_draws: int | None = None,
     draws: int | None = None,
@@ -50,9 +56,15 @@ def fit(
 ) -> Posterior:
     """Fits a family to the posterior of a model; `fit(model, groups)` alone gives a good answer.
 
+    `fit("y ~ x + (1 | g)", table, likelihood="bernoulli")` is short for `from_formula` and `fit`.
+
     Args:
-        model: the model.
-        groups: the data.
+        model: the model, or a formula.
+        groups: the data; with a formula a pandas, polars or Arrow table, or a dict of arrays.
+        likelihood: with a formula only, as are `link`, `priors` and `missing`: see `from_formula`.
+        link: of the likelihood.
+        priors: in place of the defaults.
+        missing: "drop" leaves rows with missing values out.
         family: from `joint`, `branch`, `amortized` or `solved`; by default `solved` where the model
             allows it, otherwise `amortized`.
         local_draws: K importance draws of z for each draw of theta; 1 is the paper's ELBO. By default
@@ -72,7 +84,7 @@ def fit(
             weights; or "nuts", draws from theta's marginal posterior by NUTS. By default the first
             of these that is near enough, and NUTS only if it should take no more than seconds.
     """
-    check_model_and_groups(model, groups, "rf.fit")
+    model, groups = _model_and_groups(model, groups, likelihood, link, priors, missing)
     _check_family_kind(family)
     if theta not in (None, *get_args(Theta)):
         raise ValueError(f'theta must be "gaussian", "weighted" or "nuts"; got {theta!r}.')
@@ -104,6 +116,38 @@ def fit(
         plateau = ours if optimizer is None else None
         own = to_device(groups), recipe, minibatches, plateau, max_steps
         return fit_by_steps(StepsTask(model, groups, *own), family, seed, bar, why)
+
+
+def _model_and_groups(
+    model: Any,
+    groups: Any,
+    likelihood: str | None,
+    link: str | None,
+    priors: Mapping[str, Any] | None,
+    missing: Missing | None,
+) -> tuple[Model, Groups]:
+    """The model and its data, made from a formula if that is what came in."""
+    if isinstance(model, str):
+        if isinstance(groups, Groups):
+            raise TypeError(
+                "rf.fit got a formula and rf.Groups; expected a formula and the table that it is "
+                "about: pandas, polars, Arrow or a dict of arrays."
+            )
+        if likelihood is None:
+            likelihood = "gaussian"
+        options = {"link": link, "priors": priors, "missing": missing or "error"}
+        return from_formula(model, groups, likelihood=likelihood, **options)
+    own = {"likelihood": likelihood, "link": link, "priors": priors, "missing": missing}
+    for name, value in own.items():
+        if value is not None:
+            raise TypeError(
+                f'{name}= goes with a formula, rf.fit("y ~ x + (1 | g)", table, {name}=...); this '
+                "model was made before: give it to rf.from_formula."
+            )
+    if isinstance(groups, str):
+        raise TypeError("the arguments are swapped: expected rf.fit(formula, table).")
+    check_model_and_groups(model, groups, "rf.fit")
+    return model, groups
 
 
 def default_family(model: Model, groups: Groups) -> tuple[Branched, str]:

@@ -218,7 +218,8 @@ def _with_shape(task: Task, learned: Learned, F: Marginal) -> tuple[Branched, di
     each, work = F.problem.local_draws * (task.groups.n_rows + len(task.groups)), 1
     if can_share(F.problem):
         each, work = budgets.SHARED_DRAWS * len(task.groups) * task.model.z.size**2, 8
-    affordable = min(most, work * budgets.WEIGHTED_THETA_WORK // each)
+    allowed_work = budgets.on_this_device(budgets.WEIGHTED_THETA_WORK)
+    affordable = min(most, work * allowed_work // each)
     # Those with K = 1 asked for the paper's bound, whose q(theta) is a Gaussian.
     asked = "gaussian" if task.wish.local_draws == 1 else task.wish.theta
     points = fewest if asked == "weighted" else 0

@@ -2,13 +2,13 @@
 
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from jaxtyping import Bool, Float, Float64
 
 from ramify.data.groups import Groups
-from ramify.data.tables import columns_of, kind_of_table, n_rows, zone_of
+from ramify.data.tables import columns_of, kind_of_table, missing_in, n_rows, rows_of, zone_of
 from ramify.frontends.formula import reading
 from ramify.frontends.formula.design import Coding, check_installed, code, components
 from ramify.frontends.formula.formula import EffectLayout, Formula, Units, lay_out
@@ -19,6 +19,7 @@ from ramify.frontends.formula.priors import defaults, replaced
 from ramify.frontends.formula.text import FormulaText, error, parse
 from ramify.numerics.precision import computing
 
+Missing = Literal["error", "drop"]
 Matrix = Float[np.ndarray, "n P"]
 
 _FAR = 20.0  # sds from zero: beyond, a group-level column can't be told from a constant
@@ -38,6 +39,7 @@ def from_formula(
     priors: Mapping[str, Any] | None = None,
     trials: str | None = None,
     weights: str | None = None,
+    missing: Missing = "error",
 ) -> tuple[FormulaModel, Groups]:
     """A model and its data from a formula in the grammar of lme4, brms and Bambi.
 
@@ -56,6 +58,8 @@ def from_formula(
         priors: name -> NumPyro distribution, in place of the defaults, which `model.priors` shows.
         trials: the column of binomial trials, where the formula does not say.
         weights: the column of weights, where the formula does not say.
+        missing: "error" refuses rows in which a column of the formula has no value; "drop" leaves
+            them out, and warns of how many there were.
 
     Returns:
         A model and its groups, for `fit(model, groups)`.
@@ -77,6 +81,8 @@ def from_formula(
     link = _link(likelihood, link)
     used = [*reading.response_columns(parts), *reading.predictors(parts), *parts.extra]
     _check_columns(parts, table, used)
+    named = [*dict.fromkeys([*used, parts.by])]
+    table = _without_missing(table, named, missing)
     extra = reading.read_extra(parts, table, n_rows(table, parts.by), "table")
     tried, counted = extra.get("trials"), extra.get("weights")
     if counted is not None and not counted.any():
@@ -91,7 +97,27 @@ def from_formula(
     own = parts, likelihood, link, *_evaluated(parts, table, likelihood, begin, y), levels
     spec = Formula(*own, kind_of_table(table), zone_of(table, parts.by))
     chosen = replaced(defaults(spec, float(np.std(y)) or 1.0), priors or {}, spec)
-    return FormulaModel(spec, chosen), reading.read_rows(spec, table, "table", outcomes=True)
+    model = FormulaModel(spec, chosen)
+    model.table = columns_of(table, named)
+    return model, reading.read_rows(spec, table, "table", outcomes=True)
+
+
+def _without_missing(table: Any, named: list[str], missing: str) -> Any:
+    """The table; to drop rows with missing values, the named columns in the rows without."""
+    if missing not in get_args(Missing):
+        raise ValueError(f'missing must be "error" or "drop"; got {missing!r}.')
+    if missing == "error":
+        return table
+    lacking = {name: missing_in(raw) for name, raw in columns_of(table, named).items()}
+    gone = np.any([*lacking.values()], axis=0)
+    if not gone.any():
+        return table
+    where = ", ".join(f'"{name}" in {mask.sum():,}' for name, mask in lacking.items() if mask.any())
+    warnings.warn(
+        f"dropped {gone.sum():,} of {len(gone):,} rows, in which a value is missing: {where}.",
+        stacklevel=4,
+    )
+    return rows_of(table, named, ~gone)
 
 
 def _evaluated(

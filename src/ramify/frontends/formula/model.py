@@ -39,6 +39,7 @@ class FormulaModel(Model):
 
     formula: Formula
     priors: Priors
+    table: dict[str, Any] | None = None  # the columns of the fit's table; a saved fit has none
 
     def __init__(self, formula: Formula, priors: Priors):
         self.formula, self.priors = formula, priors
