@@ -8,7 +8,7 @@ from typer import Argument, Option
 
 import ramify as rf
 from ramify._version import __version__
-from ramify.cli import show, words
+from ramify.cli import resuming, show, words
 from ramify.cli.csv_form import CsvForm, csv_form
 from ramify.cli.errors import OneLineErrors
 from ramify.cli.files import check_readable, check_writable, read_table, write_table
@@ -90,14 +90,17 @@ def common(
     r'ramify fit sleep.csv "reaction ~ 1 + days + (1 + days | subject)" --out sleep/',
     r'ramify fit ratings.parquet "liked ~ 1 + x1 + x2 + (1 + x1 + x2 | user)" --likelihood bernoulli',
     r'ramify fit sales/ "sold ~ bs(day, df=5) + (1 | shop)" --likelihood poisson --seconds 600',
+    r'ramify fit ratings.parquet "liked ~ x + (1 | user)" --checkpoint    # and after a stop:',
+    "ramify fit --resume fit/",
 )
 def fit(
     data: Annotated[
-        Path, Argument(metavar="DATA", help="CSV or Parquet file, or folder of Parquet files.")
-    ],
+        Path | None,
+        Argument(metavar="DATA", help="CSV or Parquet file, or folder of Parquet files."),
+    ] = None,
     formula: Annotated[
-        str, Argument(metavar="FORMULA", help="Such as 'y ~ 1 + x + (1 + x | user)'.")
-    ],
+        str | None, Argument(metavar="FORMULA", help="Such as 'y ~ 1 + x + (1 + x | user)'.")
+    ] = None,
     out: Annotated[Path, Option(help="Folder for the fit.")] = Path("fit"),
     likelihood: Annotated[str, Option(help=LIKELIHOOD)] = "gaussian",
     link: Annotated[str | None, Option(help="By default the likelihood's usual one.")] = None,
@@ -121,11 +124,23 @@ def fit(
     overwrite: Annotated[
         bool, Option("--overwrite", help="Replace a fit that is in the folder.")
     ] = False,
+    checkpoint: Annotated[
+        bool, Option("--checkpoint", help="Keep the state of the fit, every minute.")
+    ] = False,
+    resume: Annotated[
+        Path | None, Option(metavar="FIT", help="Go on with a fit begun with --checkpoint.")
+    ] = None,
 ) -> None:
     """Fit a model to a table with one row per observation.
 
     Prints a summary and writes the fit to a folder that the other commands read.
+    With --checkpoint, a fit that was stopped goes on by --resume FIT.
     """
+    asked = locals()
+    if resume is not None:
+        return fit(**{**resuming.recall(resume), "checkpoint": True, "resume": None})
+    if data is None or formula is None:
+        raise typer.BadParameter("expected DATA and FORMULA, or --resume and the folder of a fit.")
     keeper, form = Keeper(out, overwrite), csv_form(delimiter, decimal, encoding, comment)
     table = _with_rows(data, read_table(data, formula_columns(formula), form=form))
     show.note(f"Read {table.num_rows:,} rows and {table.num_columns} columns of {data}.")
@@ -142,11 +157,14 @@ def fit(
         max_seconds=seconds,
         seed=seed,
         theta=theta,
+        checkpoint=resuming.remember(out, asked) if checkpoint else None,
     )
     try:
         show.posterior(posterior)
     finally:  # also if nobody reads the summary to its end
         keeper.save(posterior)
+        if checkpoint:
+            resuming.forget(out)
         show.note(f"The fit is in {out}. A page about it: ramify report {out}")
 
 
