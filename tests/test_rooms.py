@@ -28,6 +28,7 @@ PUBLIC = {
     "ramify.frontends.formula.build.from_formula": "all that a formula does not say",
     "ramify.fitting.fit.fit": "budgets, family, optimizer and seed of one call",
     "ramify.posterior.posterior.Posterior.predict": "where, given what, and how to summarise",
+    "ramify.cli.commands.diagnose": "the options of a command",
     "ramify.cli.commands.fit": "the options of a command",
     "ramify.cli.commands.predict": "the options of a command",
     "ramify.cli.commands.report": "the options of a command",

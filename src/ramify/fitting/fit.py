@@ -1,7 +1,9 @@
 """`fit`: from a model and data to a posterior, with defaults chosen from both."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, get_args
 
 import numpy as np
@@ -16,7 +18,9 @@ from ramify.families.build import Family, amortized, solved
 from ramify.families.joint import Joint
 from ramify.families.solver import MAX_DIM, Solver
 from ramify.fitting.by_steps import StepsTask, adam, default_plateau, fit_by_steps
-from ramify.fitting.solved import Wish, fit_solved
+from ramify.fitting.checkpoints import checkpoints
+from ramify.fitting.fingerprint import fingerprint
+from ramify.fitting.solved import Task, Wish, fit_solved
 from ramify.fitting.theta_shape import Theta
 from ramify.frontends.formula.build import Missing, from_formula
 from ramify.inference.curvature_check import missing_curvature
@@ -53,6 +57,7 @@ def fit(
     seed: int = 0,
     progress: bool | None = None,
     theta: Theta | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
 ) -> Posterior:
     """Fits a family to the posterior of a model; `fit(model, groups)` alone gives a good answer.
 
@@ -83,6 +88,9 @@ def fit(
         theta: what stands for theta in a `solved` fit: "gaussian"; "weighted", draws with importance
             weights; or "nuts", draws from theta's marginal posterior by NUTS. By default the first
             of these that is near enough, and NUTS only if it should take no more than seconds.
+        checkpoint: a folder where the state of the fit is kept, every minute and at Ctrl-C or
+            SIGTERM. The same call goes on from what is there; on a CPU the answer is bit for bit
+            that of a fit which was not stopped. A checkpoint of another fit is refused.
     """
     model, groups = _model_and_groups(model, groups, likelihood, link, priors, missing)
     _check_family_kind(family)
@@ -96,26 +104,32 @@ def fit(
     _check_family(family, model, groups)
     if isinstance(family, Branched):
         family = replace(family, weighted=None)  # of an earlier fit
-    with Progress(progress, len(groups), max_steps, max_seconds) as bar:
-        if isinstance(family, Branched) and isinstance(family.local, Solver):
-            if asked and (wrong := _missing_curvature(model, groups, family)):
-                raise ValueError(f"solved() does not fit this model: {wrong}. Use amortized().")
-            if optimizer is None:
-                wish = Wish(local_draws, draws, rows, seed, theta)
-                budget = Budget(bar, max_steps)
-                posterior = fit_solved(model, groups, family, wish, budget, why)
-                if local_draws != 1:
-                    return posterior
-                # The paper's bound, K = 1, is learned by steps from where the tight one ended.
-                family = posterior.family
-                max_steps = None if max_steps is None else max(1, max_steps - budget.steps)
+    own = isinstance(family, Branched) and isinstance(family.local, Solver)
+    solves = family if isinstance(family, Branched) and own else None
+    if solves and asked and (wrong := _missing_curvature(model, groups, solves)):
+        raise ValueError(f"solved() does not fit this model: {wrong}. Use amortized().")
+    wish = Wish(local_draws, draws, rows, seed, theta)
+    steps = {"estimator": estimator, "minibatch": minibatch, "own": optimizer is not None}
+    steps |= {} if solves and local_draws != 1 else {"max_steps": max_steps}
+    of = partial(fingerprint, model, groups, family, wish._asdict() | steps)
+    bar = Progress(progress, len(groups), max_steps, max_seconds)
+    with bar, checkpoints(checkpoint, of) as kept:
+        if solves and optimizer is None:
+            budget = Budget(bar, max_steps)
+            few = groups if local_draws == 1 else model.adapter.condensed(groups)
+            posterior = fit_solved(Task(model, few, solves, wish), groups, budget, kept, why)
+            if local_draws != 1:
+                return posterior
+            # The paper's bound, K = 1, is learned by steps from where the tight one ended.
+            family = posterior.family
+            max_steps = None if max_steps is None else max(1, max_steps - budget.steps)
         whole = isinstance(family, Joint)
         minibatches = Minibatches(groups, seed, whole=whole, rows=rows, minibatch=minibatch)
         recipe = Recipe(optimizer or adam(), draws or 10, local_draws or 1, estimator, 0)
         ours = default_plateau(family, minibatches, groups, max_steps)
         plateau = ours if optimizer is None else None
         own = to_device(groups), recipe, minibatches, plateau, max_steps
-        return fit_by_steps(StepsTask(model, groups, *own), family, seed, bar, why)
+        return fit_by_steps(StepsTask(model, groups, *own), family, seed, bar, why, kept)
 
 
 def _model_and_groups(

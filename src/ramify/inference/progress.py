@@ -33,6 +33,10 @@ class Progress:
         """Since the fit began."""
         return time.perf_counter() - self._start
 
+    def went_on(self, seconds: float) -> None:
+        """Counts the seconds that the fit took in an earlier process."""
+        self._start -= seconds
+
     def out_of_time(self) -> bool:
         """Whether the budget of seconds is spent."""
         return self._max_seconds is not None and self.seconds > self._max_seconds
