@@ -105,7 +105,8 @@ class Fitted:
 
     def _at(self, table: Any) -> Groups:
         """Rows to predict; where the table has no column of labels, those of one new group."""
-        new = None if isinstance(table, Groups) else unlabelled(table, self.by, self.labels)
+        takes_none = isinstance(table, Groups) or is_fixed(self.family)
+        new = None if takes_none else unlabelled(table, self.by, self.labels)
         if new is not None:
             warnings.warn(
                 f'the table to predict has no column "{self.by}": predicted for one new group, of which '
