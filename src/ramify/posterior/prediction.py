@@ -14,7 +14,7 @@ from jaxtyping import Array, PRNGKeyArray, Shaped
 from ramify.data.batch import Batch, example
 from ramify.data.groups import Groups
 from ramify.data.resident import whole
-from ramify.data.tables import append_columns, column_names, n_rows
+from ramify.data.tables import append_columns, column_names, columns_of, n_rows
 from ramify.families.build import Family
 from ramify.models.adapter import Adapter
 from ramify.models.parameters import Named
@@ -38,6 +38,7 @@ def read(
         groups = replace(table, row_order=np.arange(table.n_rows))
     elif (groups := adapter.read(table, what, outcomes=outcomes)) is None:
         names = column_names(table, what)
+        columns_of(table, [schema.by], what)  # whose message says which table
         present = lambda columns: [name for name in columns if name in names]
         groups = Groups.from_table(
             table, by=schema.by, rows=present(schema.rows), group=present(schema.group)
