@@ -311,6 +311,23 @@ class FormulaAdapter(Adapter):
         y, numbers = groups.rows["y"] + self.origin, self.formula.numbers
         return y if numbers is None else np.asarray(numbers, np.float64)[y.astype(int)]
 
+    @property
+    def outcome_name(self) -> str:
+        """The response as the formula writes it."""
+        return self.formula.parts.response
+
+    def named_axes(self) -> tuple[dict[str, list[str]], dict[str, list[Any]]]:
+        """Effects by their names, and cutpoints by their levels."""
+        return results.named_axes(self.formula)
+
+    def predictors(self, groups: Groups) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """The columns of the design by name, on the user's scale."""
+        return results.predictors(self.formula, groups)
+
+    def ratios(self) -> tuple[str, list[str]]:
+        """Odds ratios and their like, of the common effects."""
+        return results.ratios(self.formula)
+
     def coordinates(self) -> list[str]:
         """The user's names; a coordinate of the correlations' factor is called by its correlation."""
         return results.coordinates(self.formula, super().coordinates())
