@@ -87,7 +87,7 @@ def fit(
         rows: rows in a block.
         minibatch: take that many groups uniformly in each step, as the paper does, not blocks.
         seed: of all randomness.
-        progress: show a progress bar; by default only on a terminal.
+        progress: show a progress bar; by default on a terminal and in a notebook.
         theta: what stands for theta in a `solved` fit: "gaussian"; "weighted", draws with importance
             weights; or "nuts", draws from theta's marginal posterior by NUTS. By default the first
             of these that is near enough, and NUTS only if it should take no more than seconds.

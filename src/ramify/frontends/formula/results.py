@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from ramify.data.groups import Groups
 from ramify.data.tables import as_table, in_zone
 from ramify.frontends.formula.formula import Formula
 from ramify.frontends.formula.priors import sd_name
@@ -32,11 +33,55 @@ def summary_rows(formula: Formula, values: dict[str, Any]) -> dict[str, Any]:
         for i, first in enumerate(layout.group):
             for j, second in enumerate(layout.group[:i]):
                 found[f"cor({second}, {first} | {by})"] = values["cor"][:, i, j]
-    found |= {name: values[name] for name in ("sigma", "nu", "shape") if name in values}
+    family = (name for name in formula.family.parameters if name != "cutpoints")
+    found |= {name: values[name] for name in family}
     if "cutpoints" in values and levels is not None:
         for k, (low, high) in enumerate(zip(levels[:-1], levels[1:], strict=True)):
             found[f"cutpoint({low}|{high})"] = values["cutpoints"][:, k]
     return found
+
+
+RATIOS = {"logit": "odds ratios", "log": "ratios of means", "cloglog": "hazard ratios"}
+
+
+def ratios(formula: Formula) -> tuple[str, list[str]]:
+    """What exp of a common effect is, and the names of these effects."""
+    if formula.link not in RATIOS:
+        raise ValueError(
+            f"exponentiate= is for a link of {', '.join(RATIOS)}, where exp of an effect is a ratio; "
+            f"this formula's is {formula.link!r}."
+        )
+    first = ["Intercept"] if formula.layout.intercept else []
+    return RATIOS[formula.link], [*first, *formula.layout.common]
+
+
+def named_axes(formula: Formula) -> tuple[dict[str, list[str]], dict[str, list[Any]]]:
+    """Names of a parameter's axes, and what they count: for ArviZ."""
+    effects, levels = list(formula.layout.group), formula.levels or []
+    between = [f"{low}|{high}" for low, high in zip(levels[:-1], levels[1:], strict=True)]
+    dims = {"effects": ["effect"], "sd": ["effect"], "cor": ["effect", "other_effect"]}
+    coords = {"effect": effects, "other_effect": effects, "cutpoint": between}
+    return {**dims, "cutpoints": ["cutpoint"]}, coords
+
+
+def predictors(
+    formula: Formula, groups: Groups
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """The columns of the design by name, on the user's scale: of rows, and of groups."""
+    layout, units, parts, given = formula.layout, formula.units, formula.parts, groups.rows
+    back = lambda x, own: {
+        layout.common[k]: x[:, i] * units.unit[k] + units.centre[k] for i, k in enumerate(own)
+    }
+    rows = back(given["X"], layout.rest) if "X" in given else {}
+    group = back(groups.group["U"], layout.grouped) if "U" in groups.group else {}
+    W = given["W"] * np.asarray(units.group_unit)
+    rows |= {n: W[:, m] for m, n in enumerate(layout.group) if n != "Intercept"}
+    for role, name in (("trials", parts.trials), ("weights", parts.weights)):
+        if role in given:
+            rows[role if name is None or name.isdigit() else name] = given[role]
+    if "offset" in given:
+        rows["offset"] = given["offset"] * units.scale + units.offset_centre
+    return rows, group
 
 
 def sections(formula: Formula, names: Sequence[str]) -> list[Section]:
