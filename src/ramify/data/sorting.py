@@ -30,6 +30,7 @@ def sorted_rows(
             raise
 
     with _duckdb().connect(config=_config(scratch)) as connection:
+        connection.execute("SET enable_progress_bar = false")  # it is on stdout
         connection.register("source", pa.RecordBatchReader.from_batches(schema, watched()))
         try:
             yield from connection.sql(ORDER).to_arrow_reader(BATCH)
