@@ -13,6 +13,7 @@ from ramify.data.batch import Batch
 from ramify.data.groups import Groups
 from ramify.data.host import check_range, pack
 from ramify.data.resident import cut_out, to_device
+from ramify.data.store import Store
 
 AHEAD = 4  # blocks that are read before they are asked for
 
@@ -28,6 +29,7 @@ class BlockSource:
 
     # Of a source that streams: reads the groups of a block by its number, in any thread.
     read: Callable[[int], Groups] | None = None
+    store: Store | None = None  # that its groups are from
 
     def __len__(self) -> int:
         return len(self.members)
@@ -68,7 +70,7 @@ def streamed(groups: Groups, members: Int[np.ndarray, "J B"], rows: int) -> Bloc
     check_range(groups)
     read = lambda number: groups.subset(positions=members[number][members[number] >= 0])
     block = lambda number: next(source.blocks([number]))
-    source = BlockSource(groups.sizes, members, rows, block, read)
+    source = BlockSource(groups.sizes, members, rows, block, read, groups.store)
     return source
 
 

@@ -13,6 +13,7 @@ from ramify.data.sources import BlockSource
 
 # (block, what all blocks are told, what is kept for this block) -> (what to add up, what to keep)
 BlockFunction = Callable[[Batch, Any, Any], tuple[Any, Any]]
+Kept = list[Any] | dict[int, Any]  # by the number of the block
 
 # Blocks whose parts are added up together, before the sums of the pieces are: whoever computes a piece,
 # the sum is the same. A device has at most this many blocks of a streamed source ahead, and as many.
@@ -28,7 +29,7 @@ class Engine(Protocol):
         function: BlockFunction,
         source: BlockSource,
         shared: Any,
-        kept: list[Any],
+        kept: Kept,
         numbers: Sequence[int],
     ) -> Any:
         """The sum of what the function returns, a tree of float64 arrays.
@@ -37,7 +38,7 @@ class Engine(Protocol):
             function: called once for each block.
             source: where blocks come from.
             shared: a tree of arrays that is the same for all blocks.
-            kept: a tree for each block of the source, replaced by what the function returns.
+            kept: a tree for each block, by its number, replaced by what the function returns.
             numbers: the blocks to add up, in this order.
         """
         ...
@@ -59,7 +60,7 @@ class LocalEngine:
         function: BlockFunction,
         source: BlockSource,
         shared: Any,
-        kept: list[Any],
+        kept: Kept,
         numbers: Sequence[int],
     ) -> Any:
         """See `Engine.sum`. Devices work ahead: the results of a piece are read a piece later."""
@@ -97,15 +98,3 @@ def added(parts: Sequence[Any]) -> Any:
     """
     double = [jax.tree.map(lambda x: np.asarray(x, np.float64), part) for part in parts]
     return reduce(lambda total, part: jax.tree.map(np.add, total, part), double)
-
-
-def chosen_devices(devices: int | Sequence[Any] | None) -> list[Any]:
-    """The devices to compute on: those given, so many of the local ones, or by default all GPUs."""
-    local = jax.local_devices()
-    if devices is None:
-        return [] if jax.default_backend() == "cpu" else local
-    if not isinstance(devices, int):
-        return list(devices)
-    if not 1 <= devices <= len(local):
-        raise ValueError(f"devices={devices}; expected 1 to {len(local)}, as many as JAX has here.")
-    return local[:devices]

@@ -13,7 +13,7 @@ from ramify.data.batch import Batch, example
 from ramify.data.groups import Groups
 from ramify.data.host import pack
 from ramify.data.resident import to_device
-from ramify.engine.local import LocalEngine, chosen_devices
+from ramify.engine.choice import chosen_engine
 from ramify.families.branched import Branched
 from ramify.families.build import Family, amortized, solved
 from ramify.families.joint import Joint
@@ -61,6 +61,7 @@ def fit(
     checkpoint: str | os.PathLike[str] | None = None,
     streamed: bool | None = None,
     devices: int | Sequence[Any] | None = None,
+    engine: Any = None,
 ) -> Posterior:
     """Fits a family to the posterior of a model; `fit(model, groups)` alone gives a good answer.
 
@@ -98,6 +99,8 @@ def fit(
             once and keeps them; by default what their size asks for. The answer is the same.
         devices: how many of JAX's local devices a `solved` fit computes on, or which; by default all
             GPUs, or one CPU. The answer does not depend on it.
+        engine: a `dask.distributed.Client`, on whose workers a `solved` fit of a store computes its
+            sums; by default this process. The answer does not depend on the number of workers.
     """
     model, groups = _model_and_groups(model, groups, likelihood, link, priors, missing)
     _check_family_kind(family)
@@ -116,7 +119,7 @@ def fit(
     if solves and asked and (wrong := _missing_curvature(model, groups, solves)):
         raise ValueError(f"solved() does not fit this model: {wrong}. Use amortized().")
     wish = Wish(local_draws, draws, rows, seed, theta, streamed)
-    engine = LocalEngine(chosen_devices(devices))
+    engine = chosen_engine(engine, devices)
     steps = {"estimator": estimator, "minibatch": minibatch, "own": optimizer is not None}
     steps |= {} if solves and local_draws != 1 else {"max_steps": max_steps}
     options = wish._replace(streamed=None)._asdict() | steps  # those that an answer depends on

@@ -14,6 +14,7 @@ from ramify.data.groups import Groups
 from ramify.data.partition import block_shape, partition, sequential, shared_shape
 from ramify.data.resident import to_device
 from ramify.data.sources import BlockSource, on_device, streamed
+from ramify.engine.dask import DaskEngine
 from ramify.engine.local import Engine, LocalEngine
 from ramify.families.branched import Branched
 from ramify.families.gaussian import Gaussian
@@ -110,8 +111,10 @@ class Task:
     @property
     def streams(self) -> bool:
         """Whether blocks are read from the disk in every sweep."""
+        if isinstance(self.engine, DaskEngine):  # its workers read; this process a few blocks
+            return self.groups.store is not None
         if self.wish.streamed is not None or self.groups.store is None:
-            return bool(self.wish.streamed)
+            return bool(self.wish.streamed) and self.groups.store is not None
         return self.groups.n_bytes > budgets.RESIDENT_SHARE * budgets.device_memory()
 
     def marginal(

@@ -9,13 +9,16 @@ sweep over the data returns it with its gradient; an engine adds up what `infere
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from ramify.data.batch import Batch
 from ramify.data.sources import BlockSource
 from ramify.engine.local import Engine
 from ramify.inference.progress import Budget
@@ -76,6 +79,8 @@ class Marginal:
         """`points` is how many points of theta one sweep takes; `budget` counts the sweeps."""
         self.problem, self.source, self.engine, self.key = problem, source, engine, key
         self.points, self.report, self.budget = points, report, budget
+        # One function for all sweeps, so that a worker elsewhere compiles it once.
+        self._sums = partial(_sums_of_block, eqx.filter(problem, eqx.is_array, inverse=True))
         self.model, self.members, self.exact = problem.model, source.members, problem.hessian
         self.groups_upto = np.cumsum((self.members >= 0).sum(1))
         D = self.model.theta.size
@@ -128,6 +133,11 @@ class Marginal:
         self.newton_steps = float(found.steps) / blocks
         hessian = found.hessian / len(thetas) if curved else None
         return Expansion(float(found.values.mean()), found.slopes.mean(0), hessian)
+
+    def share(self, theta: np.ndarray) -> Expansion:
+        """What the groups alone add to F at theta, without the prior, with its Hessian."""
+        found = self._sweep(theta[None], len(self.source), curved=True)[1]
+        return Expansion(float(found.values[0]), found.slopes[0], found.hessian)
 
     def first_bad_block(self, theta: np.ndarray) -> int:
         """The first block where F is not finite at theta; 0 where it is finite everywhere."""
@@ -243,8 +253,8 @@ class Marginal:
         if self.budget is not None and isinstance(blocks, int):
             self.budget.steps += 1
         at = self._at(thetas, of, curved, draws)
-        function = lambda *block: sweep_block(problem or self.problem, *block)[:2]
-        return at.thetas, self.engine.sum(function, self.source, at, self._modes, numbers)
+        told = at, eqx.filter(problem or self.problem, eqx.is_array)
+        return at.thetas, self.engine.sum(self._sums, self.source, told, self._modes, numbers)
 
     def _at(
         self,
@@ -268,6 +278,14 @@ class Marginal:
         elbo = value + nats - 0.5 * np.linalg.slogdet(precision)[1]
         row = {"elbo": float(elbo), "groups": int(self.groups_upto[blocks - 1])}
         self.report(row | {"newton_steps": self.newton_steps})
+
+
+def _sums_of_block(
+    problem: Problem, batch: Batch, told: tuple[At, Problem], modes: Modes
+) -> tuple[Sums, Modes]:
+    """What a sweep adds up and keeps; `problem` is without its arrays, which are told."""
+    at, arrays = told
+    return sweep_block(eqx.combine(arrays, problem), batch, at, modes)[:2]
 
 
 @program
