@@ -26,7 +26,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-LIKELIHOOD = "gaussian, student_t, bernoulli, binomial, poisson, negative_binomial or ordered."
+LIKELIHOOD = (
+    "gaussian, student_t, lognormal, gamma, exponential, weibull, beta, bernoulli, binomial, "
+    "beta_binomial, poisson, negative_binomial, zero_inflated_ or hurdle_ before these two, ordered."
+)
 KIND = "A new outcome, its mean, the linear predictor, or each ordered level's probability."
 OTHER_ROWS = "Other rows than the fit's own: CSV or Parquet."
 

@@ -24,7 +24,7 @@ Matrix = Float[np.ndarray, "n P"]
 
 _FAR = 20.0  # sds from zero: beyond, a group-level column can't be told from a constant
 # Columns of a model's groups.
-_OWN = ("y", "X", "X_all", "W", "U", "U_apart", "offset", "trials", "weights")
+_OWN = ("y", "X", "X_all", "W", "U", "U_apart", "offset", "trials", "weights", "cens")
 _SCALES = 1e-18, 1e18  # smallest and largest range of a column: float32 holds its square
 _ROWS = 1000  # of a linear program that looks for separation, to begin with
 
@@ -51,8 +51,9 @@ def from_formula(
         formula: such as "y ~ 1 + x + (1 + x | user)", "y | trials(n) ~ x + (1 | user)".
         table: pandas, polars or Arrow table, or a dict of arrays; only the columns that the formula
             names are read.
-        likelihood: "gaussian", "student_t", "bernoulli", "binomial", "poisson",
-            "negative_binomial" or "ordered".
+        likelihood: "gaussian", "student_t", "lognormal", "gamma", "exponential", "weibull", "beta",
+            "bernoulli", "binomial", "beta_binomial", "poisson", "negative_binomial", the counts with
+            "zero_inflated_" or "hurdle_" before their name, or "ordered".
         link: by default the usual one.
         priors: name -> NumPyro distribution, in place of the defaults, which `model.priors` shows.
         trials: the column of binomial trials, where the formula does not say.
@@ -90,6 +91,8 @@ def from_formula(
     support = LIKELIHOODS[likelihood].support
     y, levels = reading.read_response(parts, table, support, likelihood, None, tried, "table")
     _check_response(parts.response, y)
+    _check_censoring(parts, likelihood, extra.get("cens"))
+    y = np.log(y) if LIKELIHOODS[likelihood].of_log else y
     begin = start(support, link, y, tried)
     own = parts, likelihood, link, *_evaluated(parts, table, likelihood, begin, y), levels
     spec = Formula(*own, kind_of_table(table), zone_of(table, parts.by))
@@ -142,7 +145,10 @@ def _link(likelihood: str, link: str | None) -> str:
     """The link, by default the likelihood's usual one; raises if either is unknown."""
     if likelihood not in LIKELIHOODS:
         known = ", ".join(LIKELIHOODS)
-        raise ValueError(f"likelihood={likelihood!r} is unknown; there are {known}.")
+        raise ValueError(
+            f"likelihood={likelihood!r} is unknown; there are {known}. For another one write the "
+            "model in NumPyro: rf.from_numpyro."
+        )
     links = LIKELIHOODS[likelihood].links
     if link is not None and link not in links:
         takes = f"it takes {', '.join(links)}"
@@ -234,6 +240,19 @@ def _check_response(name: str, y: Float[np.ndarray, " n"]) -> None:
         what = f"is the same, {y[0]:g}, in every row: there is nothing to explain."
         hint = " Is the level misspelt?" if name.endswith("]") else ""
         raise ValueError(f"the response {name} {what}{hint}")
+
+
+def _check_censoring(parts: FormulaText, likelihood: str, cens: np.ndarray | None) -> None:
+    """Raises if responses are censored that can't be, or if all are."""
+    if cens is None:
+        return
+    takes = [name for name, own in LIKELIHOODS.items() if own.log_survival is not None]
+    if likelihood not in takes:
+        what = f"cens({parts.cens}) is for likelihood={', '.join(map(repr, takes))}"
+        raise error(parts.text, parts.cens or 0, f"{what}; this is {likelihood!r}")
+    if cens.all():
+        what = "says that all responses are censored: there is nothing to learn their size from."
+        raise ValueError(f'column "{parts.cens}" {what}')
 
 
 def _warn_of_separation(names: list[str], X: Matrix, y: Float[np.ndarray, " n"]) -> None:

@@ -9,6 +9,7 @@ from typing import Any, final
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 from jax.tree_util import register_pytree_node
 from jaxtyping import Array, Float, PRNGKeyArray
 
@@ -19,10 +20,10 @@ from ramify.frontends.formula import asking, results, saving
 from ramify.frontends.formula.condensed import condensed
 from ramify.frontends.formula.core import SD, Core, core_of
 from ramify.frontends.formula.formula import Formula
-from ramify.frontends.formula.likelihoods import INVERSE
 from ramify.frontends.formula.priors import Priors, in_words, log_density
 from ramify.frontends.formula.reading import read_rows, response_columns
-from ramify.frontends.formula.simulation import check_simulable, prior_draws
+from ramify.frontends.formula.row_densities import INVERSE
+from ramify.frontends.formula.simulation import censored, check_simulable, prior_draws
 from ramify.frontends.formula.text import formula_columns
 from ramify.models.adapter import Adapter, Description, Section, Simulated, Simulator
 from ramify.models.model import Model
@@ -51,7 +52,7 @@ class FormulaModel(Model):
         theta |= {"b": real(len(layout.common))} if layout.common else {}
         theta |= {"sd": positive(M)}
         theta |= {"cor": correlation_cholesky(M)} if "cor" in core.priors else {}
-        theta |= {name: make(core.levels) for name, make in core.family.parameters.items()}
+        theta |= {name: own.make(core.levels) for name, own in core.family.parameters.items()}
         self.core = core
         super().__init__(
             theta,
@@ -110,11 +111,11 @@ class FormulaModel(Model):
 
     def _density(self, theta: Named, eta: Float[Array, ""], row: Named) -> Float[Array, ""]:
         """Log density of one row's response, on the user's scale, times its weight."""
-        core = self.core
-        if core.link == "identity":
-            row = {**row, "y": (row["y"] - core.base) / core.scale}
-        density = core.family.log_density(core.link, eta, theta, row)
-        density -= jnp.log(core.scale)
+        core, inside = self.core, {**row, "y": self.core.standardised(row["y"])}
+        density = core.family.log_density(core.link, eta, theta, inside)
+        stretch = jnp.log(core.scale) + (jnp.log(row["y"]) if core.family.of_log else 0.0)
+        # A probability, that of a censored outcome, is the same on every scale.
+        density -= jnp.where(row["cens"] > 0, 0.0, stretch) if "cens" in row else stretch
         return density * row["weights"] if "weights" in row else density
 
     def _predictors(self) -> LinearPredictors:
@@ -131,9 +132,10 @@ class FormulaModel(Model):
     def _outcome(self, key: PRNGKeyArray, theta: Named, z: Named, row: Named) -> Array:
         """A new outcome of one row, less the origin."""
         core, eta = self.core, self.core.predictor(theta, z, row)
-        y = core.family.distribution(core.link, eta, theta, row).sample(key)
+        y = core.family.simulate(key, core.link, eta, theta, row)
         if core.link == "identity":
-            return core.base + core.scale * y
+            y = core.base + core.scale * y
+            return jnp.exp(y) if core.family.of_log else y
         return y if core.numbers is None or "cutpoints" not in theta else core.numbers[y]
 
     def groups(self, table: Any) -> Groups:
@@ -242,14 +244,19 @@ class FormulaAdapter(Adapter):
     def _expected(self, kind: str, theta: Named, z: Named, row: Named) -> Float[Array, "*levels"]:
         core, eta = self.model.core, self.model.core.predictor(theta, z, row)
         if core.link == "identity":
-            return core.base + core.scale * eta
+            mean = core.base + core.scale * eta
+            if not core.family.of_log or kind == "link":
+                return mean
+            return jnp.exp(mean + 0.5 * (core.scale * theta["sigma"]) ** 2)
         if kind == "link":
             return eta + (core.centring(theta) if "cutpoints" in theta else 0)
         if "cutpoints" in theta:
-            probability = core.family.distribution(core.link, eta, theta, row).probs
+            probability = dist.OrderedLogistic(eta, theta["cutpoints"]).probs
             numbers = jnp.arange(core.levels) if core.numbers is None else core.numbers
             return probability if kind == "probability" else probability @ numbers.astype(eta.dtype)
-        return INVERSE[core.link](eta) * (row["trials"] if "trials" in row else 1.0)
+        mean = INVERSE[core.link](eta)
+        mean = mean if core.family.mean is None else core.family.mean(mean, theta)
+        return mean * (row["trials"] if "trials" in row else 1.0)
 
     draws_on_host = True
 
@@ -274,8 +281,9 @@ class FormulaAdapter(Adapter):
         """The same as the data have them: levels by their numbers."""
         core, own = self.model.core, dict(given)
         y = core.family.draw(rng, own.pop("eta"), own.pop("mean"), own)
-        inside = core.link == "identity"
-        return np.asarray(core.base) + np.asarray(core.scale) * y if inside else y
+        if core.link == "identity":
+            y = np.asarray(core.base) + np.asarray(core.scale) * y
+        return np.exp(y) if core.family.of_log else y
 
     def simulator(self, groups: Groups) -> Simulator:
         """Draws from the priors, the groups' normal distribution and the likelihood."""
@@ -289,15 +297,17 @@ class FormulaAdapter(Adapter):
         noise = rng.normal(size=(len(batch.index), model.z.size)).astype(theta.dtype)
         z, given = _locals_and_rows(self, theta, noise, batch)
         y = self.draw_column(rng, jax.tree.map(np.asarray, given))
-        return Simulated(theta, z, {"y": y})
+        return Simulated(theta, z, censored(y, batch.rows))
 
     def observed(self, batch: Batch) -> dict[str, Any]:
         """The outcomes of the rows: numbers, or numbers of levels."""
         y = batch.rows["y"]
         return {"y": np.asarray(y, np.float64) + self.origin if self.origin else y}
 
-    def outcomes(self, groups: Groups) -> np.ndarray:
-        """The outcomes of the rows, on the user's scale."""
+    def outcomes(self, groups: Groups) -> np.ndarray | None:
+        """The outcomes of the rows, on the user's scale; None if some are censored."""
+        if "cens" in groups.rows:
+            return None
         y, numbers = groups.rows["y"] + self.origin, self.formula.numbers
         return y if numbers is None else np.asarray(numbers, np.float64)[y.astype(int)]
 

@@ -33,7 +33,8 @@ def summary_rows(formula: Formula, values: dict[str, Any]) -> dict[str, Any]:
         for i, first in enumerate(layout.group):
             for j, second in enumerate(layout.group[:i]):
                 found[f"cor({second}, {first} | {by})"] = values["cor"][:, i, j]
-    found |= {name: values[name] for name in ("sigma", "nu", "shape") if name in values}
+    family = (name for name in formula.family.parameters if name != "cutpoints")
+    found |= {name: values[name] for name in family}
     if "cutpoints" in values and levels is not None:
         for k, (low, high) in enumerate(zip(levels[:-1], levels[1:], strict=True)):
             found[f"cutpoint({low}|{high})"] = values["cutpoints"][:, k]
