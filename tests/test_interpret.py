@@ -45,7 +45,12 @@ def test_predictions_are_those_of_predict(posterior, table):
     everyone = posterior.predictions(draws=S)
     np.testing.assert_allclose(everyone.draws[:, 0], by_row.draws.mean(1), rtol=1e-6)
     grid = posterior.predictions({"x": [0, 1]}, by="kind", draws=S)
-    assert [*zip(grid["x"], grid["kind"], strict=True)][:4] == [(0, "a"), (0, "b"), (0, "c"), (1, "a")]
+    assert [*zip(grid["x"], grid["kind"], strict=True)][:4] == [
+        (0, "a"),
+        (0, "b"),
+        (0, "c"),
+        (1, "a"),
+    ]
     exact = means(posterior, table, x=1.0)[:, table.kind == "b"].mean(1)
     np.testing.assert_allclose(grid.draws[:, 4], exact, rtol=1e-5)
     np.testing.assert_allclose(grid["mean"][4], exact.mean(), rtol=1e-5)
@@ -114,7 +119,10 @@ def test_a_table_of_ones_own_and_levels_of_an_ordered_response(posterior, table)
 @pytest.mark.parametrize(
     "call, message",
     [
-        (lambda p: p.comparisons("z"), '"z" is no predictor of this formula; it has "age", "kind", "x"'),
+        (
+            lambda p: p.comparisons("z"),
+            '"z" is no predictor of this formula; it has "age", "kind", "x"',
+        ),
         (lambda p: p.slopes("kind"), '"kind" has categories and so no slope'),
         (lambda p: p.predictions({"z": 1}), 'at= sets "z", which is no predictor'),
         (lambda p: p.predictions(table="typical"), 'add groups="average", "new" or "population"'),
@@ -175,10 +183,13 @@ def test_contrasts_and_slopes_are_those_of_nuts():
 
     kind = expected(table.assign(kind="b")) - expected(table.assign(kind="a"))
     step = 0.02
-    slope = (expected(table.assign(x=table.x + step)) - expected(table.assign(x=table.x - step))) / (
-        2 * step
+    slope = (
+        expected(table.assign(x=table.x + step)) - expected(table.assign(x=table.x - step))
+    ) / (2 * step)
+    ours = (
+        posterior.comparisons({"kind": ["a", "b"]}, draws=4000),
+        posterior.slopes("x", draws=4000),
     )
-    ours = posterior.comparisons({"kind": ["a", "b"]}, draws=4000), posterior.slopes("x", draws=4000)
     for found, exact in zip(ours, (kind, slope), strict=True):
         assert abs(found["mean"][0] - exact.mean()) < 0.15 * exact.std()
         assert abs(found["sd"][0] / exact.std() - 1) < 0.1

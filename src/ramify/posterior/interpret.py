@@ -96,8 +96,8 @@ def slopes(fit: Fitted, asked: Settings, variables: Any) -> Answer:
     frame = _frame(fit, asked)
     pairs = []
     for name, _ in _chosen(frame, variables, numbers=True):
-        column = np.asarray(frame[name], np.float64)
         _check_number(frame, name)
+        column = np.asarray(frame[name], np.float64)
         step = _STEP * float(
             np.std(np.asarray(_frame(fit, asked._replace(table=None))[name], float))
         )
