@@ -224,6 +224,7 @@ def fitted():
     return rf.fit("y ~ x + (1 | g); sigma ~ x + (1 | g)", table, theta="gaussian"), table
 
 
+@pytest.mark.slow
 def test_parameters_are_recovered_and_named(fitted):
     summary = fitted[0].summary()
     true = {

@@ -116,7 +116,7 @@ class Core(eqx.Module):
 
         For an identity link the first is that of the standardised y.
         """
-        return self.weights(row) @ z["effects"] + self.offsets(theta, row)
+        return jnp.sum(self.weights(row) * z["effects"], -1) + self.offsets(theta, row)
 
     def weights(self, row: Named) -> Float[Array, "P M"]:
         """Of z in each linear predictor."""
