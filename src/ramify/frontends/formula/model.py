@@ -16,9 +16,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from ramify.data.batch import Batch
 from ramify.data.groups import Groups
 from ramify.data.resident import whole
-from ramify.frontends.formula import results, saving
+from ramify.frontends.formula import asking, results, saving
 from ramify.frontends.formula.condensed import condensed
-from ramify.frontends.formula.core import SD, Core, core_of
+from ramify.frontends.formula.core import Core, core_of
 from ramify.frontends.formula.formula import Formula
 from ramify.frontends.formula.priors import Priors, in_words, log_density
 from ramify.frontends.formula.reading import read_rows, response_columns
@@ -30,7 +30,6 @@ from ramify.models.model import Model
 from ramify.models.parameters import Named, Parameter, correlation_cholesky, positive, real
 from ramify.models.structure import BlockStructure, LinearPredictors, Normal
 from ramify.numerics.programs import program
-from ramify.numerics.small_linalg import inverse_lower
 
 
 @final
@@ -47,19 +46,20 @@ class FormulaModel(Model):
 
     def _build(self, core: Core) -> None:
         """Sets all that programs use; in a program the arrays of `core` are its arguments."""
-        layout, M = core.layout, len(core.layout.group)
+        layout = core.layout
         theta: dict[str, Parameter] = {"intercept": real()} if layout.intercept else {}
         theta |= {"b": real(len(layout.common))} if layout.common else {}
-        theta |= {"sd": positive(M)}
-        theta |= {"cor": correlation_cholesky(M)} if "cor" in core.priors else {}
-        theta |= {name: own.make(core.levels) for name, own in core.family.parameters.items()}
+        theta |= {"sd": positive(len(layout.group))}
+        theta |= {"cor": correlation_cholesky(len(layout.group))} if "cor" in core.priors else {}
+        theta |= {n: core.family.parameters[n].make(core.levels) for n in core.parameters}
+        theta |= {name: p for own in core.own for name, p in own.parameters().items()}
         self.core = core
         super().__init__(
             theta,
-            {"effects": real(M)},
+            {"effects": real(core.dims)},
             self._prior,
             self._group_density,
-            lambda theta, z, row: self._density(theta, core.predictor(theta, z, row), row),
+            lambda theta, z, row: self._density(theta, core.predictors(theta, z, row), row),
             self._outcome,
         )
         linear = self._predictors().on_blocks(self.theta)
@@ -83,9 +83,10 @@ class FormulaModel(Model):
         if spec is None:
             return super().__repr__()
         count = len(spec.layout.common) + spec.layout.intercept
+        count += sum(len(own.effects) + own.intercept for own in spec.own)
         return (
-            f"FormulaModel({spec.parts.text}, {spec.likelihood} with {spec.link} link; {count} common "
-            f"effects, {len(spec.layout.group)} by {spec.by})"
+            f"FormulaModel({spec.text}, {spec.likelihood} with {spec.link} link; {count} common "
+            f"effects, {len(spec.varying)} by {spec.by})"
         )
 
     def _prior(self, theta: Named) -> Float[Array, ""]:
@@ -97,42 +98,39 @@ class FormulaModel(Model):
     def _group_density(self, theta: Named, z: Named, group: Named) -> Float[Array, ""]:
         """Log N(z; mean, diag(sd) C diag(sd)) of one group."""
         mean = self.core.mean(theta, group)
-        return Normal(mean, self._root(theta)).log_density(z["effects"])
+        return Normal(mean, self.core.root(theta)).log_density(z["effects"])
 
     def _normal(self, theta: Float[Array, " D"], batch: Batch) -> Normal:
         """The same distribution for every group of a block."""
         inside = self.theta.values(theta)
-        return Normal(self.core.means(inside, batch), self._root(inside))
+        return Normal(self.core.means(inside, batch), self.core.root(inside))
 
-    def _root(self, theta: Named) -> Float[Array, "M M"]:
-        """The inverse of the lower triangular factor of the covariance."""
-        sd = SD * theta["sd"]
-        return inverse_lower(theta["cor"]) / sd if "cor" in theta else jnp.diag(1 / sd)
-
-    def _density(self, theta: Named, eta: Float[Array, ""], row: Named) -> Float[Array, ""]:
+    def _density(self, theta: Named, eta: Float[Array, " P"], row: Named) -> Float[Array, ""]:
         """Log density of one row's response, on the user's scale, times its weight."""
         core, inside = self.core, {**row, "y": self.core.standardised(row["y"])}
-        density = core.family.log_density(core.link, eta, theta, inside)
+        values = core.family_values(theta, eta)
+        density = core.family.log_density(core.link, eta[0], values, inside)
         stretch = jnp.log(core.scale) + (jnp.log(row["y"]) if core.family.of_log else 0.0)
         # A probability, that of a censored outcome, is the same on every scale.
         density -= jnp.where(row["cens"] > 0, 0.0, stretch) if "cens" in row else stretch
         return density * row["weights"] if "weights" in row else density
 
     def _predictors(self) -> LinearPredictors:
-        """The likelihood as a function of one linear predictor; all of ours are smooth in it."""
+        """The likelihood as a function of linear predictors; all of ours are smooth in them."""
         core, parameters = self.core, self.core.family.parameters
         return LinearPredictors(
-            weights=lambda row: row["W"][None],
-            offset=lambda theta, row: core.offset(theta, row)[None],
-            density=lambda theta, eta, row: self._density(theta, eta[0], row),
+            weights=core.weights,
+            offset=core.offsets,
+            density=self._density,
             uses_theta=lambda columns: bool(parameters) or core.layout.offset_uses_theta(columns),
             smooth=True,
         )
 
     def _outcome(self, key: PRNGKeyArray, theta: Named, z: Named, row: Named) -> Array:
         """A new outcome of one row, less the origin."""
-        core, eta = self.core, self.core.predictor(theta, z, row)
-        y = core.family.simulate(key, core.link, eta, theta, row)
+        core, eta = self.core, self.core.predictors(theta, z, row)
+        values = core.family_values(theta, eta)
+        y = core.family.simulate(key, core.link, eta[0], values, row)
         if core.link == "identity":
             y = core.base + core.scale * y
             return jnp.exp(y) if core.family.of_log else y
@@ -190,8 +188,11 @@ class FormulaAdapter(Adapter):
         spec = self.formula
         category = spec.levels is not None and spec.numbers is None
         left = dict.fromkeys(response_columns(spec.parts), "category") if category else {}
-        named = dict.fromkeys([*formula_columns(spec.parts.text), *spec.parts.extra])
-        return named | spec.common.kinds | spec.group.kinds | left
+        named = dict.fromkeys([*formula_columns(spec.text), *spec.parts.extra])
+        kinds = {
+            n: k for own in spec.own for c in (own.common, own.group) for n, k in c.kinds.items()
+        }
+        return named | kinds | spec.common.kinds | spec.group.kinds | left
 
     def global_values(
         self, theta: Float[np.ndarray, "S D"] | Float[Array, "S D"]
@@ -211,6 +212,9 @@ class FormulaAdapter(Adapter):
             values["Intercept"] = values.pop("intercept") - core.scale * shift
         if "cor" in inside:
             values["cor"] = inside["cor"] @ inside["cor"].T
+        for own in core.own:
+            named = own.named(values)
+            values = {n: v for n, v in values.items() if n not in own.parameters()} | named
         if "cutpoints" in values:
             values["cutpoints"] = values["cutpoints"] + shift
         return values
@@ -220,11 +224,11 @@ class FormulaAdapter(Adapter):
     ) -> Named:
         """Each group's deviations from the population, {"effects": [B, M]}, on the user's scale."""
         core, inside = self.model.core, self.model.theta.values(theta)
-        return {"effects": core.deviation * (z - core.means(inside, batch))}
+        return {"effects": core.deviations * (z - core.means(inside, batch))}
 
     def entry_names(self, name: str, shape: Sequence[int]) -> list[str]:
         """The effects that vary by group."""
-        return list(self.formula.layout.group)
+        return self.formula.varying
 
     def categories(self, kind: str) -> list[str]:
         """The levels of an ordered response, where each has a probability of its own."""
@@ -242,12 +246,13 @@ class FormulaAdapter(Adapter):
         return jax.vmap(one)(z_rows, batch.rows | batch.group_at_rows())
 
     def _expected(self, kind: str, theta: Named, z: Named, row: Named) -> Float[Array, "*levels"]:
-        core, eta = self.model.core, self.model.core.predictor(theta, z, row)
+        core, every = self.model.core, self.model.core.predictors(theta, z, row)
+        eta, own = every[0], core.family_values(theta, every)
         if core.link == "identity":
             mean = core.base + core.scale * eta
             if not core.family.of_log or kind == "link":
                 return mean
-            return jnp.exp(mean + 0.5 * (core.scale * theta["sigma"]) ** 2)
+            return jnp.exp(mean + 0.5 * (core.scale * own["sigma"]) ** 2)
         if kind == "link":
             return eta + (core.centring(theta) if "cutpoints" in theta else 0)
         if "cutpoints" in theta:
@@ -255,7 +260,7 @@ class FormulaAdapter(Adapter):
             numbers = jnp.arange(core.levels) if core.numbers is None else core.numbers
             return probability if kind == "probability" else probability @ numbers.astype(eta.dtype)
         mean = INVERSE[core.link](eta)
-        mean = mean if core.family.mean is None else core.family.mean(mean, theta)
+        mean = mean if core.family.mean is None else core.family.mean(mean, own)
         return mean * (row["trials"] if "trials" in row else 1.0)
 
     draws_on_host = True
@@ -266,10 +271,12 @@ class FormulaAdapter(Adapter):
         """Linear predictor and its inverse link inside, family parameters, and trials of rows."""
         core, inside = self.model.core, self.model.theta.values(theta)
         rows = batch.rows | batch.group_at_rows()
-        eta = jax.vmap(lambda z, row: core.predictor(inside, {"effects": z}, row))(z_rows, rows)
-        own = {name: inside[name][None] for name in core.family.parameters}
-        own |= {"trials": rows["trials"]} if "trials" in rows else {}
-        return {"eta": eta, "mean": INVERSE[core.link](eta), **own}
+        every = jax.vmap(lambda z, row: core.predictors(inside, {"effects": z}, row))(z_rows, rows)
+        found = {name: inside[name][None] for name in core.parameters}
+        for p, own in enumerate(core.own):
+            found[own.name] = own.values(every[:, p + 1])[own.name]
+        found |= {"trials": rows["trials"]} if "trials" in rows else {}
+        return {"eta": every[:, 0], "mean": INVERSE[core.link](every[:, 0]), **found}
 
     def draw_outcomes(self, rng: np.random.Generator, given: dict[str, np.ndarray]) -> np.ndarray:
         """New outcomes, by NumPy, less the origin."""
@@ -312,6 +319,28 @@ class FormulaAdapter(Adapter):
         return y if numbers is None else np.asarray(numbers, np.float64)[y.astype(int)]
 
     @property
+    def table(self) -> dict[str, Any] | None:
+        """The columns of the fit's table; None in a fit that was loaded."""
+        return self.model.table
+
+    @property
+    def table_kind(self) -> str:
+        """The kind of the fit's table."""
+        return self.formula.table
+
+    def variables(self) -> list[str]:
+        """The columns that the right-hand side names, and that of the trials."""
+        return asking.variables(self.formula)
+
+    def frame(self, table: Any) -> Any:
+        """The predictors of a table as `formulae` sees them."""
+        return asking.frame(self.formula, table)
+
+    def typical(self) -> dict[str, Any]:
+        """Means of numbers, and the most frequent of categories."""
+        return asking.typical(self.formula, self.table)
+
+    @property
     def outcome_name(self) -> str:
         """The response as the formula writes it."""
         return self.formula.parts.response
@@ -350,10 +379,10 @@ class FormulaAdapter(Adapter):
         """The formula, its likelihood and its priors."""
         spec = self.formula
         return Description(
-            title=spec.parts.text,
+            title=spec.text,
             lead=[f"{spec.likelihood} with {spec.link} link"],
             facts=[
-                ("Formula", spec.parts.text),
+                ("Formula", spec.text),
                 ("Likelihood", f"{spec.likelihood}, {spec.link} link"),
             ],
             priors=[(name, in_words(prior)) for name, prior in self.model.priors.items()],
