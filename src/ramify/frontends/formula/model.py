@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from ramify.data.batch import Batch
 from ramify.data.groups import Groups
 from ramify.data.resident import whole
-from ramify.frontends.formula import results, saving
+from ramify.frontends.formula import asking, results, saving
 from ramify.frontends.formula.condensed import condensed
 from ramify.frontends.formula.core import Core, core_of
 from ramify.frontends.formula.formula import Formula
@@ -317,6 +317,28 @@ class FormulaAdapter(Adapter):
             return None
         y, numbers = groups.rows["y"] + self.origin, self.formula.numbers
         return y if numbers is None else np.asarray(numbers, np.float64)[y.astype(int)]
+
+    @property
+    def table(self) -> dict[str, Any] | None:
+        """The columns of the fit's table; None in a fit that was loaded."""
+        return self.model.table
+
+    @property
+    def table_kind(self) -> str:
+        """The kind of the fit's table."""
+        return self.formula.table
+
+    def variables(self) -> list[str]:
+        """The columns that the right-hand side names, and that of the trials."""
+        return asking.variables(self.formula)
+
+    def frame(self, table: Any) -> Any:
+        """The predictors of a table as `formulae` sees them."""
+        return asking.frame(self.formula, table)
+
+    def typical(self) -> dict[str, Any]:
+        """Means of numbers, and the most frequent of categories."""
+        return asking.typical(self.formula, self.table)
 
     @property
     def outcome_name(self) -> str:
