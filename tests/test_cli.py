@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -220,8 +219,9 @@ def test_help_has_examples(command):
 def test_help_lists_every_likelihood():
     from ramify.frontends.formula.likelihoods import LIKELIHOODS
 
-    text = re.sub(r"[\s│]", "", ramify("fit", "--help").stdout)  # long names are broken into lines
-    assert all(name in text for name in LIKELIHOODS)
+    words = set(ramify("fit", "--help").stdout.replace(",", " ").replace(".", " ").split())
+    before = "zero_inflated_", "hurdle_"  # with them, names are too long for a line of help
+    assert {n for n in LIKELIHOODS if not n.startswith(before)} | {*before} <= words
 
 
 def test_version():

@@ -28,8 +28,8 @@ app = typer.Typer(
 
 LIKELIHOOD = (
     "gaussian, student_t, lognormal, gamma, exponential, weibull, beta, bernoulli, binomial, "
-    "beta_binomial, poisson, negative_binomial, zero_inflated_poisson, hurdle_poisson, "
-    "zero_inflated_negative_binomial, hurdle_negative_binomial or ordered."
+    "beta_binomial, poisson, negative_binomial, the last two also with zero_inflated_ or hurdle_ "
+    "before them, or ordered."
 )
 KIND = "A new outcome, its mean, the linear predictor, or each ordered level's probability."
 OTHER_ROWS = "Other rows than the fit's own: CSV or Parquet."
