@@ -9,6 +9,7 @@ from ramify.posterior.answer import Answer
 from ramify.posterior.averages import Who
 from ramify.posterior.fitted import Fitted
 from ramify.posterior.interpret import Compare, Settings
+from ramify.posterior.loo import By, Loo, loo, refitted
 from ramify.posterior.prediction import Kind
 
 Quantiles = Sequence[float]
@@ -115,6 +116,38 @@ class Questions(Fitted):
         """
         asked = self._asked(at, by, table, average, groups, kind, (draws, quantiles, seed))
         return interpret.slopes(self, asked, variables)
+
+    @computing
+    def loo(
+        self,
+        by: By = "row",
+        groups: Any = None,
+        draws: int = 1000,
+        seed: int = 0,
+        *,
+        refit: bool = False,
+    ) -> Loo:
+        """Leaves out each row, or each group, and says how probable the others make it.
+
+        By importance weights of this fit's draws, Pareto-smoothed: no refits, in blocks. Of a group
+        z is integrated out, so that it is predicted as a new one is.
+
+        Args:
+            by: "row" or "group".
+            groups: the data; those of the fit by default.
+            draws: S.
+            seed: the answer is a function of it.
+            refit: fit again without each group whose k-hat is above 0.7.
+        """
+        data = self._for_metrics(groups)
+        found = loo(self, data, by, draws, seed)
+        if not refit or not len(found.bad):
+            return found
+        if by == "row" or self.again is None:
+            raise ValueError(
+                'refit=True is for by="group", of a solved fit that was made in this process.'
+            )
+        return refitted(found, data, self.again, draws)
 
     def _asked(
         self,
