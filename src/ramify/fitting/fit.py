@@ -15,8 +15,10 @@ from ramify.families.build import Family, amortized, solved
 from ramify.families.joint import Joint
 from ramify.families.solver import MAX_DIM, Solver
 from ramify.fitting.by_steps import StepsTask, adam, default_plateau, fit_by_steps
+from ramify.fitting.levels import fit_levels
 from ramify.fitting.solved import Wish, fit_solved
 from ramify.fitting.theta_shape import Theta
+from ramify.frontends.formula.levels_model import LevelsFormulaModel
 from ramify.inference.curvature_check import missing_curvature
 from ramify.inference.elbo import Estimator
 from ramify.inference.minibatches import Minibatches
@@ -72,6 +74,9 @@ def fit(
             weights; or "nuts", draws from theta's marginal posterior by NUTS. By default the first
             of these that is near enough, and NUTS only if it should take no more than seconds.
     """
+    if isinstance(model, LevelsFormulaModel):
+        _check_levels(model, groups, family, local_draws, optimizer, theta)
+        return fit_levels(model, groups, seed)  # pyright: ignore[reportReturnType]
     check_model_and_groups(model, groups, "rf.fit")
     _check_family_kind(family)
     if theta not in (None, *get_args(Theta)):
@@ -104,6 +109,24 @@ def fit(
         plateau = ours if optimizer is None else None
         own = to_device(groups), recipe, minibatches, plateau, max_steps
         return fit_by_steps(StepsTask(model, groups, *own), family, seed, bar, why)
+
+
+def _check_levels(model: object, groups: object, *options: object) -> None:
+    """Raises for what a model with several factors can't be fitted with."""
+    if not isinstance(groups, Groups):
+        raise TypeError(
+            f"rf.fit expected the Groups that from_formula returned; got {type(groups).__name__}."
+        )
+    names = ("family", "local_draws", "optimizer", "theta")
+    asked = [name for name, given in zip(names, options, strict=True) if given is not None]
+    if asked:
+        raise ValueError(
+            f"{asked[0]}= is for models with one grouping factor; this one has several, which are fitted "
+            "in one way only: leave it out."
+        )
+    level = "X" in groups.rows and groups.by == getattr(model, "formula").by  # noqa: B009
+    if not level:
+        raise ValueError("these groups are not those of this model: use those from_formula returned.")
 
 
 def default_family(model: Model, groups: Groups) -> tuple[Branched, str]:

@@ -13,6 +13,9 @@ from ramify.frontends.formula import reading
 from ramify.frontends.formula.design import Coding, check_installed, code, components
 from ramify.frontends.formula.formula import EffectLayout, Formula, Units, lay_out
 from ramify.frontends.formula.frame import read_frame
+from ramify.frontends.formula.levels_build import from_terms
+from ramify.frontends.formula.levels_model import LevelsFormulaModel
+from ramify.frontends.formula.levels_reading import predictors as all_predictors
 from ramify.frontends.formula.likelihoods import LIKELIHOODS, Likelihood, start
 from ramify.frontends.formula.model import FormulaModel
 from ramify.frontends.formula.priors import defaults, replaced
@@ -38,12 +41,13 @@ def from_formula(
     priors: Mapping[str, Any] | None = None,
     trials: str | None = None,
     weights: str | None = None,
-) -> tuple[FormulaModel, Groups]:
+) -> tuple[FormulaModel | LevelsFormulaModel, Groups]:
     """A model and its data from a formula in the grammar of lme4, brms and Bambi.
 
     Common effects may have interactions, polynomials, splines and categories, which the `formulae`
-    package codes; one grouping term says what varies by group: `(1 + x | g)` with correlations,
-    `(1 + x || g)` without. See `docs/formulas.md`.
+    package codes; grouping terms say what varies by group: `(1 + x | g)` with correlations,
+    `(1 + x || g)` without; `(1 | a) + (1 | b)`, `(1 | a:b)` and `(1 | a/b)` for several factors. See
+    `docs/formulas.md` and `docs/levels.md`.
 
     Args:
         formula: such as "y ~ 1 + x + (1 + x | user)", "y | trials(n) ~ x + (1 | user)".
@@ -74,6 +78,9 @@ def from_formula(
     parts = parse(formula)
     parts = parts._replace(trials=trials or parts.trials, weights=weights or parts.weights)
     link = _link(likelihood, link)
+    if parts.several:
+        _check_several(parts, table)
+        return from_terms(parts, table, likelihood, link, priors or {})
     used = [*reading.response_columns(parts), *reading.predictors(parts), *parts.extra]
     _check_columns(parts, table, used)
     extra = reading.read_extra(parts, table, n_rows(table, parts.by), "table")
@@ -142,6 +149,23 @@ def _check_columns(parts: FormulaText, table: Any, used: list[str]) -> None:
         what = f"the grouping column {parts.by!r} can't be a predictor or the response as well"
         raise error(parts.text, parts.by, what)
     if not n_rows(table, parts.by):
+        raise ValueError("the table has no rows: expected one for each observation.")
+
+
+def _check_several(parts: FormulaText, table: Any) -> None:
+    """The same of a formula with several grouping terms."""
+    factors = list(dict.fromkeys(c for term in parts.terms for c in term.columns))
+    own = reading.response_columns(parts)
+    used = [*own, *all_predictors(parts), *parts.extra, *factors]
+    for name in used:
+        try:
+            columns_of(table, [name])
+        except ValueError as problem:
+            raise error(parts.text, name, str(problem).rstrip(".")) from None
+    columns_of(table, [*dict.fromkeys(used)])  # of one length
+    if len(own) == 1 and own[0] in [*all_predictors(parts), *factors]:
+        raise error(parts.text, own[0], f"the response {own[0]!r} can't be a predictor as well")
+    if not n_rows(table, factors[0]):
         raise ValueError("the table has no rows: expected one for each observation.")
 
 

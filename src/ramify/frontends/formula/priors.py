@@ -108,7 +108,7 @@ def replaced(priors: Priors, given: Mapping[str, Any], formula: Formula) -> Prio
     wide |= {t: [n for n in layout.common if owners[n] == t] for t in owners.values()}
     for name in sorted(given, key=lambda n: (n in priors, n not in ("b", "sd"))):
         for target in [name] if name in priors else wide.get(name, []):
-            new[target] = _checked(name, target, given[name], len(layout.group))
+            new[target] = checked(name, target, given[name], len(layout.group))
         if name not in priors and not wide.get(name):
             near = get_close_matches(name, [*priors, "b", "sd"], 2, 0.5)
             hint = f" Did you mean {' or '.join(near)}?" if near else ""
@@ -119,15 +119,16 @@ def replaced(priors: Priors, given: Mapping[str, Any], formula: Formula) -> Prio
     return new
 
 
-def _checked(name: str, target: str, prior: Any, M: int) -> Any:
+def checked(name: str, target: str, prior: Any, M: int) -> Any:
+    """A user's prior for a parameter, given as `name`; raises if it is none."""
     if not isinstance(prior, dist.Distribution):
         raise TypeError(
             f"priors[{name!r}] is a {type(prior).__name__}; expected a NumPyro distribution such as "
             "dist.Normal(0, 1)."
         )
-    if target == "cor":
+    if target.startswith("cor"):
         if not isinstance(prior, dist.LKJ | dist.LKJCholesky):
-            raise TypeError("priors['cor'] must be a dist.LKJ or dist.LKJCholesky.")
+            raise TypeError(f"priors[{name!r}] must be a dist.LKJ or dist.LKJCholesky.")
         return dist.LKJCholesky(M, float(np.asarray(prior.concentration)))
     if prior.batch_shape or prior.event_shape:
         raise ValueError(

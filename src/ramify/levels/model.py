@@ -1,0 +1,182 @@
+"""LevelsModel: what the rest of the room needs to know of a model with several factors.
+
+This is the seam for front ends. A front end derives a `LevelsCore`, whose methods are compiled, and puts
+it into a `LevelsModel` with the numbers of effects of each grouping term.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Float64
+
+from ramify.levels.design import Design
+from ramify.models.parameters import Named, Parameter, Space, correlation_cholesky, positive
+from ramify.numerics.programs import program
+
+
+class LevelsCore(eqx.Module):
+    """The densities of a model, for programs; its arrays are their arguments. All methods are traced.
+
+    All effects are deviations with mean zero, on the scale that the model computes on.
+    """
+
+    def parameters(self) -> dict[str, Parameter]:
+        """The parameters of the likelihood: those of theta beside sds and correlations."""
+        raise NotImplementedError
+
+    def log_prior(self, values: Named) -> Float[Array, ""]:
+        """Log density of the constrained theta."""
+        raise NotImplementedError
+
+    def log_prior_common(self, beta: Float[Array, " P"]) -> Float[Array, " P"]:
+        """Log density of each common effect."""
+        raise NotImplementedError
+
+    def log_lik(
+        self, values: Named, eta: Float[Array, "n *K"], columns: Mapping[str, Any]
+    ) -> Float[Array, "n *K"]:
+        """Log density of each row at its linear predictors; columns are [n, 1] where eta is [n, K]."""
+        raise NotImplementedError
+
+
+class Given(NamedTuple):
+    """What a model says at one theta, in float64 on the host."""
+
+    log_prior: float  # of the unconstrained theta, with its Jacobian
+    precision: Float64[np.ndarray, "M M"]  # of z
+    log_det: float  # of that
+    kept: list[Float64[np.ndarray, "m m"]]  # the precision of a level's effects, for each kept term
+    kept_log_det: list[float]  # of those
+    values: Named  # parameters of the likelihood
+
+
+class LevelsModel:
+    """A model with several factors.
+
+    Theta has, for each term t, the sds "sd_<t>" of its effects and, if they are correlated, the Cholesky
+    factor "cor_<t>" of their correlations; then the parameters of the likelihood.
+
+    Attributes:
+        core: the densities.
+        terms: the number of effects of each term.
+        correlated: whether the effects of each term are correlated.
+        integrated: the terms of the integrated factor, whose effects side by side are z.
+        linear: whether the model is linear and Gaussian: then everything is exact.
+        theta: the space of theta.
+    """
+
+    def __init__(
+        self,
+        core: LevelsCore,
+        terms: tuple[int, ...],
+        correlated: tuple[bool, ...],
+        integrated: tuple[int, ...],
+        linear: bool,
+    ):
+        self.core, self.terms, self.correlated = core, terms, correlated
+        self.integrated, self.linear = integrated, linear
+        self.kept = tuple(t for t in range(len(terms)) if t not in integrated)
+        self.theta = _space(core, terms, correlated)
+
+    @property
+    def M(self) -> int:
+        """The dimension of z."""
+        return sum(self.terms[t] for t in self.integrated)
+
+    def factor(self, values: Mapping[str, Any], term: int) -> Float64[np.ndarray, "m m"]:
+        """The lower triangular factor of the covariance of a term's effects."""
+        sd = np.asarray(values[f"sd_{term}"], np.float64)
+        cor = values.get(f"cor_{term}")
+        return np.diag(sd) if cor is None else sd[:, None] * np.asarray(cor, np.float64)
+
+    def values(self, theta: Float64[np.ndarray, " D"]) -> dict[str, np.ndarray]:
+        """Named, constrained values of one theta."""
+        return self._evaluated(theta)[0]
+
+    def _evaluated(self, theta: np.ndarray) -> tuple[dict[str, np.ndarray], float]:
+        own = self.core, self.terms, self.correlated
+        with jax.enable_x64(True):
+            values, log_prior = _values(*own, jnp.asarray(theta, jnp.float64))
+        return {name: np.asarray(value) for name, value in values.items()}, float(log_prior)
+
+    def at(self, theta: Float64[np.ndarray, " D"]) -> Given:
+        """What the model says at one theta."""
+        named, log_prior = self._evaluated(theta)
+        roots = [np.linalg.inv(self.factor(named, t)) for t in range(len(self.terms))]
+        log_dets = [2 * float(np.log(np.diag(root)).sum()) for root in roots]
+        precision, at = np.zeros((self.M, self.M)), 0
+        for t in self.integrated:
+            own = slice(at, at + self.terms[t])
+            precision[own, own], at = roots[t].T @ roots[t], own.stop
+        return Given(
+            log_prior,
+            precision,
+            sum(log_dets[t] for t in self.integrated),
+            [roots[t].T @ roots[t] for t in self.kept],
+            [log_dets[t] for t in self.kept],
+            {n: v for n, v in named.items() if not n.startswith(("sd_", "cor_"))},
+        )
+
+    def common_prior(self, beta: Float64[np.ndarray, " P"]) -> tuple[float, np.ndarray, np.ndarray]:
+        """Log density of the common effects, its slope and minus its curvature."""
+        if not len(beta):
+            return 0.0, beta, beta
+        with jax.enable_x64(True):
+            found = _common(self.core, jnp.asarray(beta, jnp.float64))
+        value, slope, curvature = map(np.asarray, found)
+        return float(value.sum()), slope, np.maximum(curvature, 0.0)
+
+
+class Derivatives(NamedTuple):
+    """Log likelihood of rows, its slope and minus its curvature in the linear predictor."""
+
+    value: np.ndarray
+    slope: np.ndarray
+    curvature: np.ndarray
+
+
+def differentiate(
+    model: LevelsModel, given: Given, design: Design, eta: Float64[np.ndarray, "n *K"]
+) -> Derivatives:
+    """The derivatives of the rows' log likelihood at linear predictors [n] or [n, K], in float64."""
+    columns = {n: c if eta.ndim == 1 else c[:, None] for n, c in design.columns.items()}
+    with jax.enable_x64(True):
+        return Derivatives(*map(np.asarray, _of_rows(model.core, given.values, columns, eta)))
+
+
+def _space(core: LevelsCore, terms: tuple[int, ...], correlated: tuple[bool, ...]) -> Space:
+    own: dict[str, Parameter] = {}
+    for t, (effects, both) in enumerate(zip(terms, correlated, strict=True)):
+        own |= {f"sd_{t}": positive(effects)}
+        own |= {f"cor_{t}": correlation_cholesky(effects)} if both else {}
+    return Space({**own, **core.parameters()})
+
+
+@program
+def _of_rows(core: LevelsCore, values: Named, columns: Any, eta: Array) -> Any:
+    return _second_order(lambda e: core.log_lik(values, e, columns), eta)
+
+
+@program
+def _values(
+    core: LevelsCore, terms: tuple[int, ...], correlated: tuple[bool, ...], theta: Array
+) -> tuple[Named, Float[Array, ""]]:
+    values, log_det = _space(core, terms, correlated).constrain(theta)
+    return values, core.log_prior(values) + log_det
+
+
+@program
+def _common(core: LevelsCore, beta: Float[Array, " P"]) -> Any:
+    return _second_order(core.log_prior_common, beta)
+
+
+def _second_order(density: Any, at: Array) -> tuple[Array, Array, Array]:
+    """A function of each entry by itself: its values, slopes and minus its curvatures."""
+    one = jnp.ones_like(at)
+    first = lambda x: jax.jvp(density, (x,), (one,))
+    (value, slope), (_, curvature) = jax.jvp(first, (at,), (one,))
+    return value, slope, -curvature
