@@ -18,7 +18,7 @@ from ramify.levels.design import Design
 from ramify.levels.marginal import Marginal, NotSolved
 from ramify.levels.model import LevelsModel
 from ramify.levels.search import search
-from ramify.levels.shape import Pool, cloud, pool
+from ramify.levels.shape import Pool, cloud, laplace_sds, pool
 from ramify.posterior.levels import LevelsPosterior
 
 START = 0.3  # of all sds, in units of the linear predictor
@@ -37,6 +37,7 @@ def fit_levels(model: LevelsFormulaModel, groups: Groups, seed: int) -> LevelsPo
         ) from error
     drawn = cloud(G, found, seed)
     draws = pool(G, found, drawn, seed)
+    moved = laplace_sds(G, found)
     notes = {
         "method": "levels",
         "seconds": time.perf_counter() - began,
@@ -51,6 +52,7 @@ def fit_levels(model: LevelsFormulaModel, groups: Groups, seed: int) -> LevelsPo
         "left_sds": float(np.sqrt(2 * found.gain)),
         "design": model.notes,
         "bias_sds": 0.0,
+        "laplace_sds": float(np.abs(moved).max()),
         **drawn.notes,
     }
     return LevelsPosterior(model, adapter, groups, draws, notes)

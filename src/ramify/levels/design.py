@@ -8,6 +8,9 @@ import numpy as np
 import scipy.sparse as sp
 from jaxtyping import Float64, Int64
 
+from ramify.levels.closed_forms import constant
+
+SMALL = 200_000  # entries of an array that stands for a sparse matrix
 Rows = Float64[np.ndarray, " n"]
 
 
@@ -43,7 +46,7 @@ class Design:
 
     def without_z(self, beta: np.ndarray, u: np.ndarray) -> Rows:
         """The linear predictor less the part of z."""
-        return self.offset + self.X @ beta + self.K @ u
+        return self.offset + self.X @ beta + self.kept_part(u)
 
     def of_z(self, z: Float64[np.ndarray, "N M"]) -> Rows:
         """The part of z in the linear predictor."""
@@ -82,6 +85,52 @@ class Design:
         )
 
     @cached_property
+    def _constants(self) -> dict[str, dict[str, np.ndarray]]:
+        return {}
+
+    def with_constant(self, form: str) -> dict[str, np.ndarray]:
+        """The columns, with the constant of a closed form of the likelihood."""
+        if form not in self._constants:
+            self._constants[form] = {**self.columns, "constant": constant(form, self.columns)}
+        return self._constants[form]
+
+    @cached_property
+    def dense(self) -> Float64[np.ndarray, "n q"] | None:
+        """K as an array, where it is small: sparse matrices of few entries cost more than they save."""
+        n, q = self.K.shape
+        return self.K.toarray() if n * q <= SMALL and self.N * q <= SMALL else None
+
+    @cached_property
+    def flat(self) -> tuple[np.ndarray, np.ndarray]:
+        """The row of each entry of K, and its place in G'K, an array."""
+        row = np.repeat(np.arange(self.K.shape[0]), np.diff(self.K.indptr))
+        return row, self.code[row] * self.K.shape[1] + self.K.indices
+
+    def kept_sum(self, values: Rows) -> Float64[np.ndarray, " q"]:
+        """K' values."""
+        return self.K.T @ values if self.dense is None else values @ self.dense
+
+    def kept_part(self, u: np.ndarray) -> Rows:
+        """K u."""
+        return self.K @ u if self.dense is None else self.dense @ u
+
+    @cached_property
+    def _terms(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+        return {}
+
+    def of_term(self, term: KeptTerm) -> tuple[Int64[np.ndarray, " n"], Float64[np.ndarray, "n m"]]:
+        """The level of a kept term that each row has, and the columns of its effects."""
+        if term.start not in self._terms:
+            own = sp.csr_array(self.K[:, term.start : term.stop])
+            own.sort_indices()
+            row = np.repeat(np.arange(own.shape[0]), np.diff(own.indptr))
+            level, columns = np.zeros(own.shape[0], np.int64), np.zeros((own.shape[0], term.effects))
+            level[row] = own.indices // term.effects
+            columns[row, own.indices % term.effects] = own.data
+            self._terms[term.start] = level, columns
+        return self._terms[term.start]
+
+    @cached_property
     def entries(self) -> tuple[np.ndarray, np.ndarray, Any]:
         """The row of each entry of K, its place among the entries of G'K, and the pattern of that."""
         K = self.K.tocsr()
@@ -94,7 +143,11 @@ class Design:
         return row, place, pattern
 
     def grouped(self, values: Rows) -> Any:
-        """G' diag(values) K: sums over the rows of each group of values times k_r, sparse [N, q]."""
+        """G' diag(values) K: sums over the rows of each group of values times k_r, [N, q]."""
+        if self.dense is not None:
+            row, place = self.flat
+            size = self.N * self.K.shape[1]
+            return np.bincount(place, values[row] * self.K.data, size).reshape(self.N, -1)
         row, place, pattern = self.entries
         data = np.bincount(place, values[row] * self.K.data, pattern.nnz)
         return sp.csr_array((data, pattern.indices, pattern.indptr), pattern.shape)

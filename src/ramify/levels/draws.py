@@ -7,7 +7,8 @@ from jaxtyping import Float64
 
 from ramify.levels.design import Design
 from ramify.levels.integral import Solved, solve
-from ramify.levels.marginal import Effects, Marginal, Optimum
+from ramify.levels.marginal import Marginal, Optimum
+from ramify.levels.marginal_state import Effects
 from ramify.levels.model import Given, LevelsModel, differentiate
 
 RESAMPLED = 8  # draws of z, of which one is chosen by importance weight

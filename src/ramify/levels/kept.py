@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from jaxtyping import Float64
 from scipy.sparse.linalg import splu
 
-from ramify.levels.design import Design
+from ramify.levels.design import Design, KeptTerm
 from ramify.numerics.memory import check_memory
 
 Algebra = Literal["dense", "sparse"]
@@ -26,7 +26,7 @@ MOST_DENSE = 20_000
 class Blocks(NamedTuple):
     """S by its blocks: of u, of u and beta, and of beta."""
 
-    u: Any  # sparse [q, q]
+    u: Any  # sparse or an array, [q, q]
     border: Float64[np.ndarray, "q P"]
     common: Float64[np.ndarray, "P P"]
 
@@ -39,16 +39,19 @@ def assemble(
     common: Float64[np.ndarray, " P"],
 ) -> Blocks:
     """S, given the prior precision of u (sparse) and of beta (its diagonal)."""
-    X, K = design.X, design.K
+    X, K = design.X, design.K if design.dense is None else design.dense
     weighted = curvature[:, None] * X
-    u = K.T @ sp.diags_array(curvature) @ K + precision
+    if design.dense is None:
+        u = K.T @ sp.diags_array(curvature) @ K + precision
+    else:
+        u = K.T @ (curvature[:, None] * K) + precision
     border, own = K.T @ weighted, X.T @ weighted + np.diag(common)
     for values in shared:
         of_u, of_common = design.grouped(values), design.grouped_common(values)
         u = u - of_u.T @ of_u
         border = border - of_u.T @ of_common
         own = own - of_common.T @ of_common
-    return Blocks(u.tocsc(), border, own)
+    return Blocks(u, border, own)
 
 
 def choose(design: Design) -> Algebra:
@@ -80,7 +83,7 @@ class Kept:
     of_u: Any  # the factor of the block of u
     back: Float64[np.ndarray, "q P"]  # its inverse times the border
     of_common: Any  # lower Cholesky factor of what is left of the block of beta
-    diagonal: Float64[np.ndarray, " q"]  # of the block of u
+    blocks: list[Float64[np.ndarray, "L m m"]]  # S of each level by itself, by term
     log_det: float
 
     def solve(self, beta: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -94,18 +97,30 @@ class Kept:
         common = sl.solve_triangular(
             self.of_common, rng.normal(size=(P, count)), lower=True, trans="T"
         )
-        u = self.of_u.root_solve(rng.normal(size=(len(self.diagonal), count)))
+        u = self.of_u.root_solve(rng.normal(size=(len(self.back), count)))
         return common, u - self.back @ common
 
 
-def factorize(blocks: Blocks, algebra: Algebra) -> Kept:
+def factorize(blocks: Blocks, algebra: Algebra, terms: tuple[KeptTerm, ...]) -> Kept:
     """The factor of S; raises LinAlgError if it is not positive definite."""
     factor = _Dense(blocks.u) if algebra == "dense" else _Sparse(blocks.u)
     back = factor.solve(blocks.border)
     left = blocks.common - blocks.border.T @ back
     of_common = sl.cholesky(left, lower=True) if len(left) else left
     log_det = factor.log_det + 2 * float(np.log(np.diag(of_common)).sum())
-    return Kept(factor, back, of_common, blocks.u.diagonal(), log_det)
+    own = [_level_blocks(blocks.u, term) for term in terms]
+    return Kept(factor, back, of_common, own, log_det)
+
+
+def _level_blocks(matrix: Any, term: KeptTerm) -> Float64[np.ndarray, "L m m"]:
+    """The diagonal blocks of the levels of a term."""
+    m, found = term.effects, np.empty((term.levels, term.effects, term.effects))
+    for apart in range(m):
+        own = matrix.diagonal(apart)
+        for i in range(m - apart):
+            entries = own[term.start + i : term.stop : m]
+            found[: len(entries), i, i + apart] = found[: len(entries), i + apart, i] = entries
+    return found
 
 
 class _Dense:
@@ -113,8 +128,9 @@ class _Dense:
 
     def __init__(self, matrix: Any):
         q = matrix.shape[0]
-        check_memory(3 * 8 * q * q, None, f"{q:,} kept effects", "Use fewer levels")
-        dense = matrix.toarray(order="F")
+        if q > 2000:
+            check_memory(3 * 8 * q * q, None, f"{q:,} kept effects", "Use fewer levels")
+        dense = matrix.toarray(order="F") if sp.issparse(matrix) else np.array(matrix, order="F")
         self.factor = sl.cholesky(dense, lower=True, overwrite_a=True) if q else dense
         self.log_det = 2 * float(np.log(np.diag(self.factor)).sum())
 

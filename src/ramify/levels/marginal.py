@@ -7,32 +7,15 @@ import scipy.sparse as sp
 from jaxtyping import Float64
 
 from ramify.levels.design import Design
-from ramify.levels.integral import Integral, integrate, rule_for, solve
+from ramify.levels.integral import integrate, rule_for, solve
 from ramify.levels.kept import Algebra, Kept, assemble, choose, factorize
+from ramify.levels.laplace import correction
+from ramify.levels.marginal_state import Effects, State
 from ramify.levels.model import Given, LevelsModel
 
 CLOSE = 1e-7  # nats that the last step in b may gain
 MOST_STEPS = 60
 SLOW = 0.2  # of the gain of the step before: a factor that shrinks it less is made anew
-
-
-class Effects(NamedTuple):
-    """Values of everything that a row sees: common effects, kept effects, and z of every group."""
-
-    beta: Float64[np.ndarray, " P"]
-    u: Float64[np.ndarray, " q"]
-    z: Float64[np.ndarray, "N M"]
-
-
-class State(NamedTuple):
-    """F at some b: its value, its slope, and the integral behind it."""
-
-    value: float
-    slope_beta: Float64[np.ndarray, " P"]
-    slope_u: Float64[np.ndarray, " q"]
-    common: Float64[np.ndarray, " P"]  # minus the curvature of the common effects' prior
-    integral: Integral
-    effects: Effects
 
 
 class Optimum(NamedTuple):
@@ -43,6 +26,7 @@ class Optimum(NamedTuple):
     state: State
     kept: Kept
     value: float  # G
+    correction: float  # the part of it that `laplace` adds
 
     @property
     def effects(self) -> Effects:
@@ -81,7 +65,13 @@ class Marginal:
         )
 
     def precision(self, given: Given) -> Any:
-        """The prior precision of u, sparse."""
+        """The prior precision of u; sparse, or an array where K is one."""
+        if self.design.dense is not None:
+            whole = np.zeros((self.design.K.shape[1],) * 2)
+            for term, own in zip(self.design.kept, given.kept, strict=True):
+                place = slice(term.start, term.stop)
+                whole[place, place] = np.kron(np.eye(term.levels), own)
+            return whole
         blocks = [
             sp.kron(sp.eye_array(term.levels), own)
             for term, own in zip(self.design.kept, given.kept, strict=True)
@@ -103,8 +93,10 @@ class Marginal:
             for term, log_det in zip(design.kept, given.kept_log_det, strict=True)
         )
         slope_beta = design.X.T @ integral.slope + slope
-        slope_u = design.K.T @ integral.slope - pulled
-        return State(value, slope_beta, slope_u, common, integral, at._replace(z=found.z))
+        slope_u = design.kept_sum(integral.slope) - pulled
+        return State(
+            value, slope_beta, slope_u, common, integral, at._replace(z=found.z), base
+        )
 
     def factor(self, state: State, precision: Any) -> Kept:
         """The factor of S at a state; that of Laplace's method where S is not positive definite."""
@@ -112,28 +104,31 @@ class Marginal:
         found, design = state.integral, self.design
         try:
             blocks = assemble(design, found.curvature, found.shared, precision, state.common)
-            return factorize(blocks, self.algebra)
+            return factorize(blocks, self.algebra, design.kept)
         except np.linalg.LinAlgError:
             rows, root = found.solved.rows, found.solved.root
             shared = rows.curvature * np.einsum("rm,rmc->cr", design.W, root[design.code])
             blocks = assemble(design, rows.curvature, shared, precision, state.common)
-            return factorize(blocks, self.algebra)
+            return factorize(blocks, self.algebra, design.kept)
 
     def moved(self, state: State, beta: np.ndarray, u: np.ndarray) -> Effects:
         """The effects after a step in b, with z where its mode is expected."""
         design, solved = self.design, state.integral.solved
-        change = solved.rows.curvature * (design.X @ beta + design.K @ u)
+        change = solved.rows.curvature * (design.X @ beta + design.kept_part(u))
         back = np.einsum("nij,nkj,nk->ni", solved.root, solved.root, design.weighted(change))
         at = state.effects
         return Effects(at.beta + beta, at.u + u, at.z - back)
 
     def optimum(
-        self, theta: Float64[np.ndarray, " D"], begin: Optimum | None = None
+        self,
+        theta: Float64[np.ndarray, " D"],
+        begin: Optimum | None = None,
+        given: Given | None = None,
     ) -> Optimum:
         """The maximum of F over b at theta, by Newton from the last one; raises NotSolved."""
         self.evaluations += 1
         begin = begin or self._last
-        given = self.model.at(theta)
+        given = given or self.model.at(theta)
         precision = self.precision(given)
         state = self.state(given, precision, self.start() if begin is None else begin.effects)
         kept, fresh, last = None, False, np.inf
@@ -160,7 +155,8 @@ class Marginal:
         assert kept is not None
         value = given.log_prior + state.value - 0.5 * kept.log_det
         value += 0.5 * self.size * np.log(2 * np.pi)
-        found = Optimum(theta, given, state, kept, value)
+        more = correction(self.model, given, self.design, state, kept)
+        found = Optimum(theta, given, state, kept, value + more, more)
         self._last = found
         return found
 
@@ -178,11 +174,11 @@ class Marginal:
 
     def values(self, thetas: Float64[np.ndarray, "n D"]) -> Float64[np.ndarray, " n"]:
         """G at many thetas; minus infinity where b could not be found."""
-        return np.array([self.value(theta) for theta in thetas])
+        each = zip(thetas, self.model.at_each(thetas), strict=True)
+        return np.array([self._value(theta, given) for theta, given in each])
 
-    def value(self, theta: Float64[np.ndarray, " D"]) -> float:
-        """G at one theta; minus infinity where b could not be found."""
+    def _value(self, theta: Float64[np.ndarray, " D"], given: Given) -> float:
         try:
-            return self.optimum(theta).value
+            return self.optimum(theta, None, given).value
         except (NotSolved, np.linalg.LinAlgError, FloatingPointError):
             return -np.inf

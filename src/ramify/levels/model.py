@@ -4,7 +4,7 @@ This is the seam for front ends. A front end derives a `LevelsCore`, whose metho
 it into a `LevelsModel` with the numbers of effects of each grouping term.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -13,9 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float64
 
+from ramify.levels.closed_forms import FORMS
 from ramify.levels.design import Design
 from ramify.models.parameters import Named, Parameter, Space, correlation_cholesky, positive
 from ramify.numerics.programs import program
+
+CHUNK = 64  # thetas at once
 
 
 class LevelsCore(eqx.Module):
@@ -66,8 +69,13 @@ class LevelsModel:
         correlated: whether the effects of each term are correlated.
         integrated: the terms of the integrated factor, whose effects side by side are z.
         linear: whether the model is linear and Gaussian: then everything is exact.
+        normal_common: whether the priors of the common effects are normal.
         theta: the space of theta.
+        closed_form: the likelihood's name in `closed_forms.FORMS` and what to add to its logarithm; None
+            if it is not there, and is differentiated by JAX.
     """
+
+    closed_form: tuple[str, float] | None = None
 
     def __init__(
         self,
@@ -76,9 +84,11 @@ class LevelsModel:
         correlated: tuple[bool, ...],
         integrated: tuple[int, ...],
         linear: bool,
+        normal_common: bool = False,
     ):
         self.core, self.terms, self.correlated = core, terms, correlated
-        self.integrated, self.linear = integrated, linear
+        self.integrated, self.linear, self.normal_common = integrated, linear, normal_common
+        self._common: Any = None  # the normal priors at zero
         self.kept = tuple(t for t in range(len(terms)) if t not in integrated)
         self.theta = _space(core, terms, correlated)
 
@@ -93,19 +103,33 @@ class LevelsModel:
         cor = values.get(f"cor_{term}")
         return np.diag(sd) if cor is None else sd[:, None] * np.asarray(cor, np.float64)
 
-    def values(self, theta: Float64[np.ndarray, " D"]) -> dict[str, np.ndarray]:
-        """Named, constrained values of one theta."""
-        return self._evaluated(theta)[0]
+    def values(self, thetas: Float64[np.ndarray, "n D"]) -> dict[str, np.ndarray]:
+        """Named, constrained values of thetas, [n, ...] each."""
+        return self._evaluated(thetas)[0]
 
-    def _evaluated(self, theta: np.ndarray) -> tuple[dict[str, np.ndarray], float]:
-        own = self.core, self.terms, self.correlated
-        with jax.enable_x64(True):
-            values, log_prior = _values(*own, jnp.asarray(theta, jnp.float64))
-        return {name: np.asarray(value) for name, value in values.items()}, float(log_prior)
+    def _evaluated(self, thetas: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Values and log prior densities, in chunks of one compiled shape."""
+        own, found = (self.core, self.terms, self.correlated), []
+        for start in range(0, len(thetas), CHUNK):
+            chunk = thetas[start : start + CHUNK]
+            with jax.enable_x64(True):
+                values, prior = _values(*own, np.resize(chunk, (CHUNK, chunk.shape[1])))
+                values = {n: np.asarray(v)[: len(chunk)] for n, v in values.items()}
+                found.append((values, np.asarray(prior)[: len(chunk)]))
+        values = {n: np.concatenate([own[n] for own, _ in found]) for n in found[0][0]}
+        return values, np.concatenate([prior for _, prior in found])
 
     def at(self, theta: Float64[np.ndarray, " D"]) -> Given:
         """What the model says at one theta."""
-        named, log_prior = self._evaluated(theta)
+        return next(self.at_each(theta[None]))
+
+    def at_each(self, thetas: Float64[np.ndarray, "n D"]) -> Iterator[Given]:
+        """What the model says at many thetas."""
+        named, log_priors = self._evaluated(np.asarray(thetas, np.float64))
+        for k, log_prior in enumerate(log_priors):
+            yield self._given({n: v[k] for n, v in named.items()}, float(log_prior))
+
+    def _given(self, named: dict[str, np.ndarray], log_prior: float) -> Given:
         roots = [np.linalg.inv(self.factor(named, t)) for t in range(len(self.terms))]
         log_dets = [2 * float(np.log(np.diag(root)).sum()) for root in roots]
         precision, at = np.zeros((self.M, self.M)), 0
@@ -125,6 +149,15 @@ class LevelsModel:
         """Log density of the common effects, its slope and minus its curvature."""
         if not len(beta):
             return 0.0, beta, beta
+        if not self.normal_common:
+            return self._common_prior(beta)
+        if self._common is None:
+            self._common = self._common_prior(np.zeros_like(beta))
+        value, slope, curvature = self._common
+        lower = curvature * beta
+        return value + float((slope - 0.5 * lower) @ beta), slope - lower, curvature
+
+    def _common_prior(self, beta: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         with jax.enable_x64(True):
             found = _common(self.core, jnp.asarray(beta, jnp.float64))
         value, slope, curvature = map(np.asarray, found)
@@ -143,7 +176,15 @@ def differentiate(
     model: LevelsModel, given: Given, design: Design, eta: Float64[np.ndarray, "n *K"]
 ) -> Derivatives:
     """The derivatives of the rows' log likelihood at linear predictors [n] or [n, K], in float64."""
-    columns = {n: c if eta.ndim == 1 else c[:, None] for n, c in design.columns.items()}
+    form = model.closed_form
+    own = design.columns if form is None else design.with_constant(form[0])
+    columns = {n: c if eta.ndim == 1 else c[:, None] for n, c in own.items()}
+    if form is not None:
+        value, slope, curvature = FORMS[form[0]](given.values, columns, eta)
+        value, weights = value + form[1], columns.get("weights")
+        if weights is not None:
+            value, slope, curvature = value * weights, slope * weights, curvature * weights
+        return Derivatives(value, slope, curvature)
     with jax.enable_x64(True):
         return Derivatives(*map(np.asarray, _of_rows(model.core, given.values, columns, eta)))
 
@@ -163,10 +204,15 @@ def _of_rows(core: LevelsCore, values: Named, columns: Any, eta: Array) -> Any:
 
 @program
 def _values(
-    core: LevelsCore, terms: tuple[int, ...], correlated: tuple[bool, ...], theta: Array
-) -> tuple[Named, Float[Array, ""]]:
-    values, log_det = _space(core, terms, correlated).constrain(theta)
-    return values, core.log_prior(values) + log_det
+    core: LevelsCore, terms: tuple[int, ...], correlated: tuple[bool, ...], thetas: Array
+) -> tuple[Named, Float[Array, " n"]]:
+    space = _space(core, terms, correlated)
+
+    def one(theta: Float[Array, " D"]) -> tuple[Named, Float[Array, ""]]:
+        values, log_det = space.constrain(theta)
+        return values, core.log_prior(values) + log_det
+
+    return jax.vmap(one)(thetas)
 
 
 @program

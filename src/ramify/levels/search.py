@@ -153,7 +153,8 @@ def expectation_maximisation(
 
 def _maximised(G: Marginal, optimum: Optimum, rng: np.random.Generator) -> np.ndarray:
     """Theta that maximises the expected log density of y, z and b, by draws of these."""
-    model, design, values = G.model, G.design, G.model.values(optimum.theta)
+    model, design, values = G.model, G.design, G.model.values(optimum.theta[None])
+    values = {name: value[0] for name, value in values.items()}
     drawn = draw_kept(optimum, rng, EM_DRAWS)
     solved = optimum.state.integral.solved
     at, moments = optimum.effects, {t: 0.0 for t in range(len(model.terms))}

@@ -11,15 +11,16 @@ import numpy as np
 from jaxtyping import Float64
 
 from ramify.inference.theta_search import Learned
-from ramify.inference.theta_weights import weigh_theta, with_control
+from ramify.inference.theta_weights import fitted_proposal, weigh_theta, with_control
 from ramify.levels.draws import draw_kept, mean_shift
 from ramify.levels.marginal import Marginal, NotSolved
 from ramify.levels.search import Found, whitening
 from ramify.numerics.psis import effective_draws, k_hat
 
-POINTS = 1000  # of theta that are weighted
+POINTS = 500  # of theta that are weighted
 CHEAP = 4e9  # work of all evaluations of G, below which the points are weighted by G itself
 ALONG = (-2.4, -1.2, 1.2, 2.4)  # sds along an axis
+NOISE, MORE = 0.03, 4  # sds of noise in a mean, past which more points are weighted, and how many times
 TRIED = 6  # points at which what stands for G is compared with it
 NODES = (8, 64)  # thetas at which b is solved for
 NODE_WORK = 6e8
@@ -73,9 +74,15 @@ def cloud(G: Marginal, found: Found, seed: int) -> Cloud:
     if not cheap:
         stands = Profile.through(G, found)
         values, off = stands.values, stands.off(G, found, seed)
-    points, log_weight, log_t = weigh_theta(values, learned, POINTS if cheap else 4 * POINTS, seed)
+    points, log_weight, log_t = weigh_theta(values, learned, POINTS if cheap else 8 * POINTS, seed)
     normal = log_weight - np.logaddexp.reduce(log_weight)
     moved, noise = with_control(points, log_weight, log_t, learned)
+    better = fitted_proposal(points, log_weight)
+    if cheap and better is not None and noise.max() > NOISE:
+        points, log_t = better.sample(np.random.default_rng([seed, 9]), MORE * POINTS)
+        log_weight = G.values(points) - log_t
+        normal = log_weight - np.logaddexp.reduce(log_weight)
+        moved, noise = with_control(points, log_weight, log_t, learned)
     notes = {
         "theta_k_hat": k_hat(log_weight),
         "theta_effective_draws": effective_draws(log_weight),
@@ -121,6 +128,19 @@ class Profile(NamedTuple):
         points = found.mean + rng.normal(size=(TRIED, len(found.mean))) @ self.axes.T
         own = np.array([_value(G, found, point) for point in points]) - found.optimum.value
         return float(np.sqrt(np.mean((own - self.values(points)) ** 2)))
+
+
+def laplace_sds(G: Marginal, found: Found) -> Float64[np.ndarray, " D"]:
+    """By how many sds the correction of Laplace's method moves each coordinate of theta."""
+    if G.model.linear or not G.design.kept:
+        return np.zeros(len(found.mean))
+    axes = whitening(found.precision)
+    slope = []
+    for axis in axes.T:
+        ends = [_solved(G, found, found.mean + sign * 0.5 * axis).correction for sign in (1, -1)]
+        slope.append(ends[0] - ends[1])
+    moved = axes @ np.array(slope)
+    return moved / np.sqrt(np.diag(axes @ axes.T))
 
 
 def _value(G: Marginal, found: Found, theta: np.ndarray) -> float:

@@ -69,10 +69,7 @@ class LevelsPosterior:
             counts.append(f"{len(factor.labels):,} {factor.name}{how}")
         first = f"Posterior by levels: {', '.join(counts)}; {self.groups.n_rows:,} rows"
         how = f"{notes['kept']:,} kept effects by {notes['algebra']} algebra, D = {self.model.theta.size}"
-        return "\n".join(
-            [first, f"  {how}", *words(notes, self.history, len(self.labels))]
-            + [f"  note: {line}" for line in notes.get("design", [])]
-        )
+        return "\n".join([first, f"  {how}", *words(notes, self.history, len(self.labels))])
 
     def _rows(self, draws: int, seed: int) -> np.ndarray:
         """Numbers of the pool's draws, in an order that the seed decides; again where there are too few."""
@@ -86,7 +83,7 @@ class LevelsPosterior:
         return self._summary_rows(self._rows(draws, seed))
 
     def _summary_rows(self, rows: np.ndarray) -> Named:
-        values = levels_draws.values_of(self.model, self.pool.theta[rows])
+        values = self.model.values(np.asarray(self.pool.theta[rows], np.float64))
         return self.adapter.summary_rows(values, self.pool.beta[rows])
 
     @computing

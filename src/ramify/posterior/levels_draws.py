@@ -2,8 +2,6 @@
 
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float64, Int64
 
@@ -24,14 +22,6 @@ class Task(NamedTuple):
     adapter: LevelsAdapter
     design: Design
     pool: Pool
-
-
-def values_of(model: LevelsModel, theta: Float64[np.ndarray, "S D"]) -> dict[str, np.ndarray]:
-    """Named, constrained values of draws of theta, [S, ...] each."""
-    with jax.enable_x64(True):
-        space = model.theta
-        make = jax.jit(jax.vmap(space.values))
-        return {n: np.asarray(v) for n, v in make(jnp.asarray(theta, jnp.float64)).items()}
 
 
 def kept_effects(
@@ -71,7 +61,7 @@ def predicted(
     seen: list[dict[Any, int]] = [{} for _ in task.adapter.factors]
     where = task.adapter.read(at, "at", seen, outcomes=False)
     known = None if given is None else task.adapter.read(given, "given", seen, outcomes=True)
-    values = values_of(task.model, task.pool.theta[rows])
+    values = task.model.values(task.pool.theta[rows])
     eta = _linear(where.design, task.pool, rows)
     for f in range(len(task.adapter.factors)):
         effects, slot = _factor_effects(task, f, where, known, rows, values, seed)

@@ -1,5 +1,6 @@
 """The model that a formula with several grouping terms stands for, and the names of its results."""
 
+import math
 from collections.abc import Mapping
 from typing import Any, final
 
@@ -16,6 +17,13 @@ from ramify.frontends.formula.likelihoods import LIKELIHOODS, Likelihood
 from ramify.frontends.formula.priors import Densities, Priors, densities, log_density, sd_name
 from ramify.levels.model import LevelsCore, LevelsModel
 from ramify.models.parameters import Named, Parameter
+
+_FORMS = {
+    ("gaussian", "identity"): "normal",
+    ("bernoulli", "logit"): "logit",
+    ("binomial", "logit"): "logit",
+    ("poisson", "log"): "poisson",
+}
 
 
 class FormulaCore(LevelsCore):
@@ -74,12 +82,16 @@ class LevelsFormulaModel(LevelsModel):
     def __init__(self, formula: LevelsFormula, priors: Priors, notes: list[str] | None = None):
         self.formula, self.priors, self.notes = formula, priors, list(notes or [])
         linear = formula.likelihood == "gaussian" and formula.link == "identity"
+        form = _FORMS.get((formula.likelihood, formula.link))
+        self.closed_form = None if form is None else (form, -math.log(formula.units.scale))
+        normal = not _skewed_priors(formula, priors)
         super().__init__(
             core_of(formula, priors),
             tuple(len(term.effects) for term in formula.terms),
             tuple(term.correlated for term in formula.terms),
             formula.inside,
-            linear and not _skewed_priors(formula, priors),
+            linear and normal,
+            normal,
         )
 
     def __repr__(self) -> str:
@@ -89,7 +101,7 @@ class LevelsFormulaModel(LevelsModel):
         by = ", ".join(f"{len(factor):,} {factor.name}" for factor in spec.factors)
         return (
             f"LevelsFormulaModel({spec.parts.text}, {spec.likelihood} with {spec.link} link; {count} "
-            f"common effects; levels: {by})"
+            f"common effects; levels: {by})" + "".join(f"\n  note: {line}" for line in self.notes)
         )
 
     def groups(self, table: Any) -> Groups:
