@@ -34,7 +34,7 @@ from ramify.posterior.posterior import Posterior
 
 @computing
 def fit(
-    model: Model,
+    model: Model | LevelsFormulaModel,
     groups: Groups,
     *,
     family: Family | None = None,
@@ -53,7 +53,8 @@ def fit(
     """Fits a family to the posterior of a model; `fit(model, groups)` alone gives a good answer.
 
     Args:
-        model: the model.
+        model: the model. One with several grouping factors, from a formula, is fitted in one way
+            (`docs/levels.md`) and takes only `seed`.
         groups: the data.
         family: from `joint`, `branch`, `amortized` or `solved`; by default `solved` where the model
             allows it, otherwise `amortized`.
@@ -76,7 +77,7 @@ def fit(
     """
     if isinstance(model, LevelsFormulaModel):
         _check_levels(model, groups, family, local_draws, optimizer, theta)
-        return fit_levels(model, groups, seed)  # pyright: ignore[reportReturnType]
+        return fit_levels(model, groups, seed)
     check_model_and_groups(model, groups, "rf.fit")
     _check_family_kind(family)
     if theta not in (None, *get_args(Theta)):
@@ -126,7 +127,9 @@ def _check_levels(model: object, groups: object, *options: object) -> None:
         )
     level = "X" in groups.rows and groups.by == getattr(model, "formula").by  # noqa: B009
     if not level:
-        raise ValueError("these groups are not those of this model: use those from_formula returned.")
+        raise ValueError(
+            "these groups are not those of this model: use those from_formula returned."
+        )
 
 
 def default_family(model: Model, groups: Groups) -> tuple[Branched, str]:

@@ -66,7 +66,9 @@ def start(model: LevelsModel) -> np.ndarray:
         if kind == "cor":
             values[name] = np.eye(parameter.shape[0])
         elif name == "cutpoints":
-            values[name] = np.linspace(-1.5, 1.5, parameter.shape[0]) if parameter.shape[0] > 1 else [0.0]
+            values[name] = (
+                np.linspace(-1.5, 1.5, parameter.shape[0]) if parameter.shape[0] > 1 else [0.0]
+            )
         else:
             values[name] = np.full(parameter.shape, {"sd": START, "nu": 10.0}.get(kind, 0.8))
     with jax.enable_x64(True):
@@ -91,5 +93,3 @@ def load_levels(saved: SavedFit) -> LevelsPosterior:
 def sizes_of(model: LevelsModel, design: Design) -> dict[str, Any]:
     """The numbers of columns of a pool's arrays."""
     return {"theta": model.theta.size, "beta": design.X.shape[1], "u": design.K.shape[1]}
-
-

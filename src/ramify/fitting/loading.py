@@ -43,7 +43,7 @@ def load(
     with locked(folder, shared=True):  # no other process replaces the fit in the meantime
         saved = read_fit(folder)
         if is_levels(saved):
-            return load_levels(saved)  # pyright: ignore[reportReturnType]
+            return load_levels(saved)
         return _read(saved, model, encoder)
 
 

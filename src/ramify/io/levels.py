@@ -1,4 +1,4 @@
-"""A fit of a model with several factors on disk: the same files as of any fit, with draws as its arrays."""
+"""A fit with several factors on disk: the same files as of any fit, with draws as its arrays."""
 
 import json
 from collections.abc import Callable, Mapping

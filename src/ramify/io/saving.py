@@ -288,6 +288,7 @@ def part_of(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarr
 
 
 def write_labels(labels: Shaped[np.ndarray, " N"], path: Path) -> None:
+    """Writes the labels of groups, of any kind."""
     # Arrow lacks some of NumPy's units of time, so times are saved as integers.
     plain = labels.view(np.int64) if labels.dtype.kind in "mM" else labels
     try:
@@ -300,6 +301,7 @@ def write_labels(labels: Shaped[np.ndarray, " N"], path: Path) -> None:
 
 
 def read_labels(path: Path, dtype: np.dtype) -> Shaped[np.ndarray, " N"]:
+    """The labels that `write_labels` wrote."""
     try:
         with pa.OSFile(str(path), "rb") as file:
             column = pa.ipc.open_file(file).read_all().column("label").combine_chunks()

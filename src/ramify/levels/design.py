@@ -121,10 +121,13 @@ class Design:
     def of_term(self, term: KeptTerm) -> tuple[Int64[np.ndarray, " n"], Float64[np.ndarray, "n m"]]:
         """The level of a kept term that each row has, and the columns of its effects."""
         if term.start not in self._terms:
-            own = sp.csr_array(self.K[:, term.start : term.stop])
+            own: Any = sp.csr_array(self.K[:, term.start : term.stop])
             own.sort_indices()
             row = np.repeat(np.arange(own.shape[0]), np.diff(own.indptr))
-            level, columns = np.zeros(own.shape[0], np.int64), np.zeros((own.shape[0], term.effects))
+            level, columns = (
+                np.zeros(own.shape[0], np.int64),
+                np.zeros((own.shape[0], term.effects)),
+            )
             level[row] = own.indices // term.effects
             columns[row, own.indices % term.effects] = own.data
             self._terms[term.start] = level, columns

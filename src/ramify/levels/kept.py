@@ -83,7 +83,7 @@ class Kept:
     of_u: Any  # the factor of the block of u
     back: Float64[np.ndarray, "q P"]  # its inverse times the border
     of_common: Any  # lower Cholesky factor of what is left of the block of beta
-    blocks: list[Float64[np.ndarray, "L m m"]]  # S of each level by itself, by term
+    blocks: list[np.ndarray]  # [L, m, m]: S of each level by itself, by term
     log_det: float
 
     def solve(self, beta: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -95,7 +95,7 @@ class Kept:
         """Draws with mean zero and covariance S^-1: [P, count] and [q, count]."""
         P = len(self.of_common)
         common = sl.solve_triangular(
-            self.of_common, rng.normal(size=(P, count)), lower=True, trans="T"
+            self.of_common, rng.normal(size=(P, count)), lower=True, trans=1
         )
         u = self.of_u.root_solve(rng.normal(size=(len(self.back), count)))
         return common, u - self.back @ common
@@ -142,7 +142,7 @@ class _Dense:
         """L^-T noise."""
         if not len(self.factor):
             return noise
-        return sl.solve_triangular(self.factor, noise, lower=True, trans="T")
+        return sl.solve_triangular(self.factor, noise, lower=True, trans=1)
 
 
 class _Sparse:
@@ -153,7 +153,9 @@ class _Sparse:
         self.lu = splu(sp.csc_matrix(matrix), diag_pivot_thresh=0.0, options=options)
         pivots = self.lu.U.diagonal()
         if not (pivots > 0).all() or not np.array_equal(self.lu.perm_r, self.lu.perm_c):
-            raise np.linalg.LinAlgError("the curvature in the kept effects is not positive definite")
+            raise np.linalg.LinAlgError(
+                "the curvature in the kept effects is not positive definite"
+            )
         self.log_det, self.pivots = float(np.log(pivots).sum()), pivots
         self.lower = sp.csr_matrix(self.lu.L.T)
 

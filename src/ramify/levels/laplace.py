@@ -19,9 +19,7 @@ ORDER = {1: 7, 2: 5}  # points along each effect of a level; of more effects one
 MOST = 3.0  # nats of a level, beyond which the quadrature is not believed
 
 
-def correction(
-    model: LevelsModel, given: Given, design: Design, state: State, kept: Kept
-) -> float:
+def correction(model: LevelsModel, given: Given, design: Design, state: State, kept: Kept) -> float:
     """The sum over the levels of all kept terms, in nats."""
     if model.linear:
         return 0.0

@@ -1,4 +1,4 @@
-"""G(theta): the log of theta's marginal posterior, with z integrated out and b replaced by Laplace's method."""
+"""G(theta): the log of theta's marginal posterior, z integrated out and b by Laplace's method."""
 
 from typing import Any, NamedTuple
 
@@ -94,9 +94,7 @@ class Marginal:
         )
         slope_beta = design.X.T @ integral.slope + slope
         slope_u = design.kept_sum(integral.slope) - pulled
-        return State(
-            value, slope_beta, slope_u, common, integral, at._replace(z=found.z), base
-        )
+        return State(value, slope_beta, slope_u, common, integral, at._replace(z=found.z), base)
 
     def factor(self, state: State, precision: Any) -> Kept:
         """The factor of S at a state; that of Laplace's method where S is not positive definite."""

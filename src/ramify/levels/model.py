@@ -54,7 +54,7 @@ class Given(NamedTuple):
     log_det: float  # of that
     kept: list[Float64[np.ndarray, "m m"]]  # the precision of a level's effects, for each kept term
     kept_log_det: list[float]  # of those
-    values: Named  # parameters of the likelihood
+    values: dict[str, np.ndarray]  # parameters of the likelihood
 
 
 class LevelsModel:
@@ -127,7 +127,8 @@ class LevelsModel:
         """What the model says at many thetas."""
         named, log_priors = self._evaluated(np.asarray(thetas, np.float64))
         for k, log_prior in enumerate(log_priors):
-            yield self._given({n: v[k] for n, v in named.items()}, float(log_prior))
+            own = {name: np.asarray(value[k]) for name, value in named.items()}
+            yield self._given(own, float(log_prior))
 
     def _given(self, named: dict[str, np.ndarray], log_prior: float) -> Given:
         roots = [np.linalg.inv(self.factor(named, t)) for t in range(len(self.terms))]

@@ -201,5 +201,6 @@ def _likelihood_maximised(
         found = -(total + given.log_prior) / len(eta)
         return found if np.isfinite(found) else 1e10
 
-    theta[family] = minimize(lost, theta[family], method="Nelder-Mead", options={"xatol": 1e-3, "fatol": 1e-6, "maxfev": 60}).x
+    options = {"xatol": 1e-3, "fatol": 1e-6, "maxfev": 60}
+    theta[family] = minimize(lost, theta[family], method="Nelder-Mead", options=options).x
     return theta

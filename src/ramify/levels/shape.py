@@ -20,7 +20,10 @@ from ramify.numerics.psis import effective_draws, k_hat
 POINTS = 500  # of theta that are weighted
 CHEAP = 4e9  # work of all evaluations of G, below which the points are weighted by G itself
 ALONG = (-2.4, -1.2, 1.2, 2.4)  # sds along an axis
-NOISE, MORE = 0.03, 4  # sds of noise in a mean, past which more points are weighted, and how many times
+NOISE, MORE = (
+    0.03,
+    4,
+)  # sds of noise in a mean, past which more points are weighted, and how many times
 TRIED = 6  # points at which what stands for G is compared with it
 NODES = (8, 64)  # thetas at which b is solved for
 NODE_WORK = 6e8
@@ -112,7 +115,7 @@ class Profile(NamedTuple):
         return cls(found.mean, axes, np.stack(rows))
 
     def values(self, thetas: Float64[np.ndarray, "n D"]) -> Float64[np.ndarray, " n"]:
-        """G less its value at the mode, as the profile has it; beyond the points along a straight line."""
+        """G less its value at the mode, as the profile has it; beyond its points with the last slope."""
         t = np.linalg.solve(self.axes, (thetas - self.centre).T)  # [D, n]
         near = np.clip(t, ALONG[0], ALONG[-1])
         powers = near[..., None] ** np.arange(1, 5)

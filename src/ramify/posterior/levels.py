@@ -17,13 +17,14 @@ from ramify.levels.shape import Pool
 from ramify.numerics.memory import check_memory
 from ramify.numerics.precision import computing
 from ramify.posterior import levels_draws, prediction
+from ramify.posterior.posterior import Posterior
 from ramify.posterior.prediction import labelled, quantile_names
 from ramify.posterior.summary import Summary, with_doubts, words
 
 Named = dict[str, Shaped[np.ndarray, "..."]]
 
 
-class LevelsPosterior:
+class LevelsPosterior(Posterior):
     """An approximation of p(theta, b, z | y) of a model with several factors.
 
     The fit made a pool of draws of theta and the kept effects b; methods use the first of them in an
@@ -72,7 +73,7 @@ class LevelsPosterior:
         return "\n".join([first, f"  {how}", *words(notes, self.history, len(self.labels))])
 
     def _rows(self, draws: int, seed: int) -> np.ndarray:
-        """Numbers of the pool's draws, in an order that the seed decides; again where there are too few."""
+        """Numbers of the pool's draws, in an order that the seed decides; more than there are repeat."""
         count = len(self.pool.theta)
         order = np.random.default_rng([seed, 1]).permutation(count)
         return np.resize(order, draws)
@@ -90,9 +91,10 @@ class LevelsPosterior:
     def sample(
         self,
         draws: int = 1000,
-        groups: None = None,
+        groups: Groups | None = None,
         seed: int = 0,
         *,
+        local_draws: int | None = None,
         max_bytes: int | float | None = None,
     ) -> Named:
         """Draws of all parameters by name, and the deviations of every factor's levels.
@@ -101,11 +103,13 @@ class LevelsPosterior:
             draws: S.
             groups: only None: the levels of the fit.
             seed: draws are a function of it.
+            local_draws: only None.
             max_bytes: refuse to make more than that; half of the memory available by default.
 
         Returns:
             {"x": [S], "sd(Intercept | movie)": [S], ..., "effects(movie)": [S, levels, effects]}.
         """
+        _only_none(local_draws)
         if groups is not None:
             raise ValueError(
                 "sample of a fit with several factors is for the levels of the fit; for rows of new "
@@ -128,7 +132,9 @@ class LevelsPosterior:
             z = levels_draws.draw_groups(self.model, self.design, self.pool, rows, every, seed)
             parts = np.split(z, np.cumsum([self.model.terms[t] for t in own])[:-1], -1)
         else:
-            parts = [levels_draws.kept_effects(self.model, self.design, self.pool, rows, t) for t in own]
+            parts = [
+                levels_draws.kept_effects(self.model, self.design, self.pool, rows, t) for t in own
+            ]
         return np.concatenate(
             [self.adapter.deviations(t, part) for t, part in zip(own, parts, strict=True)], -1
         )
@@ -136,7 +142,7 @@ class LevelsPosterior:
     @computing
     def group_effects(
         self,
-        factor: str | None = None,
+        groups: str | None = None,
         totals: bool = False,
         draws: int = 500,
         seed: int = 0,
@@ -146,7 +152,8 @@ class LevelsPosterior:
         """What varies by the levels of a factor, a row for each level.
 
         Args:
-            factor: its name, such as "movie" or "dept:service"; by default the integrated one.
+            groups: the name of a factor, such as "movie" or "dept:service"; by default the integrated
+                one.
             totals: False for deviations from the population, True for coefficients, population included.
             draws: S.
             seed: the table is a function of it.
@@ -156,7 +163,7 @@ class LevelsPosterior:
             A table of the kind that the formula was given: the labels, `n`, the rows of the level, and
             `<effect>_mean`, `<effect>_sd`, `<effect>_q5`, ... of each effect.
         """
-        place = self.adapter.integrated if factor is None else self._factor(factor)
+        place = self.adapter.integrated if groups is None else self._factor(groups)
         info = self.adapter.factors[place]
         if place != self.adapter.integrated:
             draws = max(draws, len(self.pool.theta))  # which are there already
@@ -174,7 +181,7 @@ class LevelsPosterior:
                 columns[f"{name}_{statistic}"] = table[i, :, m]
         return as_table(self.adapter.table, labelled(info.name, info.labels, columns))
 
-    def _factor(self, name: str) -> int:
+    def _factor(self, name: Any) -> int:
         names = [factor.name for factor in self.adapter.factors]
         if name not in names:
             raise ValueError(f"there is no factor {name!r} in this fit; it has {', '.join(names)}.")
@@ -219,6 +226,7 @@ class LevelsPosterior:
         kind: prediction.Kind = "response",
         summary: bool = True,
         quantiles: Sequence[float] = (0.05, 0.5, 0.95),
+        local_draws: int | None = None,
     ) -> Any:
         """Predicted outcomes at rows with any mix of known, new and absent levels.
 
@@ -237,11 +245,13 @@ class LevelsPosterior:
             kind: "response" for new outcomes, "mean", "link", or "probability" of ordered levels.
             summary: False returns the draws themselves.
             quantiles: of the outcome.
+            local_draws: only None.
 
         Returns:
             The table `at` with columns "mean", "sd", "q5", ... appended; with `summary=False` an array
             [S, rows].
         """
+        _only_none(local_draws)
         if kind not in get_args(prediction.Kind):
             raise ValueError(f"predict knows no kind={kind!r}.")
         categories = self.adapter.categories(kind)
@@ -271,26 +281,31 @@ class LevelsPosterior:
             f"{method} is not there yet for a fit with several grouping factors.{instead}"
         )
 
-    def sample_blocks(self, *args: Any) -> Iterator[Any]:
+    def sample_blocks(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
         """Not there for several factors; see `sample`."""
         self._refuse("sample_blocks", " Use sample.")
 
-    def elbo(self, *args: Any) -> NoReturn:
+    def elbo(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Not there for several factors."""
         self._refuse("elbo")
 
-    def log_evidence(self, *args: Any) -> NoReturn:
+    def log_evidence(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Not there for several factors."""
         self._refuse("log_evidence")
 
-    def log_predictive(self, *args: Any) -> NoReturn:
+    def log_predictive(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Not there for several factors."""
         self._refuse("log_predictive", " Use predict(test, kind='mean') and score that.")
 
-    def refine(self, *args: Any) -> NoReturn:
+    def refine(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Not there for several factors."""
         self._refuse("refine")
 
-    def to_arviz(self, *args: Any) -> NoReturn:
+    def to_arviz(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Not there for several factors."""
         self._refuse("to_arviz", " Pass the arrays of sample() to arviz_base.from_dict.")
+
+
+def _only_none(local_draws: int | None) -> None:
+    if local_draws is not None:
+        raise ValueError("local_draws= is for fits with one grouping factor: leave it out.")

@@ -45,9 +45,9 @@ def draw_groups(
     some = design if len(groups) == design.N else design.subset(groups)
     out = np.empty((len(rows), len(groups), model.M))
     z = np.zeros((len(groups), model.M))
-    for s, row in enumerate(rows):
+    thetas = np.asarray(pool.theta[rows], np.float64)
+    for s, (row, given) in enumerate(zip(rows, model.at_each(thetas), strict=True)):
         rng = np.random.default_rng([seed, 2, s])
-        given = model.at(pool.theta[row])
         base = some.without_z(pool.beta[row], pool.u[row])
         out[s] = draw_z(model, given, some, base, z, rng)
         z = out[s]
@@ -96,7 +96,9 @@ def _factor_effects(
     absent = codes == ABSENT
     codes = np.where(absent, np.iinfo(np.int64).max // 2 + np.arange(len(codes)), codes)
     distinct, slot = np.unique(codes, return_inverse=True)
-    effects = np.concatenate([_population(task, t, values, len(distinct), seed) for t in info.terms], -1)
+    effects = np.concatenate(
+        [_population(task, t, values, len(distinct), seed) for t in info.terms], -1
+    )
     known = distinct < levels
     if factor != task.adapter.integrated:
         own = [kept_effects(task.model, task.design, task.pool, rows, t) for t in info.terms]
@@ -120,7 +122,11 @@ def _conditioned(
     """Draws of z of levels of the integrated factor, given their rows in a table."""
     own = task.adapter.integrated
     for f, info in enumerate(task.adapter.factors):
-        if f != own and not (given.codes[f] < len(info.labels)).all() or (given.codes[f] == ABSENT).any():
+        if (
+            f != own
+            and not (given.codes[f] < len(info.labels)).all()
+            or (given.codes[f] == ABSENT).any()
+        ):
             raise ValueError(
                 f'given has rows whose level of "{info.name}" is not one of the fit. Only levels of '
                 f'"{task.adapter.factors[own].name}" can be new in given; for others fit again.'
@@ -153,5 +159,3 @@ def _population(
     if f"cor_{term}" in values:
         noise = np.einsum("sij,snj->sni", values[f"cor_{term}"], noise)
     return sd[:, None] * noise
-
-

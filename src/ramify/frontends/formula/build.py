@@ -110,7 +110,7 @@ def _evaluated(
     frame = read_frame(table, reading.predictors(parts), "table", len(y))
     common, X = code(parts.common, parts.text, frame)
     group, W = code(parts.group, parts.text, frame)
-    _check_design(parts, common, X, group, W, family)
+    check_design(parts, common, X, group, W, family)
     if family.support == "binary":
         _warn_of_separation(common.names, X, y)
     offset, rows = common.offset(frame), reading.labelled_groups({"X": X}, table, parts.by)
@@ -180,7 +180,7 @@ def _check_scale(title: str, column: Float[np.ndarray, " n"]) -> None:
         )
 
 
-def _check_design(
+def check_design(
     parts: FormulaText,
     common: Coding,
     X: Matrix,

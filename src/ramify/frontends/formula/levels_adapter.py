@@ -157,7 +157,9 @@ class FormulaLevelsAdapter(LevelsAdapter):
     def columns(self) -> dict[str, str | None]:
         """The columns that a table for this formula has."""
         spec = self.formula
-        kinds: dict[str, str | None] = dict.fromkeys([*response_columns(spec.parts), *spec.parts.extra])
+        kinds: dict[str, str | None] = dict.fromkeys(
+            [*response_columns(spec.parts), *spec.parts.extra]
+        )
         for factor in spec.factors:
             for name, labels in zip(factor.columns, factor.labels, strict=True):
                 kinds[name] = {"U": "category", "i": "number", "u": "number"}.get(labels.dtype.kind)

@@ -165,7 +165,10 @@ def replaced(priors: Priors, given: Mapping[str, Any], formula: LevelsFormula) -
     """
     new, correlations = Priors(priors), cor_names(formula)
     sds = {t: term_sds(formula, t) for t in range(len(formula.terms))}
-    wide: dict[str, list[str]] = {"b": list(formula.units.names), "cor": list(correlations.values())}
+    wide: dict[str, list[str]] = {
+        "b": list(formula.units.names),
+        "cor": list(correlations.values()),
+    }
     wide["sd"] = [name for own in sds.values() for name in own]
     for t, own in sds.items():
         wide.setdefault(f"sd({formula.factors[formula.terms[t].factor].name})", []).extend(own)
@@ -185,5 +188,3 @@ def replaced(priors: Priors, given: Mapping[str, Any], formula: LevelsFormula) -
                 f"correlations).{hint}"
             )
     return new
-
-

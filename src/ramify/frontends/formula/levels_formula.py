@@ -24,7 +24,7 @@ class Levels:
     """
 
     columns: tuple[str, ...]
-    labels: tuple[Shaped[np.ndarray, " n"], ...]  # of each column, distinct and sorted
+    labels: tuple[np.ndarray, ...]  # of each column, distinct and sorted
     combined: Int64[np.ndarray, "L C"]  # the places in `labels` of each level
     zone: str | None = None  # of a column of times with a time zone
 
@@ -79,7 +79,9 @@ class Levels:
         if name not in raw:
             return np.full(n, ABSENT)
         factor, absent = encoded(name, raw[name])
-        place = find(self.labels[self.columns.index(name)], factor.labels, f'column "{name}" of {what}')
+        place = find(
+            self.labels[self.columns.index(name)], factor.labels, f'column "{name}" of {what}'
+        )
         out = np.full(n, ABSENT)
         out[~absent] = np.where(place < 0, NEW, place)[factor.code]
         return out
@@ -95,14 +97,18 @@ def encoded(name: str, raw: Raw) -> tuple[Factor, Shaped[np.ndarray, " n"]]:
     values = pd.Series(raw if isinstance(raw, list) else np.asarray(raw))[~absent]
     whole = values.dtype.kind == "f" and (values % 1 == 0).all()  # integers beside a NaN
     values = values.astype(np.int64) if whole else values
-    return factorize(name, values.to_list() if values.dtype == object else values.to_numpy()), absent
+    return factorize(
+        name, values.to_list() if values.dtype == object else values.to_numpy()
+    ), absent
 
 
 def levels_of(columns: tuple[str, ...], raw: dict[str, Raw], zone: str | None) -> Levels:
     """The levels of a factor in the rows of a fit."""
     factors = [factorize(name, raw[name]) for name in columns]
     together = np.stack([factor.code for factor in factors], 1)
-    combined = np.unique(together, axis=0) if len(columns) > 1 else np.arange(len(factors[0].labels))
+    combined = (
+        np.unique(together, axis=0) if len(columns) > 1 else np.arange(len(factors[0].labels))
+    )
     labels = tuple(factor.labels for factor in factors)
     return Levels(columns, labels, combined.reshape(-1, len(columns)).astype(np.int64), zone)
 
@@ -188,7 +194,9 @@ class LevelsFormula:
         """The place of a factor; raises if there is none of that name."""
         names = [factor.name for factor in self.factors]
         if name not in names:
-            raise ValueError(f"there is no factor {name!r} in this formula; it has {', '.join(names)}.")
+            raise ValueError(
+                f"there is no factor {name!r} in this formula; it has {', '.join(names)}."
+            )
         return names.index(name)
 
 

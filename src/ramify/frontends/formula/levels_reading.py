@@ -105,7 +105,9 @@ def design(formula: LevelsFormula, rows: dict[str, np.ndarray], N: int) -> Desig
     K = sp.csr_array(sp.hstack(blocks)) if blocks else sp.csr_array((n, 0))
     K.sort_indices()
     offset = rows.get("offset", np.zeros(n)) + (0.0 if formula.link == "identity" else units.base)
-    columns = {name: rows[name].astype(np.float64) for name in ("trials", "weights") if name in rows}
+    columns = {
+        name: rows[name].astype(np.float64) for name in ("trials", "weights") if name in rows
+    }
     if "y" in rows:
         y = rows["y"].astype(np.float64)
         columns["y"] = (y - units.base) / units.scale if formula.link == "identity" else y

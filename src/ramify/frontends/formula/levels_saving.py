@@ -93,7 +93,9 @@ def load(saved: SavedFit) -> tuple[LevelsFormula, priors.Priors]:
 def _formula(config: dict[str, Any]) -> LevelsFormula:
     parts = parse(config["formula"])
     parts = parts._replace(trials=config["trials"], weights=config["weights"])
-    tuples = {n: tuple(v) if isinstance(v, list) else v for n, v in config["units"].items()}
+    units: dict[str, Any] = {
+        n: tuple(v) if isinstance(v, list) else v for n, v in config["units"].items()
+    }
     terms = tuple(
         TermSpec(
             design.from_plain(term["coding"]),
@@ -116,7 +118,7 @@ def _formula(config: dict[str, Any]) -> LevelsFormula:
         terms,
         factors,
         int(config["integrated"]),
-        CommonUnits(**tuples),
+        CommonUnits(**units),
         config["levels"],
         config["table"],
     )
@@ -127,7 +129,9 @@ def _levels(plain: dict[str, Any]) -> Levels:
     pairs = zip(plain["labels"], plain["dtypes"], strict=True)
     labels = tuple(np.array(own, dtype=np.dtype(kind)) for own, kind in pairs)
     combined = np.array(plain["combined"], np.int64).reshape(-1, len(columns))
-    inside = all((c >= 0).all() and (c < len(own)).all() for c, own in zip(combined.T, labels, strict=True))
+    inside = all(
+        (c >= 0).all() and (c < len(own)).all() for c, own in zip(combined.T, labels, strict=True)
+    )
     if not inside or not len(combined):
         raise ValueError("its levels are not combinations of labels")
     return Levels(columns, labels, combined, plain["zone"])

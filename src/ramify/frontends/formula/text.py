@@ -61,7 +61,7 @@ class FormulaText(NamedTuple):
     @property
     def several(self) -> bool:
         """Whether there is more than one term with one column."""
-        return len(self.terms) > 1 or len(self.terms[0].columns) > 1
+        return len(self.terms) > 1 or any(len(term.columns) > 1 for term in self.terms)
 
     @property
     def group(self) -> str:
@@ -235,7 +235,9 @@ def _right(text: str, tokens: list[Token], tilde: Token) -> tuple[str, tuple[Gro
         group = text[opening.at + 1 : bar.at].strip()
         factors = _factors(text, tokens, bar, closing)
         if not group:
-            raise error(text, bar.at, "there are no effects before |; write (1 | g) for an intercept")
+            raise error(
+                text, bar.at, "there are no effects before |; write (1 | g) for an intercept"
+            )
         before = text[end : opening.at].rstrip()
         if (common or before) and (before or common)[-1] != "+":
             raise error(text, opening.at, "a grouping term is added with +")
@@ -271,10 +273,8 @@ def _grouping_terms(text: str, tokens: list[Token]) -> list[tuple[Token, Token, 
     return terms
 
 
-def _factors(
-    text: str, tokens: list[Token], bar: Token, closing: Token
-) -> list[tuple[str, ...]]:
-    """The columns of each factor right of a bar: of a:b one factor with two, of a/b those of a and a:b."""
+def _factors(text: str, tokens: list[Token], bar: Token, closing: Token) -> list[tuple[str, ...]]:
+    """The columns of each factor right of a bar: a:b is one factor, a/b are the two a and a:b."""
     found = [t for t in tokens if bar.at < t.at < closing.at]
     names, operators = found[::2], found[1::2]
     kinds = {operator.text for operator in operators}
