@@ -59,7 +59,11 @@ def main(argv: list[str] | None = None) -> int:
 def report(name: str, table: dict[str, Any]) -> None:
     """Fits one model and prints its estimates beside lme4's."""
     formula, likelihood = FORMULAS[name]
-    wide = {"sd": dist.HalfNormal(100.0), "Intercept": dist.Normal(0, 100), "b": dist.Normal(0, 100)}
+    wide = {
+        "sd": dist.HalfNormal(100.0),
+        "Intercept": dist.Normal(0, 100),
+        "b": dist.Normal(0, 100),
+    }
     began, cpu = time.perf_counter(), time.process_time()
     model, groups = rf.from_formula(formula, table, likelihood=likelihood, priors=wide)
     posterior = rf.fit(model, groups)

@@ -231,7 +231,8 @@ def test_a_saved_fit_says_the_same(fitted, tmp_path):
 
 
 def test_what_is_not_there_yet_says_so(fitted):
-    for method in ("elbo", "log_evidence", "refine", "to_arviz", "log_predictive"):
+    refused = "elbo log_evidence refine to_arviz log_predictive predictions comparisons slopes loo"
+    for method in refused.split():
         with pytest.raises(NotImplementedError, match="several grouping factors"):
             getattr(fitted, method)()
     with pytest.raises(ValueError, match="local_draws= is for models with one grouping factor"):

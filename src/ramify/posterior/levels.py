@@ -198,16 +198,19 @@ class LevelsPosterior(Posterior):
     def summary(
         self,
         quantiles: Sequence[float] = (0.05, 0.5, 0.95),
-        draws: int | None = None,
+        draws: int = 20_000,
         seed: int = 0,
         *,
         check: bool = False,
+        exponentiate: bool = False,
     ) -> Summary:
         """A table of mean, sd and quantiles of common effects, sds, correlations and the likelihood's.
 
         From all draws of the pool, or the first `draws` of them; `check` has no effect.
         """
-        rows = self._rows(len(self.pool.theta) if draws is None else draws, seed)
+        if exponentiate:
+            self._refuse("exponentiate=True")
+        rows = self._rows(min(draws, len(self.pool.theta)), seed)
         found = self._summary_rows(rows)
         values = np.stack([np.asarray(own, np.float64) for own in found.values()], 1)
         levels = np.quantile(values, np.asarray(quantiles, np.float64), axis=0)
@@ -284,6 +287,22 @@ class LevelsPosterior(Posterior):
     def sample_blocks(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
         """Not there for several factors; see `sample`."""
         self._refuse("sample_blocks", " Use sample.")
+
+    def predictions(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Not there for several factors."""
+        self._refuse("predictions", " Use predict(table, kind='mean').")
+
+    def comparisons(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Not there for several factors."""
+        self._refuse("comparisons")
+
+    def slopes(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Not there for several factors."""
+        self._refuse("slopes")
+
+    def loo(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Not there for several factors."""
+        self._refuse("loo")
 
     def elbo(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Not there for several factors."""

@@ -15,9 +15,9 @@ from ramify.frontends.formula import levels_saving
 from ramify.frontends.formula.levels_formula import LevelsFormula
 from ramify.frontends.formula.levels_model import LevelsFormulaModel, term_sds
 from ramify.frontends.formula.levels_reading import design, design_of, read_columns, read_groups
-from ramify.frontends.formula.likelihoods import INVERSE
 from ramify.frontends.formula.priors import in_words
 from ramify.frontends.formula.reading import response_columns
+from ramify.frontends.formula.row_densities import INVERSE
 from ramify.levels.adapter import FactorInfo, LevelsAdapter, RowsAt
 from ramify.levels.design import Design
 

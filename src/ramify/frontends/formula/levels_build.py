@@ -30,6 +30,7 @@ from ramify.frontends.formula.likelihoods import LIKELIHOODS, start
 from ramify.frontends.formula.priors import Priors, checked
 from ramify.frontends.formula.text import FormulaText, error
 
+SUPPORTED = "gaussian student_t bernoulli binomial poisson negative_binomial ordered".split()
 NOISY = ("gaussian", "student_t", "bernoulli", "ordered")  # rows that have noise of their own
 
 
@@ -37,6 +38,11 @@ def from_terms(
     parts: FormulaText, table: Any, likelihood: str, link: str, priors: Mapping[str, Any]
 ) -> tuple[LevelsFormulaModel, Groups]:
     """The model and the data of a formula with several grouping terms."""
+    if likelihood not in SUPPORTED:
+        raise ValueError(
+            f"likelihood={likelihood!r} is for formulas with one grouping factor; with several there are "
+            f"{', '.join(SUPPORTED)}."
+        )
     columns = list(dict.fromkeys(c for term in parts.terms for c in term.columns))
     n = n_rows(table, columns[0])
     extra = reading.read_extra(parts, table, n, "table")
@@ -149,13 +155,8 @@ def defaults(formula: LevelsFormula, sd_y: float) -> Priors:
             priors[name] = dist.HalfNormal(spread / unit)
     for t, name in cor_names(formula).items():
         priors[name] = dist.LKJCholesky(len(formula.terms[t].effects), 1.0)
-    own = {
-        "sigma": dist.Exponential(1.0 / sd_y),
-        "nu": dist.Gamma(2.0, 0.1),
-        "shape": dist.Exponential(1.0),
-        "cutpoints": dist.Normal(0.0, 2.5),
-    }
-    return Priors({**priors, **{name: own[name] for name in formula.family.parameters}})
+    own = {name: parameter.prior(sd_y) for name, parameter in formula.family.parameters.items()}
+    return Priors({**priors, **own})
 
 
 def replaced(priors: Priors, given: Mapping[str, Any], formula: LevelsFormula) -> Priors:
@@ -178,7 +179,7 @@ def replaced(priors: Priors, given: Mapping[str, Any], formula: LevelsFormula) -
     order = lambda n: (n in priors, n not in ("b", "sd", "cor"))
     for name in sorted(given, key=order):
         for target in [name] if name in priors else wide.get(name, []):
-            new[target] = checked(name, target, given[name], sizes.get(target, 1))
+            new[target] = checked(name, target, given[name], sizes.get(target))
         if name not in priors and not wide.get(name):
             near = get_close_matches(name, [*priors, *wide], 2, 0.5)
             hint = f" Did you mean {' or '.join(near)}?" if near else ""

@@ -46,7 +46,7 @@ class FormulaCore(LevelsCore):
 
     def parameters(self) -> dict[str, Parameter]:
         """The parameters of the likelihood."""
-        return {name: make(self.levels) for name, make in self.family.parameters.items()}
+        return {name: own.make(self.levels) for name, own in self.family.parameters.items()}
 
     def log_prior(self, values: Named) -> Float[Array, ""]:
         """Log density of theta, with the Jacobians of its units."""
