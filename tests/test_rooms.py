@@ -36,6 +36,7 @@ PUBLIC = {
     "ramify.cli.commands.fit": "the options of a command",
     "ramify.cli.commands.predict": "the options of a command",
     "ramify.cli.commands.report": "the options of a command",
+    "ramify.cli.commands.summary": "the options of a command",
 }
 
 

@@ -12,12 +12,12 @@ from ramify.frontends.formula.reading import predictors
 def variables(formula: Formula) -> list[str]:
     """The columns that a prediction needs, without labels and weights."""
     trials = formula.parts.trials
-    return [*predictors(formula.parts), *([trials] if trials and not trials.isdigit() else [])]
+    return [*predictors(*formula.every), *([trials] if trials and not trials.isdigit() else [])]
 
 
 def frame(formula: Formula, table: Any) -> Any:
     """The predictors of a table as a pandas frame of numbers and categories."""
-    return read_frame(table, predictors(formula.parts), "table")
+    return read_frame(table, predictors(*formula.every), "table")
 
 
 def typical(formula: Formula, table: dict[str, Any] | None) -> dict[str, Any]:

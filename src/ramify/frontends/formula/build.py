@@ -67,7 +67,8 @@ def from_formula(
             "bernoulli", "binomial", "beta_binomial", "poisson", "negative_binomial", the counts with
             "zero_inflated_" or "hurdle_" before their name, or "ordered".
         link: by default the usual one.
-        priors: name -> NumPyro distribution, in place of the defaults, which `model.priors` shows.
+        priors: name -> NumPyro distribution, or its text ("Normal(0, 1)"), in place of the defaults,
+            which `model.priors` shows.
         trials: the column of binomial trials, where the formula does not say.
         weights: the column of weights, where the formula does not say.
         missing: "error" refuses rows in which a column of the formula has no value; "drop" leaves

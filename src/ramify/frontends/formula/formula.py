@@ -144,7 +144,12 @@ class Formula:
     @property
     def text(self) -> str:
         """All formulas as they were written."""
-        return "; ".join([self.parts.text, *(own.parts.text for own in self.own)])
+        return "; ".join(parts.text for parts in self.every)
+
+    @property
+    def every(self) -> list[FormulaText]:
+        """The texts of all formulas: the mean's first."""
+        return [self.parts, *(own.parts for own in self.own)]
 
     @property
     def parameters(self) -> list[str]:

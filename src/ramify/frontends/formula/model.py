@@ -9,20 +9,18 @@ from typing import Any, final
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro.distributions as dist
 from jax.tree_util import register_pytree_node
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ramify.data.batch import Batch
 from ramify.data.groups import Groups
 from ramify.data.resident import whole
-from ramify.frontends.formula import asking, results, saving
+from ramify.frontends.formula import asking, outcomes, results, saving
 from ramify.frontends.formula.condensed import condensed
 from ramify.frontends.formula.core import Core, core_of
 from ramify.frontends.formula.formula import Formula
 from ramify.frontends.formula.priors import Priors, in_words, log_density
 from ramify.frontends.formula.reading import read_rows, response_columns
-from ramify.frontends.formula.row_densities import INVERSE
 from ramify.frontends.formula.simulation import censored, check_simulable, prior_draws
 from ramify.frontends.formula.text import formula_columns
 from ramify.models.adapter import Adapter, Description, Section, Simulated, Simulator
@@ -242,26 +240,8 @@ class FormulaAdapter(Adapter):
     ) -> Float[Array, "R *levels"]:
         """Each row's mean outcome ("mean"), linear predictor ("link") or its levels' probabilities."""
         inside = self.model.theta.values(theta)
-        one = lambda z, row: self._expected(kind, inside, {"effects": z}, row)
+        one = lambda z, row: outcomes.expected(self.model.core, kind, inside, {"effects": z}, row)
         return jax.vmap(one)(z_rows, batch.rows | batch.group_at_rows())
-
-    def _expected(self, kind: str, theta: Named, z: Named, row: Named) -> Float[Array, "*levels"]:
-        core, every = self.model.core, self.model.core.predictors(theta, z, row)
-        eta, own = every[0], core.family_values(theta, every)
-        if core.link == "identity":
-            mean = core.base + core.scale * eta
-            if not core.family.of_log or kind == "link":
-                return mean
-            return jnp.exp(mean + 0.5 * (core.scale * own["sigma"]) ** 2)
-        if kind == "link":
-            return eta + (core.centring(theta) if "cutpoints" in theta else 0)
-        if "cutpoints" in theta:
-            probability = dist.OrderedLogistic(eta, theta["cutpoints"]).probs
-            numbers = jnp.arange(core.levels) if core.numbers is None else core.numbers
-            return probability if kind == "probability" else probability @ numbers.astype(eta.dtype)
-        mean = INVERSE[core.link](eta)
-        mean = mean if core.family.mean is None else core.family.mean(mean, own)
-        return mean * (row["trials"] if "trials" in row else 1.0)
 
     draws_on_host = True
 
@@ -269,14 +249,8 @@ class FormulaAdapter(Adapter):
         self, theta: Float[Array, " D"], z_rows: Float[Array, "R M"], batch: Batch
     ) -> Named:
         """Linear predictor and its inverse link inside, family parameters, and trials of rows."""
-        core, inside = self.model.core, self.model.theta.values(theta)
-        rows = batch.rows | batch.group_at_rows()
-        every = jax.vmap(lambda z, row: core.predictors(inside, {"effects": z}, row))(z_rows, rows)
-        found = {name: inside[name][None] for name in core.parameters}
-        for p, own in enumerate(core.own):
-            found[own.name] = own.values(every[:, p + 1])[own.name]
-        found |= {"trials": rows["trials"]} if "trials" in rows else {}
-        return {"eta": every[:, 0], "mean": INVERSE[core.link](every[:, 0]), **found}
+        inside = self.model.theta.values(theta)
+        return outcomes.outcome_parameters(self.model.core, inside, z_rows, batch)
 
     def draw_outcomes(self, rng: np.random.Generator, given: dict[str, np.ndarray]) -> np.ndarray:
         """New outcomes, by NumPy, less the origin."""
@@ -286,11 +260,7 @@ class FormulaAdapter(Adapter):
 
     def draw_column(self, rng: np.random.Generator, given: dict[str, np.ndarray]) -> np.ndarray:
         """The same as the data have them: levels by their numbers."""
-        core, own = self.model.core, dict(given)
-        y = core.family.draw(rng, own.pop("eta"), own.pop("mean"), own)
-        if core.link == "identity":
-            y = np.asarray(core.base) + np.asarray(core.scale) * y
-        return np.exp(y) if core.family.of_log else y
+        return outcomes.draw_column(self.model.core, rng, given)
 
     def simulator(self, groups: Groups) -> Simulator:
         """Draws from the priors, the groups' normal distribution and the likelihood."""

@@ -4,6 +4,7 @@ The defaults are those that rstanarm documents (https://mc-stan.org/rstanarm/art
 for the effects and sigma, and Bambi's half-normal for the groups' sds; `docs/formulas.md` lists them.
 """
 
+import ast
 from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
@@ -150,10 +151,11 @@ def replaced(priors: Priors, given: Mapping[str, Any], formula: Formula) -> Prio
 
 def checked(name: str, target: str, prior: Any, M: int | None) -> Any:
     """A user's prior; `M` is the size of a correlation matrix, if the target is one."""
+    prior = from_text(name, prior) if isinstance(prior, str) else prior
     if not isinstance(prior, dist.Distribution):
         raise TypeError(
             f"priors[{name!r}] is a {type(prior).__name__}; expected a NumPyro distribution such as "
-            "dist.Normal(0, 1)."
+            "dist.Normal(0, 1), or text such as 'Normal(0, 1)'."
         )
     if M is not None:
         if not isinstance(prior, dist.LKJ | dist.LKJCholesky):
@@ -285,6 +287,33 @@ def away_from(prior: Any, by: float) -> tuple[float, Any]:
     if not by or "loc" not in own or prior.support is not constraints.real:
         return by, prior
     return 0.0, type(prior)(**{**own, "loc": float(own["loc"]) - by})
+
+
+def from_text(name: str, text: str) -> Any:
+    """A prior from text such as `Normal(0, 2.5)` or `StudentT(3, loc=0, scale=1)`; calls nothing else."""
+    what = f"priors[{name!r}] is {text!r}"
+    try:
+        call = ast.parse(text, mode="eval").body
+        assert isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
+        kind = call.func.id
+        arguments = [float(ast.literal_eval(own)) for own in call.args]
+        named = {str(own.arg): float(ast.literal_eval(own.value)) for own in call.keywords}
+    except (SyntaxError, ValueError, TypeError, AssertionError, RecursionError):
+        raise ValueError(f"{what}; expected a distribution such as 'Normal(0, 2.5)'.") from None
+    if kind in ("LKJ", "LKJCholesky"):  # the formula knows the dimension
+        return dist.LKJCholesky(2, named.get("concentration", arguments[-1] if arguments else 1.0))
+    known = [
+        n for n in dist.__all__ if isinstance(own := getattr(dist, n), type) and own.arg_constraints
+    ]
+    if kind not in known:
+        near = get_close_matches(kind, known, 2)
+        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        raise ValueError(f"{what}; NumPyro has no such distribution of numbers.{hint}")
+    try:
+        getattr(dist, kind)(*arguments, **named, validate_args=True)
+        return getattr(dist, kind)(*arguments, **named)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{what}, and NumPyro says: {error}") from None
 
 
 def to_plain(prior: Any) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def read_rows(formula: Formula, table: Any, what: str, *, outcomes: bool) -> Gro
     places to predict.
     """
     parts, units, n = formula.parts, formula.units, n_rows(table, formula.by)
-    used = predictors(parts, *(own.parts for own in formula.own))
+    used = predictors(*formula.every)
     columns_of(table, [formula.by, *used], what)  # of one length
     _check_zone(formula, table, what)
     frame = read_frame(table, used, what, n)
