@@ -53,7 +53,7 @@ def test_left_side(text, response, trials, weights):
         ("y ~ x + 1 | g)", 13, "closes nothing"),
         ("y ~ x", 5, "no grouping term"),
         ("y ~ x + 1 | g", 10, "parentheses"),
-        ("y ~ (1 | g) * (1 | h)", 12, "expected + after"),
+        ("y ~ (1 | g) * (1 | h)", 11, "expected + after"),
         ("y ~ (1 | g) - (1 | h)", 14, "added with +"),
         ("y ~ x + (1 | g + h)", 15, "a term for each"),
         ("y ~ x + (1 | g:g)", 13, "named twice"),

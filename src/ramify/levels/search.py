@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float64
-from scipy.optimize import minimize
 
 from ramify.inference.marginal import definite
 from ramify.levels.draws import draw_kept
@@ -192,6 +191,8 @@ def _likelihood_maximised(
     family = np.repeat([not n.startswith(("sd_", "cor_")) for n in names], sizes)
     if not family.any():
         return theta
+    from scipy.optimize import minimize  # which is slow to import
+
     theta = theta.copy()
 
     def lost(own: np.ndarray) -> float:
