@@ -1,6 +1,6 @@
 """The model that a formula stands for, and its adapter: tables in, results in a statistician's terms."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,15 +15,16 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from ramify.data.batch import Batch
 from ramify.data.groups import Groups
 from ramify.data.resident import whole
-from ramify.frontends.formula import asking, outcomes, results, saving
+from ramify.frontends.formula import outcomes, saving
 from ramify.frontends.formula.condensed import condensed
 from ramify.frontends.formula.core import Core, core_of
 from ramify.frontends.formula.formula import Formula
+from ramify.frontends.formula.naming import FormulaNames
 from ramify.frontends.formula.priors import Priors, in_words, log_density
 from ramify.frontends.formula.reading import read_rows, response_columns
 from ramify.frontends.formula.simulation import censored, check_simulable, prior_draws
 from ramify.frontends.formula.text import formula_columns
-from ramify.models.adapter import Adapter, Description, Section, Simulated, Simulator
+from ramify.models.adapter import Description, Simulated, Simulator
 from ramify.models.model import Model
 from ramify.models.parameters import Named, Parameter, correlation_cholesky, positive, real
 from ramify.models.structure import BlockStructure, LinearPredictors, Normal
@@ -143,15 +144,10 @@ register_pytree_node(FormulaModel, lambda model: ((model.core,), None), FormulaM
 
 
 @final
-class FormulaAdapter(Adapter):
+class FormulaAdapter(FormulaNames):
     """Reads tables for a `FormulaModel`, names its results and saves it."""
 
     model: FormulaModel
-
-    @property
-    def formula(self) -> Formula:
-        """The formula of the fit; programs do not have it."""
-        return self.model.formula
 
     @property
     def origin(self) -> float:
@@ -287,63 +283,6 @@ class FormulaAdapter(Adapter):
             return None
         y, numbers = groups.rows["y"] + self.origin, self.formula.numbers
         return y if numbers is None else np.asarray(numbers, np.float64)[y.astype(int)]
-
-    @property
-    def table(self) -> dict[str, Any] | None:
-        """The columns of the fit's table; None in a fit that was loaded."""
-        return self.model.table
-
-    @property
-    def table_kind(self) -> str:
-        """The kind of the fit's table."""
-        return self.formula.table
-
-    def variables(self) -> list[str]:
-        """The columns that the right-hand side names, and that of the trials."""
-        return asking.variables(self.formula)
-
-    def frame(self, table: Any) -> Any:
-        """The predictors of a table as `formulae` sees them."""
-        return asking.frame(self.formula, table)
-
-    def typical(self) -> dict[str, Any]:
-        """Means of numbers, and the most frequent of categories."""
-        return asking.typical(self.formula, self.table)
-
-    @property
-    def outcome_name(self) -> str:
-        """The response as the formula writes it."""
-        return self.formula.parts.response
-
-    def named_axes(self) -> tuple[dict[str, list[str]], dict[str, list[Any]]]:
-        """Effects by their names, and cutpoints by their levels."""
-        return results.named_axes(self.formula)
-
-    def predictors(self, groups: Groups) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """The columns of the design by name, on the user's scale."""
-        return results.predictors(self.formula, groups)
-
-    def ratios(self) -> tuple[str, list[str]]:
-        """Odds ratios and their like, of the common effects."""
-        return results.ratios(self.formula)
-
-    def coordinates(self) -> list[str]:
-        """The user's names; a coordinate of the correlations' factor is called by its correlation."""
-        return results.coordinates(self.formula, super().coordinates())
-
-    def summary_rows(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Draws of every parameter: effects, sds, correlations, then those of the likelihood."""
-        return results.summary_rows(self.formula, values)
-
-    def sections(self, names: Sequence[str]) -> list[Section]:
-        """Effects, sds, correlations, and parameters of the likelihood."""
-        return results.sections(self.formula, names)
-
-    def group_effects(
-        self, sampled: Iterable[Any], sizes: np.ndarray, totals: bool, quantiles: Sequence[float]
-    ) -> Any:
-        """One row for each group: label, rows, and mean, sd and quantiles of each effect."""
-        return results.group_effects(self.formula, sampled, sizes, totals, quantiles)
 
     def describe(self) -> Description:
         """The formula, its likelihood and its priors."""
