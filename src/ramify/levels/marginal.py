@@ -46,7 +46,7 @@ class Marginal:
 
     def __init__(self, model: LevelsModel, design: Design, algebra: Algebra | None = None):
         self.model, self.design = model, design
-        self.rule = rule_for(model, len(design.offset))
+        self.rule = rule_for(model, len(design.offset), design.N)
         self.algebra: Algebra = algebra or choose(design)
         self.evaluations, self.factors = 0, 0
         self._last: Optimum | None = None
