@@ -16,7 +16,7 @@ import ramify
 ROOT = Path(ramify.__file__).parent
 # In this order: a room may import those before it. "ramify" stands for the public names, `_api`.
 ROOMS = (
-    "numerics data engine models families inference io posterior diagnostics frontends fitting "
+    "numerics data engine models families inference io plot posterior diagnostics frontends fitting "
     "report ramify demo cli"
 ).split()
 AT_THE_ROOT = {"ramify", "ramify._api", "ramify._version", "ramify.__main__"}

@@ -82,11 +82,11 @@ def predictive_by_group(
 
 
 def log_mass_by_group(
-    known: Conditioned, model: Model, thetas: Float[np.ndarray, "S D"]
+    known: Conditioned, model: Model, thetas: Float[np.ndarray, "S D"], points: int | None = None
 ) -> Float[np.ndarray, "S B"]:
-    """Log p(y_i | theta) of a block's groups at each theta."""
-    rule = _rule(model)
-    return in_chunks(lambda chunk: _by_group(known, model, chunk, rule), thetas)
+    """Log p(y_i | theta) of a block's groups at each theta; for `points` see `marginal_log_liks`."""
+    rule, far = _rule(model, points or 0), points is not None
+    return in_chunks(lambda chunk: _by_group(known, model, chunk, rule, far), thetas)
 
 
 def _rule(model: Model, points: int = 0) -> Rule:
@@ -115,9 +115,9 @@ def _block_sums(
 
 @program
 def _by_group(
-    known: Conditioned, model: Model, thetas: Float[Array, "C D"], rule: Rule
+    known: Conditioned, model: Model, thetas: Float[Array, "C D"], rule: Rule, far: bool
 ) -> Float[Array, "C B"]:
-    return jax.lax.map(_log_mass(known, model, rule), thetas, batch_size=AT_ONCE)
+    return jax.lax.map(_log_mass(known, model, rule, far), thetas, batch_size=AT_ONCE)
 
 
 def _log_mass(
