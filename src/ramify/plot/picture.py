@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Any, final
 
-from ramify.io.atomic import check_file, write_file
+from ramify.data.atomic import check_file, write_file
 
 NEEDED = 'Pictures need plotly: pip install "ramify[report]".'
 

@@ -84,7 +84,10 @@ def predictive_by_group(
 def log_mass_by_group(
     known: Conditioned, model: Model, thetas: Float[np.ndarray, "S D"], points: int | None = None
 ) -> Float[np.ndarray, "S B"]:
-    """Log p(y_i | theta) of a block's groups at each theta; for `points` see `marginal_log_liks`."""
+    """Log p(y_i | theta) of a block's groups at each theta.
+
+    If `points` is given, z is integrated by at least so many around its conditional at each theta.
+    """
     rule, far = _rule(model, points or 0), points is not None
     return in_chunks(lambda chunk: _by_group(known, model, chunk, rule, far), thetas)
 
@@ -117,7 +120,11 @@ def _block_sums(
 def _by_group(
     known: Conditioned, model: Model, thetas: Float[Array, "C D"], rule: Rule, far: bool
 ) -> Float[Array, "C B"]:
-    return jax.lax.map(_log_mass(known, model, rule, far), thetas, batch_size=AT_ONCE)
+    log_mass = _log_mass(known, model, rule)
+    if far:  # around the conditional at theta: of a narrow p(z | theta) others may miss all
+        at = known.conditional(model)
+        log_mass = lambda theta: quadrature(model, True, known.batch, at(theta), rule)(theta)
+    return jax.lax.map(log_mass, thetas, batch_size=AT_ONCE)
 
 
 def _log_mass(
