@@ -22,6 +22,7 @@ from ramify.numerics.thresholds import MOST_K_HAT, MOVED
 from ramify.plot import figures
 from ramify.plot.numbers import FEW, Effects
 from ramify.posterior import facts
+from ramify.posterior.levels import LevelsPosterior
 from ramify.posterior.posterior import Posterior
 from ramify.posterior.summary import Summary
 
@@ -59,6 +60,11 @@ def write_report(
     Returns:
         The path.
     """
+    if isinstance(posterior, LevelsPosterior):
+        raise ValueError(
+            "a report is not there yet for a fit with several grouping factors; see "
+            "posterior.summary() and posterior.group_effects(factor)."
+        )
     template, plotly = _imported()
     path = Path(path)
     check_file(path)
