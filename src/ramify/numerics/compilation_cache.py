@@ -20,7 +20,7 @@ import jax
 from ramify._version import __version__
 
 LIMIT = 2**30  # bytes
-SHORTEST = 0.1  # seconds of compiling that are worth a file
+SHORTEST = 0.0  # seconds of compiling that are worth a file: small programs are many
 
 _lock, _depth, _before = threading.Lock(), 0, {}
 

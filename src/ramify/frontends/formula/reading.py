@@ -43,7 +43,7 @@ def read_rows(formula: Formula, table: Any, what: str, *, outcomes: bool) -> Gro
     if offset is not None:
         rows["offset"] = (offset - units.offset_centre) / units.scale
     extra = read_extra(parts if outcomes else parts._replace(weights=None), table, n, what)
-    rows = {name: x.astype(jnp.zeros(()).dtype) for name, x in {**rows, **extra}.items()}
+    rows = {name: x.astype(jnp.result_type(float)) for name, x in {**rows, **extra}.items()}
     if outcomes:
         own = formula.family.support, formula.likelihood, formula.levels, extra.get("trials")
         rows["y"] = read_response(parts, table, *own, what)[0] - formula.origin
