@@ -76,7 +76,7 @@ def test_missing_values_name_the_rows():
     x[[3, 7]] = np.nan
     fails(
         ValueError,
-        'column "x" of table has no value in rows 3 and 7: drop or impute',
+        'column "x" of table has no value in rows 3 and 7: impute',
         data=table(x=x),
     )
     frame = pd.DataFrame(table())
@@ -334,3 +334,19 @@ def test_every_kind_of_table_gives_the_same_columns(name, kind):
     assert found.labels.tolist() == expected.labels.tolist()
     for column, values in expected.rows.items():
         np.testing.assert_allclose(found.rows[column], values, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [dict, pd.DataFrame, pl.DataFrame, pa.table])
+def test_rows_with_missing_values_are_dropped_if_asked(kind):
+    x, user = table()["x"].copy(), table()["user"].astype(object)
+    x[[3, 7]], user[7] = np.nan, None
+    data = kind(table(x=x, user=user))
+    with pytest.warns(UserWarning, match='dropped 2 of 40 rows.*"x" in 2, "user" in 1'):
+        model, groups = from_formula("y ~ x + (1 | user)", data, missing="drop")
+    kept = np.setdiff1d(np.arange(N), [3, 7])
+    np.testing.assert_allclose(np.sort(groups.rows["y"]), np.sort(table()["y"][kept]), rtol=1e-6)
+    assert model.formula.table == ("dict" if kind is dict else kind.__module__.split(".")[0])
+
+
+def test_nothing_is_dropped_where_nothing_is_missing():
+    assert from_formula("y ~ x + (1 | user)", table(), missing="drop")[1].n_rows == N

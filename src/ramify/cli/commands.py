@@ -8,7 +8,7 @@ from typer import Argument, Option
 
 import ramify as rf
 from ramify._version import __version__
-from ramify.cli import show, words
+from ramify.cli import resuming, show, words
 from ramify.cli.csv_form import CsvForm, csv_form
 from ramify.cli.errors import OneLineErrors
 from ramify.cli.files import check_readable, check_writable, read_table, write_table
@@ -26,7 +26,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-LIKELIHOOD = "gaussian, student_t, bernoulli, binomial, poisson, negative_binomial or ordered."
+LIKELIHOOD = (
+    "gaussian, student_t, lognormal, gamma, exponential, weibull, beta, bernoulli, binomial, "
+    "beta_binomial, poisson, negative_binomial, zero_inflated_ or hurdle_ before these two, ordered."
+)
 KIND = "A new outcome, its mean, the linear predictor, or each ordered level's probability."
 OTHER_ROWS = "Other rows than the fit's own: CSV or Parquet."
 
@@ -43,6 +46,7 @@ Open = Annotated[bool, Option("--open", help="Open the report in the browser.")]
 Delimiter = Annotated[str, Option(help='Between columns of a CSV that is read: ";" or tab.')]
 Decimal = Annotated[str, Option(help='Decimal mark in a CSV that is read: "." or ",".')]
 Encoding = Annotated[str, Option(help="Of a CSV that is read: utf-16, latin-1 or another.")]
+Comment = Annotated[str, Option(help='How comment lines of a CSV that is read begin, as "#".')]
 Device = Annotated[
     Literal["cpu", "gpu"] | None, Option(help="Where to compute; by default where JAX would.")
 ]
@@ -86,14 +90,17 @@ def common(
     r'ramify fit sleep.csv "reaction ~ 1 + days + (1 + days | subject)" --out sleep/',
     r'ramify fit ratings.parquet "liked ~ 1 + x1 + x2 + (1 + x1 + x2 | user)" --likelihood bernoulli',
     r'ramify fit sales/ "sold ~ bs(day, df=5) + (1 | shop)" --likelihood poisson --seconds 600',
+    r'ramify fit ratings.parquet "liked ~ x + (1 | user)" --checkpoint    # and after a stop:',
+    "ramify fit --resume fit/",
 )
 def fit(
     data: Annotated[
-        Path, Argument(metavar="DATA", help="CSV or Parquet file, or folder of Parquet files.")
-    ],
+        Path | None,
+        Argument(metavar="DATA", help="CSV or Parquet file, or folder of Parquet files."),
+    ] = None,
     formula: Annotated[
-        str, Argument(metavar="FORMULA", help="Such as 'y ~ 1 + x + (1 + x | user)'.")
-    ],
+        str | None, Argument(metavar="FORMULA", help="Such as 'y ~ 1 + x + (1 + x | user)'.")
+    ] = None,
     out: Annotated[Path, Option(help="Folder for the fit.")] = Path("fit"),
     likelihood: Annotated[str, Option(help=LIKELIHOOD)] = "gaussian",
     link: Annotated[str | None, Option(help="By default the likelihood's usual one.")] = None,
@@ -111,17 +118,30 @@ def fit(
     delimiter: Delimiter = ",",
     decimal: Decimal = ".",
     encoding: Encoding = "utf-8",
+    comment: Comment = "",
     seed: Seed = 0,
     device: Device = None,
     overwrite: Annotated[
         bool, Option("--overwrite", help="Replace a fit that is in the folder.")
     ] = False,
+    checkpoint: Annotated[
+        bool, Option("--checkpoint", help="Keep the state of the fit, every minute.")
+    ] = False,
+    resume: Annotated[
+        Path | None, Option(metavar="FIT", help="Go on with a fit begun with --checkpoint.")
+    ] = None,
 ) -> None:
     """Fit a model to a table with one row per observation.
 
     Prints a summary and writes the fit to a folder that the other commands read.
+    With --checkpoint, a fit that was stopped goes on by --resume FIT.
     """
-    keeper, form = Keeper(out, overwrite), csv_form(delimiter, decimal, encoding)
+    asked = locals()
+    if resume is not None:
+        return fit(**{**resuming.recall(resume), "checkpoint": True, "resume": None})
+    if data is None or formula is None:
+        raise typer.BadParameter("expected DATA and FORMULA, or --resume and the folder of a fit.")
+    keeper, form = Keeper(out, overwrite), csv_form(delimiter, decimal, encoding, comment)
     table = _with_rows(data, read_table(data, formula_columns(formula), form=form))
     show.note(f"Read {table.num_rows:,} rows and {table.num_columns} columns of {data}.")
     use_device(device)
@@ -137,11 +157,14 @@ def fit(
         max_seconds=seconds,
         seed=seed,
         theta=theta,
+        checkpoint=resuming.remember(out, asked) if checkpoint else None,
     )
     try:
         show.posterior(posterior)
     finally:  # also if nobody reads the summary to its end
         keeper.save(posterior)
+        if checkpoint:
+            resuming.forget(out)
         show.note(f"The fit is in {out}. A page about it: ramify report {out}")
 
 
@@ -168,6 +191,7 @@ def predict(
     delimiter: Delimiter = ",",
     decimal: Decimal = ".",
     encoding: Encoding = "utf-8",
+    comment: Comment = "",
     seed: Seed = 0,
     device: Device = None,
 ) -> None:
@@ -178,7 +202,7 @@ def predict(
     their order with columns mean, sd and quantiles appended; with
     --kind probability, those of each level of the outcome.
     """
-    form = csv_form(delimiter, decimal, encoding)
+    form = csv_form(delimiter, decimal, encoding, comment)
     if out is not None:
         check_writable(out)
     for path in filter(None, (new, given)):
@@ -239,11 +263,12 @@ def diagnose(
     delimiter: Delimiter = ",",
     decimal: Decimal = ".",
     encoding: Encoding = "utf-8",
+    comment: Comment = "",
     seed: Seed = 0,
     device: Device = None,
 ) -> None:
     """Say whether the answer can be trusted, why, and which groups are worst."""
-    form = csv_form(delimiter, decimal, encoding)
+    form = csv_form(delimiter, decimal, encoding, comment)
     posterior = _load(fit, device)
     show.diagnosis(rf.diagnose(posterior, _groups(posterior, data, form), seed=seed))
 
@@ -258,11 +283,12 @@ def report(
     delimiter: Delimiter = ",",
     decimal: Decimal = ".",
     encoding: Encoding = "utf-8",
+    comment: Comment = "",
     open: Open = False,
     device: Device = None,
 ) -> None:
     """Write one HTML page about a fit, which opens offline."""
-    form = csv_form(delimiter, decimal, encoding)
+    form = csv_form(delimiter, decimal, encoding, comment)
     out = fit / "report.html" if out is None else out
     if out.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"{out}: expected a name that ends in .html.")

@@ -14,7 +14,7 @@ from jaxtyping import Array, PRNGKeyArray, Shaped
 from ramify.data.batch import Batch, example
 from ramify.data.groups import Groups
 from ramify.data.resident import whole
-from ramify.data.tables import append_columns, column_names, n_rows
+from ramify.data.tables import append_columns, column_names, columns_of, n_rows
 from ramify.families.build import Family
 from ramify.models.adapter import Adapter
 from ramify.models.parameters import Named
@@ -38,6 +38,7 @@ def read(
         groups = replace(table, row_order=np.arange(table.n_rows))
     elif (groups := adapter.read(table, what, outcomes=outcomes)) is None:
         names = column_names(table, what)
+        columns_of(table, [schema.by], what)  # whose message says which table
         present = lambda columns: [name for name in columns if name in names]
         groups = Groups.from_table(
             table, by=schema.by, rows=present(schema.rows), group=present(schema.group)
@@ -48,7 +49,11 @@ def read(
 
 def has_rows(table: Any, by: str, what: str) -> bool:
     """Whether a table has rows; for Groups the answer is always yes."""
-    return isinstance(table, Groups) or n_rows(table, by, what) > 0
+    if isinstance(table, Groups):
+        return True
+    names = column_names(table, what)
+    counted = by if by in names or not names else names[0]  # without labels: one new group
+    return n_rows(table, counted, what) > 0
 
 
 def nothing(table: Any, names: Sequence[str] | None, draws: int, categories: int) -> Any:
@@ -267,9 +272,10 @@ def appended(table: Any, columns: dict[str, np.ndarray]) -> Any:
     return append_columns(table, columns)
 
 
-def data_columns(adapter: Adapter, data: Groups) -> tuple[Columns, Columns]:
-    """Observed outcomes by name; the other columns, and the number of each row's group."""
+def data_columns(adapter: Adapter, data: Groups) -> tuple[Columns, Columns, Columns]:
+    """Observed outcomes by name; the other columns of rows, with each one's group; those of groups."""
     observed = jax.tree.map(np.asarray, adapter.observed(whole(data)))
     number = np.repeat(np.arange(len(data)), data.sizes)
-    rest = {n: c for n, c in data.rows.items() if n not in observed}
-    return observed, rest | data.group | {f"{data.by}_index": number}
+    rows, group = adapter.predictors(data)
+    rest = {n: c for n, c in rows.items() if n not in observed}
+    return observed, rest | {f"{data.by}_index": number}, group

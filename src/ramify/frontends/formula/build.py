@@ -2,13 +2,13 @@
 
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from jaxtyping import Bool, Float, Float64
 
 from ramify.data.groups import Groups
-from ramify.data.tables import columns_of, kind_of_table, n_rows, zone_of
+from ramify.data.tables import columns_of, kind_of_table, missing_in, n_rows, rows_of, zone_of
 from ramify.frontends.formula import reading
 from ramify.frontends.formula.design import Coding, check_installed, code, components
 from ramify.frontends.formula.formula import EffectLayout, Formula, Units, lay_out
@@ -19,11 +19,12 @@ from ramify.frontends.formula.priors import defaults, replaced
 from ramify.frontends.formula.text import FormulaText, error, parse
 from ramify.numerics.precision import computing
 
+Missing = Literal["error", "drop"]
 Matrix = Float[np.ndarray, "n P"]
 
 _FAR = 20.0  # sds from zero: beyond, a group-level column can't be told from a constant
 # Columns of a model's groups.
-_OWN = ("y", "X", "X_all", "W", "U", "U_apart", "offset", "trials", "weights")
+_OWN = ("y", "X", "X_all", "W", "U", "U_apart", "offset", "trials", "weights", "cens")
 _SCALES = 1e-18, 1e18  # smallest and largest range of a column: float32 holds its square
 _ROWS = 1000  # of a linear program that looks for separation, to begin with
 
@@ -38,6 +39,7 @@ def from_formula(
     priors: Mapping[str, Any] | None = None,
     trials: str | None = None,
     weights: str | None = None,
+    missing: Missing = "error",
 ) -> tuple[FormulaModel, Groups]:
     """A model and its data from a formula in the grammar of lme4, brms and Bambi.
 
@@ -49,12 +51,15 @@ def from_formula(
         formula: such as "y ~ 1 + x + (1 + x | user)", "y | trials(n) ~ x + (1 | user)".
         table: pandas, polars or Arrow table, or a dict of arrays; only the columns that the formula
             names are read.
-        likelihood: "gaussian", "student_t", "bernoulli", "binomial", "poisson",
-            "negative_binomial" or "ordered".
+        likelihood: "gaussian", "student_t", "lognormal", "gamma", "exponential", "weibull", "beta",
+            "bernoulli", "binomial", "beta_binomial", "poisson", "negative_binomial", the counts with
+            "zero_inflated_" or "hurdle_" before their name, or "ordered".
         link: by default the usual one.
         priors: name -> NumPyro distribution, in place of the defaults, which `model.priors` shows.
         trials: the column of binomial trials, where the formula does not say.
         weights: the column of weights, where the formula does not say.
+        missing: "error" refuses rows in which a column of the formula has no value; "drop" leaves
+            them out, and warns of how many there were.
 
     Returns:
         A model and its groups, for `fit(model, groups)`.
@@ -76,6 +81,8 @@ def from_formula(
     link = _link(likelihood, link)
     used = [*reading.response_columns(parts), *reading.predictors(parts), *parts.extra]
     _check_columns(parts, table, used)
+    named = [*dict.fromkeys([*used, parts.by])]
+    table = _without_missing(table, named, missing)
     extra = reading.read_extra(parts, table, n_rows(table, parts.by), "table")
     tried, counted = extra.get("trials"), extra.get("weights")
     if counted is not None and not counted.any():
@@ -84,11 +91,33 @@ def from_formula(
     support = LIKELIHOODS[likelihood].support
     y, levels = reading.read_response(parts, table, support, likelihood, None, tried, "table")
     _check_response(parts.response, y)
+    _check_censoring(parts, likelihood, extra.get("cens"))
+    y = np.log(y) if LIKELIHOODS[likelihood].of_log else y
     begin = start(support, link, y, tried)
     own = parts, likelihood, link, *_evaluated(parts, table, likelihood, begin, y), levels
     spec = Formula(*own, kind_of_table(table), zone_of(table, parts.by))
     chosen = replaced(defaults(spec, float(np.std(y)) or 1.0), priors or {}, spec)
-    return FormulaModel(spec, chosen), reading.read_rows(spec, table, "table", outcomes=True)
+    model = FormulaModel(spec, chosen)
+    model.table = columns_of(table, named)
+    return model, reading.read_rows(spec, table, "table", outcomes=True)
+
+
+def _without_missing(table: Any, named: list[str], missing: str) -> Any:
+    """The table; to drop rows with missing values, the named columns in the rows without."""
+    if missing not in get_args(Missing):
+        raise ValueError(f'missing must be "error" or "drop"; got {missing!r}.')
+    if missing == "error":
+        return table
+    lacking = {name: missing_in(raw) for name, raw in columns_of(table, named).items()}
+    gone = np.any([*lacking.values()], axis=0)
+    if not gone.any():
+        return table
+    where = ", ".join(f'"{name}" in {mask.sum():,}' for name, mask in lacking.items() if mask.any())
+    warnings.warn(
+        f"dropped {gone.sum():,} of {len(gone):,} rows, in which a value is missing: {where}.",
+        stacklevel=4,
+    )
+    return rows_of(table, named, ~gone)
 
 
 def _evaluated(
@@ -116,7 +145,10 @@ def _link(likelihood: str, link: str | None) -> str:
     """The link, by default the likelihood's usual one; raises if either is unknown."""
     if likelihood not in LIKELIHOODS:
         known = ", ".join(LIKELIHOODS)
-        raise ValueError(f"likelihood={likelihood!r} is unknown; there are {known}.")
+        raise ValueError(
+            f"likelihood={likelihood!r} is unknown; there are {known}. For another one write the "
+            "model in NumPyro: rf.from_numpyro."
+        )
     links = LIKELIHOODS[likelihood].links
     if link is not None and link not in links:
         takes = f"it takes {', '.join(links)}"
@@ -208,6 +240,19 @@ def _check_response(name: str, y: Float[np.ndarray, " n"]) -> None:
         what = f"is the same, {y[0]:g}, in every row: there is nothing to explain."
         hint = " Is the level misspelt?" if name.endswith("]") else ""
         raise ValueError(f"the response {name} {what}{hint}")
+
+
+def _check_censoring(parts: FormulaText, likelihood: str, cens: np.ndarray | None) -> None:
+    """Raises if responses are censored that can't be, or if all are."""
+    if cens is None:
+        return
+    takes = [name for name, own in LIKELIHOODS.items() if own.log_survival is not None]
+    if likelihood not in takes:
+        what = f"cens({parts.cens}) is for likelihood={', '.join(map(repr, takes))}"
+        raise error(parts.text, parts.cens or 0, f"{what}; this is {likelihood!r}")
+    if cens.all():
+        what = "says that all responses are censored: there is nothing to learn their size from."
+        raise ValueError(f'column "{parts.cens}" {what}')
 
 
 def _warn_of_separation(names: list[str], X: Matrix, y: Float[np.ndarray, " n"]) -> None:

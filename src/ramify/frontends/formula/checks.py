@@ -45,7 +45,7 @@ def check_config(path: Path, config: dict[str, Any], by: str) -> None:
         _check_prior(path, prior, len(config["layout"]["group"]))
     if (config["trials"] is None) != (LIKELIHOODS[config["likelihood"]].support != "trials"):
         raise ValueError(
-            f"{path} is damaged: trials are for likelihood='binomial', which has some."
+            f"{path} is damaged: trials are for binomial likelihoods, which have some."
         )
     if config["group"] != by:
         raise ValueError(
@@ -67,6 +67,8 @@ def check_formula(path: Path, formula: Formula) -> None:
     parts, layout, units = formula.parts, formula.layout, formula.units
     if (formula.common.text, formula.group.text) != (parts.common, parts.group):
         raise ValueError(f"{path} is damaged: its terms are not those of its formula.")
+    if parts.cens is not None and formula.family.log_survival is None:
+        raise ValueError(f"{path} is damaged: its likelihood takes no censored responses.")
     names = [name for name in formula.common.names if name != "Intercept"], formula.group.names
     levels = len(formula.levels or ())
     enough = {"levels": levels > 2, "binary": levels in (0, 2)}.get(formula.family.support, True)
@@ -143,7 +145,8 @@ def check_outcomes(path: Path, formula: Formula, groups: Groups) -> None:
     known = range(len(formula.levels or ()))
     beyond = formula.has_cutpoints and not np.isin(outcomes, known).all()
     negative = min(rows.get(name, zero).min(initial=0) for name in ("trials", "weights")) < 0
-    if bad.any() or beyond or negative:
+    odd = not np.isin(rows.get("cens", zero), (0, 1)).all()
+    if bad.any() or beyond or negative or odd or ("cens" in rows) != bool(formula.parts.cens):
         raise ValueError(
             f"{path} is damaged: its outcomes are not of likelihood={formula.likelihood!r}."
         )

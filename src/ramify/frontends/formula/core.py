@@ -36,6 +36,11 @@ class Core(eqx.Module):
     deviation: Float[Array, " M"]  # the unit of each group effect
     numbers: Shaped[Array, " levels"] | None  # the levels, if they are numbers
 
+    def standardised(self, y: Any) -> Any:
+        """Outcomes on the scale of the linear predictor, where its link is the identity."""
+        y = jnp.log(y) if self.family.of_log else y
+        return (y - self.base) / self.scale if self.link == "identity" else y
+
     @property
     def family(self) -> Likelihood:
         """The likelihood's entry in the table of likelihoods."""

@@ -159,7 +159,8 @@ class Formula:
     def origin(self) -> float:
         """Subtracted from outcomes that are too far from zero for float32; else zero."""
         # Only where the link is the identity does the outcome move with the predictor.
-        return self.units.far(self.units.base) if self.link == "identity" else 0.0
+        moves = self.link == "identity" and not self.family.of_log
+        return self.units.far(self.units.base) if moves else 0.0
 
     @property
     def far_intercept(self) -> float:

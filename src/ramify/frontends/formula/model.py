@@ -9,21 +9,21 @@ from typing import Any, final
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 from jax.tree_util import register_pytree_node
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ramify.data.batch import Batch
 from ramify.data.groups import Groups
 from ramify.data.resident import whole
-from ramify.data.tables import as_table, in_zone
-from ramify.frontends.formula import saving
+from ramify.frontends.formula import results, saving
 from ramify.frontends.formula.condensed import condensed
 from ramify.frontends.formula.core import SD, Core, core_of
 from ramify.frontends.formula.formula import Formula
-from ramify.frontends.formula.likelihoods import INVERSE
-from ramify.frontends.formula.priors import Priors, in_words, log_density, sd_name
+from ramify.frontends.formula.priors import Priors, in_words, log_density
 from ramify.frontends.formula.reading import read_rows, response_columns
-from ramify.frontends.formula.simulation import check_simulable, prior_draws
+from ramify.frontends.formula.row_densities import INVERSE
+from ramify.frontends.formula.simulation import censored, check_simulable, prior_draws
 from ramify.frontends.formula.text import formula_columns
 from ramify.models.adapter import Adapter, Description, Section, Simulated, Simulator
 from ramify.models.model import Model
@@ -31,7 +31,6 @@ from ramify.models.parameters import Named, Parameter, correlation_cholesky, pos
 from ramify.models.structure import BlockStructure, LinearPredictors, Normal
 from ramify.numerics.programs import program
 from ramify.numerics.small_linalg import inverse_lower
-from ramify.posterior.prediction import labelled, quantile_names
 
 
 @final
@@ -40,6 +39,7 @@ class FormulaModel(Model):
 
     formula: Formula
     priors: Priors
+    table: dict[str, Any] | None = None  # the columns of the fit's table; a saved fit has none
 
     def __init__(self, formula: Formula, priors: Priors):
         self.formula, self.priors = formula, priors
@@ -52,7 +52,7 @@ class FormulaModel(Model):
         theta |= {"b": real(len(layout.common))} if layout.common else {}
         theta |= {"sd": positive(M)}
         theta |= {"cor": correlation_cholesky(M)} if "cor" in core.priors else {}
-        theta |= {name: make(core.levels) for name, make in core.family.parameters.items()}
+        theta |= {name: own.make(core.levels) for name, own in core.family.parameters.items()}
         self.core = core
         super().__init__(
             theta,
@@ -111,11 +111,11 @@ class FormulaModel(Model):
 
     def _density(self, theta: Named, eta: Float[Array, ""], row: Named) -> Float[Array, ""]:
         """Log density of one row's response, on the user's scale, times its weight."""
-        core = self.core
-        if core.link == "identity":
-            row = {**row, "y": (row["y"] - core.base) / core.scale}
-        density = core.family.log_density(core.link, eta, theta, row)
-        density -= jnp.log(core.scale)
+        core, inside = self.core, {**row, "y": self.core.standardised(row["y"])}
+        density = core.family.log_density(core.link, eta, theta, inside)
+        stretch = jnp.log(core.scale) + (jnp.log(row["y"]) if core.family.of_log else 0.0)
+        # A probability, that of a censored outcome, is the same on every scale.
+        density -= jnp.where(row["cens"] > 0, 0.0, stretch) if "cens" in row else stretch
         return density * row["weights"] if "weights" in row else density
 
     def _predictors(self) -> LinearPredictors:
@@ -132,9 +132,10 @@ class FormulaModel(Model):
     def _outcome(self, key: PRNGKeyArray, theta: Named, z: Named, row: Named) -> Array:
         """A new outcome of one row, less the origin."""
         core, eta = self.core, self.core.predictor(theta, z, row)
-        y = core.family.distribution(core.link, eta, theta, row).sample(key)
+        y = core.family.simulate(key, core.link, eta, theta, row)
         if core.link == "identity":
-            return core.base + core.scale * y
+            y = core.base + core.scale * y
+            return jnp.exp(y) if core.family.of_log else y
         return y if core.numbers is None or "cutpoints" not in theta else core.numbers[y]
 
     def groups(self, table: Any) -> Groups:
@@ -243,14 +244,19 @@ class FormulaAdapter(Adapter):
     def _expected(self, kind: str, theta: Named, z: Named, row: Named) -> Float[Array, "*levels"]:
         core, eta = self.model.core, self.model.core.predictor(theta, z, row)
         if core.link == "identity":
-            return core.base + core.scale * eta
+            mean = core.base + core.scale * eta
+            if not core.family.of_log or kind == "link":
+                return mean
+            return jnp.exp(mean + 0.5 * (core.scale * theta["sigma"]) ** 2)
         if kind == "link":
             return eta + (core.centring(theta) if "cutpoints" in theta else 0)
         if "cutpoints" in theta:
-            probability = core.family.distribution(core.link, eta, theta, row).probs
+            probability = dist.OrderedLogistic(eta, theta["cutpoints"]).probs
             numbers = jnp.arange(core.levels) if core.numbers is None else core.numbers
             return probability if kind == "probability" else probability @ numbers.astype(eta.dtype)
-        return INVERSE[core.link](eta) * (row["trials"] if "trials" in row else 1.0)
+        mean = INVERSE[core.link](eta)
+        mean = mean if core.family.mean is None else core.family.mean(mean, theta)
+        return mean * (row["trials"] if "trials" in row else 1.0)
 
     draws_on_host = True
 
@@ -275,8 +281,9 @@ class FormulaAdapter(Adapter):
         """The same as the data have them: levels by their numbers."""
         core, own = self.model.core, dict(given)
         y = core.family.draw(rng, own.pop("eta"), own.pop("mean"), own)
-        inside = core.link == "identity"
-        return np.asarray(core.base) + np.asarray(core.scale) * y if inside else y
+        if core.link == "identity":
+            y = np.asarray(core.base) + np.asarray(core.scale) * y
+        return np.exp(y) if core.family.of_log else y
 
     def simulator(self, groups: Groups) -> Simulator:
         """Draws from the priors, the groups' normal distribution and the likelihood."""
@@ -290,79 +297,54 @@ class FormulaAdapter(Adapter):
         noise = rng.normal(size=(len(batch.index), model.z.size)).astype(theta.dtype)
         z, given = _locals_and_rows(self, theta, noise, batch)
         y = self.draw_column(rng, jax.tree.map(np.asarray, given))
-        return Simulated(theta, z, {"y": y})
+        return Simulated(theta, z, censored(y, batch.rows))
 
     def observed(self, batch: Batch) -> dict[str, Any]:
         """The outcomes of the rows: numbers, or numbers of levels."""
         y = batch.rows["y"]
         return {"y": np.asarray(y, np.float64) + self.origin if self.origin else y}
 
-    def outcomes(self, groups: Groups) -> np.ndarray:
-        """The outcomes of the rows, on the user's scale."""
+    def outcomes(self, groups: Groups) -> np.ndarray | None:
+        """The outcomes of the rows, on the user's scale; None if some are censored."""
+        if "cens" in groups.rows:
+            return None
         y, numbers = groups.rows["y"] + self.origin, self.formula.numbers
         return y if numbers is None else np.asarray(numbers, np.float64)[y.astype(int)]
 
+    @property
+    def outcome_name(self) -> str:
+        """The response as the formula writes it."""
+        return self.formula.parts.response
+
+    def named_axes(self) -> tuple[dict[str, list[str]], dict[str, list[Any]]]:
+        """Effects by their names, and cutpoints by their levels."""
+        return results.named_axes(self.formula)
+
+    def predictors(self, groups: Groups) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """The columns of the design by name, on the user's scale."""
+        return results.predictors(self.formula, groups)
+
+    def ratios(self) -> tuple[str, list[str]]:
+        """Odds ratios and their like, of the common effects."""
+        return results.ratios(self.formula)
+
     def coordinates(self) -> list[str]:
         """The user's names; a coordinate of the correlations' factor is called by its correlation."""
-        layout, by = self.formula.layout, self.formula.by
-        pairs = [(b, a) for i, a in enumerate(layout.group) for b in layout.group[:i]]
-        own = {"intercept": "Intercept"} | {f"b[{k}]": name for k, name in enumerate(layout.common)}
-        own |= {f"sd[{m}]": sd_name(name, by) for m, name in enumerate(layout.group)}
-        own |= {f"cor[{k}]": f"cor({a}, {b} | {by})" for k, (a, b) in enumerate(pairs)}
-        return [own.get(name, name) for name in super().coordinates()]
+        return results.coordinates(self.formula, super().coordinates())
 
     def summary_rows(self, values: dict[str, Any]) -> dict[str, Any]:
         """Draws of every parameter: effects, sds, correlations, then those of the likelihood."""
-        layout, by, levels = self.formula.layout, self.formula.by, self.formula.levels
-        found = {"Intercept": values["Intercept"]} if layout.intercept else {}
-        found |= {name: values[name] for name in layout.common}
-        found |= {sd_name(name, by): values["sd"][:, m] for m, name in enumerate(layout.group)}
-        if "cor" in values:
-            for i, first in enumerate(layout.group):
-                for j, second in enumerate(layout.group[:i]):
-                    found[f"cor({second}, {first} | {by})"] = values["cor"][:, i, j]
-        found |= {name: values[name] for name in ("sigma", "nu", "shape") if name in values}
-        if "cutpoints" in values and levels is not None:
-            for k, (low, high) in enumerate(zip(levels[:-1], levels[1:], strict=True)):
-                found[f"cutpoint({low}|{high})"] = values["cutpoints"][:, k]
-        return found
+        return results.summary_rows(self.formula, values)
 
     def sections(self, names: Sequence[str]) -> list[Section]:
         """Effects, sds, correlations, and parameters of the likelihood."""
-        common = {"Intercept", *self.formula.layout.common}
-        rows: dict[str, list[int]] = {"effect": [], "sd": [], "cor": [], "family": []}
-        for i, name in enumerate(names):
-            kind = name.split("(")[0] if name.startswith(("sd(", "cor(")) else "family"
-            rows["effect" if name in common else kind].append(i)
-        found = [
-            Section("Population effects", rows["effect"], "line"),
-            Section(f"Standard deviations between groups ({self.formula.by})", rows["sd"], "from"),
-            Section("Correlations of group effects", rows["cor"], "unit"),
-            Section("Parameters of the likelihood", rows["family"], "line"),
-        ]
-        return [section for section in found if section.rows]
+        return results.sections(self.formula, names)
 
     def group_effects(
         self, sampled: Iterable[Any], sizes: np.ndarray, totals: bool, quantiles: Sequence[float]
     ) -> Any:
         """One row for each group: label, rows, and mean, sd and quantiles of each effect."""
-        spec, labels, parts = self.formula, [], []
-        for names, draws in sampled:
-            effects = draws["effects"]  # [S, B, M]
-            if totals:
-                zero = np.zeros_like(draws["sd"][:, 0])
-                population = [draws.get(name, zero) for name in spec.layout.group]
-                effects = effects + np.stack(population, 1)[:, None]
-            levels = np.quantile(effects, np.asarray(quantiles, np.float64), axis=0)
-            labels.append(names)
-            parts.append(np.stack([effects.mean(0), effects.std(0), *levels]))
-        table = np.concatenate(parts, 1)  # [statistics, N, M]
-        columns: dict[str, Any] = {"n": np.asarray(sizes)}
-        for m, effect in enumerate(spec.layout.group):
-            for i, statistic in enumerate(["mean", "sd", *quantile_names(quantiles)]):
-                columns[f"{effect}_{statistic}"] = table[i, :, m]
-        own = in_zone(spec.table, np.concatenate(labels), spec.zone)
-        return as_table(spec.table, labelled(spec.by, own, columns))
+        return results.group_effects(self.formula, sampled, sizes, totals, quantiles)
 
     def describe(self) -> Description:
         """The formula, its likelihood and its priors."""

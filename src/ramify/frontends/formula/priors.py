@@ -21,7 +21,8 @@ from ramify.frontends.formula.formula import Formula
 
 # Places of a parameter's entries, () for all -> their log density, a tree with arrays.
 Densities = dict[tuple[int, ...], Any]
-POSITIVE = ("sd", "sigma", "nu", "shape")
+POSITIVE = ("sd", "sigma", "nu", "shape", "phi")
+SHARES = ("zi", "hu")
 _SMALL = 1e-30  # it and its inverse are in the range of float32
 
 
@@ -87,13 +88,8 @@ def defaults(formula: Formula, sd_y: float) -> Priors:
         priors[sd_name(name, formula.by)] = dist.HalfNormal(spread / unit)
     if not formula.parts.independent and len(layout.group) > 1:
         priors["cor"] = dist.LKJCholesky(len(layout.group), 1.0)
-    own = {
-        "sigma": dist.Exponential(1.0 / sd_y),
-        "nu": dist.Gamma(2.0, 0.1),
-        "shape": dist.Exponential(1.0),
-        "cutpoints": dist.Normal(0.0, 2.5),
-    }
-    return Priors({**priors, **{name: own[name] for name in formula.family.parameters}})
+    own = {name: own.prior(sd_y) for name, own in formula.family.parameters.items()}
+    return Priors({**priors, **own})
 
 
 def replaced(priors: Priors, given: Mapping[str, Any], formula: Formula) -> Priors:
@@ -144,6 +140,9 @@ def _check_support(name: str, target: str, prior: Any) -> None:
     Inside, a parameter is a real number or the logarithm of a positive one. If the density ended
     within that range, the fit would put mass beyond its end, or start there.
     """
+    if target in SHARES:
+        _check_share(name, target, prior)
+        return
     positive = target in POSITIVE or target.startswith("sd(")
     support, what = prior.support, f"priors[{name!r}] = {in_words(prior)}"
     good = "dist.HalfNormal(1)" if positive else "dist.Normal(0, 1) or dist.StudentT(4, 0, 1)"
@@ -159,6 +158,17 @@ def _check_support(name: str, target: str, prior: Any) -> None:
             f"{what} allows {_range(support)} only; {target} may be any "
             f"{'positive' if positive else 'real'} number: use one such as {good}. For a parameter "
             "with bounds write the model in NumPyro, rf.from_numpyro."
+        )
+
+
+def _check_share(name: str, target: str, prior: Any) -> None:
+    """Raises unless the prior has a density on (0, 1), and only there."""
+    within, beyond = (1e-6, 0.5, 1 - 1e-6), (-0.5, 1.5)
+    allows = lambda number: prior.support is None or bool(prior.support(number))
+    if prior.is_discrete or not all(map(allows, within)) or any(map(allows, beyond)):
+        raise ValueError(
+            f"priors[{name!r}] = {in_words(prior)} is no density on the numbers from 0 to 1; {target} "
+            "is a probability: use one such as dist.Beta(1, 1)."
         )
 
 

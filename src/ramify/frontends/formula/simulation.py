@@ -1,10 +1,11 @@
 """Draws of theta from the priors of a formula: for `rf.calibrate`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from ramify.data.groups import Groups
@@ -21,6 +22,14 @@ def check_simulable(groups: Groups) -> None:
             "rf.calibrate draws outcomes from the likelihood, and this formula's rows have weights: "
             "a density to the power of a weight is nothing to draw from. Leave the weights out."
         )
+
+
+def censored(y: np.ndarray, rows: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """New outcomes; those that were censored are so again beyond the same limit."""
+    if "cens" not in rows:
+        return {"y": y}
+    limit = np.where(np.asarray(rows["cens"]) > 0, np.asarray(rows["y"], np.float64), np.inf)
+    return {"y": np.minimum(y, limit), "cens": (y > limit).astype(np.float64)}
 
 
 def prior_draws(

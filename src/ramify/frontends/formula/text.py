@@ -19,7 +19,7 @@ _NOT_IN_RESPONSES = (":", "%", "//")
 _DEEPEST = 50  # brackets in brackets
 _OPENING, _CLOSING = {"(": ")", "[": "]", "{": "}"}, {")", "]", "}"}
 CONSTANTS = ("True", "False", "None")
-ADDITIONS = ("trials", "weights")
+ADDITIONS = ("trials", "weights", "cens")
 PROPORTIONS = ("p", "prop", "proportion")
 
 
@@ -42,6 +42,7 @@ class FormulaText(NamedTuple):
     response: str  # left of the tilde, without what follows a bar
     trials: str | None  # the column (or number) of binomial trials, if any
     weights: str | None  # the column of weights, if any
+    cens: str | None  # the column that says which responses are right censored, if any
     common: str  # the common part: right of the tilde, without the grouping term
     group: str  # the effects that vary by group, left of the bar in the grouping term
     by: str  # the grouping column
@@ -49,8 +50,8 @@ class FormulaText(NamedTuple):
 
     @property
     def extra(self) -> list[str]:
-        """The columns of trials and weights."""
-        return [c for c in (self.trials, self.weights) if c and not c.isdigit()]
+        """The columns of trials, weights and censoring."""
+        return [c for c in (self.trials, self.weights, self.cens) if c and not c.isdigit()]
 
 
 def parse(text: str) -> FormulaText:
@@ -163,8 +164,10 @@ def _check_operands(text: str, tokens: list[Token]) -> None:
         raise error(text, len(text.rstrip()), f"something is missing after {before.text!r}")
 
 
-def _left(text: str, tokens: list[Token], tilde: Token) -> tuple[str, str | None, str | None]:
-    """Response, trials and weights."""
+def _left(
+    text: str, tokens: list[Token], tilde: Token
+) -> tuple[str, str | None, str | None, str | None]:
+    """Response, trials, weights and censoring."""
     if not tokens:
         raise error(text, tilde.at, "there is no response before ~")
     bars = [t for t in tokens if t.text in ("|", "||")]
@@ -178,12 +181,14 @@ def _left(text: str, tokens: list[Token], tilde: Token) -> tuple[str, str | None
     response = text[tokens[0].at : end].strip()
     found = _additions(text[end + 1 : tilde.at]) if bars else {}
     if found is None:
-        raise error(text, end, "after | a response takes trials(column) and weights(column)")
+        raise error(
+            text, end, "after | a response takes trials(column), weights(column) and cens(column)"
+        )
     proportion = re.fullmatch(r"(\w+)\s*\(([^,()]+),([^,()]+)\)", response)
     if proportion and proportion[1] in PROPORTIONS:
         response, found["trials"] = proportion[2].strip(), proportion[3].strip()
     column = lambda name: unquoted(found[name]) if name in found else None
-    return response, column("trials"), column("weights")
+    return response, column("trials"), column("weights"), column("cens")
 
 
 def _additions(text: str) -> dict[str, str] | None:
