@@ -105,6 +105,7 @@ def test_programs_of_every_call(formula, budgets, tmp_path):
         assert len(programs) == again, "a call on a second fit compiled again"
     assert spent.keys() == budgets.keys()
     over = {name: (count, budgets[name]) for name, count in spent.items() if count > budgets[name]}
+    print(spent)
     assert not over, f"more programs than budgeted: {over}; all: {spent}"
 
 

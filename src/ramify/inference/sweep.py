@@ -86,10 +86,10 @@ class Modes(NamedTuple):
 class Around(NamedTuple):
     """The groups of a block around their modes: Laplace's approximation, on the host."""
 
-    mode: Float[np.ndarray, "B M"]
-    converged: Bool[np.ndarray, " B"]
-    log_mass: Float[np.ndarray, " B"]  # of exp f_i there
-    scale: Float[np.ndarray, "B M M"]
+    mode: Any  # [B, M], NaN where none was found
+    converged: Any  # [B]
+    log_mass: Any  # of exp f_i there, [B]
+    scale: Any  # [B, M, M]
 
     @classmethod
     def of(cls, site: Site) -> "Around":

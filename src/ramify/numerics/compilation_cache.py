@@ -49,6 +49,11 @@ def programs_on_disk() -> Iterator[None]:
                 _before.clear()
 
 
+def folder_in_use() -> Path | None:
+    """The folder, while Ramify computes and the user has no cache of their own."""
+    return _folder() if _before else None
+
+
 def _set(options: dict[str, Any]) -> None:
     from jax.experimental.compilation_cache import compilation_cache
 
