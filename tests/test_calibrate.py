@@ -202,6 +202,17 @@ MODELS = {name: partial(formula, name) for name in ("bernoulli", "binomial", "po
 MODELS["numpyro"] = from_function
 
 
+def parameter_formula():
+    y = np.random.default_rng(0).normal(50, 3, 12)
+    priors = {name: PRIORS["sd"] for name in ("sd", "sigma_sd")} | {"sigma_x": dist.Normal(0, 0.3)}
+    priors |= {"Intercept": dist.Normal(50, 3), "sigma_Intercept": dist.Normal(1, 0.5)}
+    text = "y ~ x + (1 | g); sigma ~ x + (x | g)"
+    return rf.from_formula(text, TABLE | {"y": y}, priors=priors | {"x": dist.Normal(0, 1)})
+
+
+MODELS["parameter formula"] = parameter_formula
+
+
 @program
 def scores(model, batch, drawn):
     """The slope of log p(theta, z, y) in theta and z, flat, and where it was taken."""

@@ -34,6 +34,7 @@ def test_errors_speak_of_files_and_options():
         ("y ~ bs(t, df=4, degree=3) + C(k, 'low') + (0 + t || g)", ["y", "t", "k", "g"]),
         ("y[yes] ~ I(2e3 * x) + bs(t, knots=[1, a]) + (1 | g)", ["y", "x", "t", "g"]),
         ("s | trials(n) + weights(w) ~ offset(e) + (1 | g)", ["s", "n", "w", "e", "g"]),
+        ("y | cens(c) ~ x + (1 | g); shape ~ e + (1 | g)", ["y", "c", "x", "g", "e"]),
     ],
 )
 def test_columns_of_a_formula(formula, names):

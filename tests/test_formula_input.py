@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ramify.frontends.formula.build import from_formula
+from ramify.frontends.formula.priors import in_words
 
 N = 40
 
@@ -287,6 +288,25 @@ def test_ordered_has_no_place_for_a_missing_intercept():
 )  # fmt: skip
 def test_priors_that_can_not_be(priors, error, says):
     fails(error, says, priors=priors)
+
+
+def test_priors_may_be_text():
+    given = {"x": "StudentT(3, loc=-0.5, scale=2)", "sd": "HalfNormal(1)", "cor": "LKJ(4)"}
+    model, _ = from_formula("y ~ x + (x | user)", table(), priors=given)
+    assert in_words(model.priors["x"]) == "StudentT(3, -0.5, 2)"
+    assert in_words(model.priors["sd(x | user)"]) == "HalfNormal(1)"
+    assert in_words(model.priors["cor"]) == "LKJCholesky(4)"
+    for text, says in {
+        "Normal(0, 1": "expected a distribution such as",
+        "Normal": "expected a distribution such as",
+        "Normal(0, x)": "expected a distribution such as",
+        "__import__('os').system('true')": "expected a distribution such as",
+        "Norml(0, 1)": "no such distribution of numbers. Did you mean Normal",
+        "Normal(0, -1)": "NumPyro says",
+        "Normal(0, 1, 2, 3)": "NumPyro says",
+        "HalfNormal(1)": "x may be any real number",
+    }.items():
+        fails(ValueError, says, priors={"x": text})
 
 
 def test_priors_of_cutpoints_are_on_all_numbers():

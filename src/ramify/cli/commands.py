@@ -8,7 +8,7 @@ from typer import Argument, Option
 
 import ramify as rf
 from ramify._version import __version__
-from ramify.cli import resuming, show, words
+from ramify.cli import options, resuming, show, words
 from ramify.cli.csv_form import CsvForm, csv_form
 from ramify.cli.errors import OneLineErrors
 from ramify.cli.files import check_readable, check_writable, read_table, write_table
@@ -28,7 +28,8 @@ app = typer.Typer(
 
 LIKELIHOOD = (
     "gaussian, student_t, lognormal, gamma, exponential, weibull, beta, bernoulli, binomial, "
-    "beta_binomial, poisson, negative_binomial, zero_inflated_ or hurdle_ before these two, ordered."
+    "beta_binomial, poisson, negative_binomial, the last two also with zero_inflated_ or hurdle_ "
+    "before them, or ordered."
 )
 KIND = "A new outcome, its mean, the linear predictor, or each ordered level's probability."
 OTHER_ROWS = "Other rows than the fit's own: CSV or Parquet."
@@ -39,6 +40,9 @@ Method = Literal["solved", "amortized", "branch", "joint"]
 Fit = Annotated[Path, Argument(metavar="FIT", help="Folder that `ramify fit` wrote.")]
 Data = Annotated[Path | None, Argument(metavar="[DATA]", help=OTHER_ROWS)]
 Interval = Annotated[float, Option(min=0.0, max=1.0, help="Mass between the outer quantiles.")]
+Quantiles = Annotated[
+    str | None, Option(help="Other quantiles, with commas between: 0.025,0.5,0.975.")
+]
 Seed = Annotated[  # JAX takes any other seed for one of these without a word
     int, Option(min=0, max=2**32 - 1, help="Of all randomness: the same seed, the same answer.")
 ]
@@ -104,6 +108,9 @@ def fit(
     out: Annotated[Path, Option(help="Folder for the fit.")] = Path("fit"),
     likelihood: Annotated[str, Option(help=LIKELIHOOD)] = "gaussian",
     link: Annotated[str | None, Option(help="By default the likelihood's usual one.")] = None,
+    prior: Annotated[
+        list[str] | None, Option(help="As 'x ~ Normal(0, 1)', once for each; else the default.")
+    ] = None,
     method: Annotated[
         Method | None, Option(help="By default `solved` where the model allows it.")
     ] = None,
@@ -146,7 +153,9 @@ def fit(
     show.note(f"Read {table.num_rows:,} rows and {table.num_columns} columns of {data}.")
     use_device(device)
     with words.files(table=data):
-        model, groups = rf.from_formula(formula, table, likelihood=likelihood, link=link)
+        model, groups = rf.from_formula(
+            formula, table, likelihood=likelihood, link=link, priors=options.priors(prior or [])
+        )
     show.sizes(groups)
     posterior = rf.fit(
         model,
@@ -187,6 +196,7 @@ def predict(
     ] = None,
     kind: Annotated[Kind, Option(help=KIND)] = "response",
     interval: Interval = 0.9,
+    quantiles: Quantiles = None,
     draws: Annotated[int, Option(min=2, help="Draws of the posterior.")] = 1000,
     delimiter: Delimiter = ",",
     decimal: Decimal = ".",
@@ -202,13 +212,16 @@ def predict(
     their order with columns mean, sd and quantiles appended; with
     --kind probability, those of each level of the outcome.
     """
-    form = csv_form(delimiter, decimal, encoding, comment)
+    form, levels = (
+        csv_form(delimiter, decimal, encoding, comment),
+        options.quantiles(interval, quantiles),
+    )
     if out is not None:
         check_writable(out)
     for path in filter(None, (new, given)):
         check_readable(path)
     posterior = _load(fit, device)
-    kinds, quantiles = _kinds(posterior), _quantiles(interval)
+    kinds = _kinds(posterior)
     table = read_table(new, None, kinds, form)
     if out is None or out.suffix.lower() == ".csv":
         # Before the work, and before the first line of it is on the screen.
@@ -217,7 +230,7 @@ def predict(
         check_as_csv(table)
     rows = None if given is None else read_table(given, None, kinds, form)
     with words.files(at=new, given=given):
-        predicted = posterior.predict(table, rows, draws, seed, kind=kind, quantiles=quantiles)
+        predicted = posterior.predict(table, rows, draws, seed, kind=kind, quantiles=levels)
     if out is None:
         show.csv(predicted)
         return
@@ -233,6 +246,10 @@ def predict(
 def summary(
     fit: Fit,
     interval: Interval = 0.9,
+    quantiles: Quantiles = None,
+    draws: Annotated[
+        int, Option(min=2, help="Draws of the posterior, where they are used.")
+    ] = 4000,
     out: Annotated[Path | None, Option(help="Also write it: CSV or Parquet.")] = None,
     groups: Annotated[
         Path | None, Option(help="Write every group's effects to a CSV or Parquet file.")
@@ -243,15 +260,16 @@ def summary(
     device: Device = None,
 ) -> None:
     """Show the population effects, the groups' sds and correlations, and how the fit went."""
+    levels = options.quantiles(interval, quantiles)
     for path in filter(None, (out, groups)):
         check_writable(path)
     posterior = _load(fit, device)
-    table = posterior.summary(quantiles=_quantiles(interval), check=check)
+    table = posterior.summary(quantiles=levels, draws=draws, check=check)
     show.posterior(posterior, table)
     if out is not None:
         write_table(show.as_arrow({"parameter": table.names, **table.columns}), out)
     if groups is not None:
-        effects = posterior.group_effects(quantiles=_quantiles(interval))
+        effects = posterior.group_effects(quantiles=levels)
         write_table(show.as_arrow(effects), groups)
         show.note(f"Effects of {len(posterior.labels):,} groups: {groups}")
 
@@ -375,7 +393,3 @@ def _kinds(posterior: Any) -> dict[str, str]:
     label = {"U": "category", "i": "number", "u": "number"}.get(posterior.labels.dtype.kind)
     kinds = posterior.adapter.columns() | {posterior.by: label}
     return {name: kind for name, kind in kinds.items() if kind is not None}
-
-
-def _quantiles(interval: float) -> tuple[float, float, float]:
-    return 0.5 - interval / 2, 0.5, 0.5 + interval / 2

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import narwhals.stable.v2 as nw
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Bool, Shaped
+from jaxtyping import Bool, Int, Shaped
 
 from ramify.data.parquet import check_names
 
@@ -147,6 +147,14 @@ def rows_of(table: Table, names: list[str], keep: Bool[np.ndarray, " n"]) -> Tab
     if library_of(opened) == "pyarrow":
         return opened.select(names).filter(pa.array(keep))
     return nw.from_native(opened[names]).filter(keep.tolist()).to_native()
+
+
+def rows_at(raw: Raw, places: Int[np.ndarray, " m"]) -> Raw:
+    """Returns the values of a column at these places, as the same kind of column."""
+    series = as_series(raw)
+    if series is not None:
+        return series[places.tolist()].to_native()
+    return [raw[i] for i in places] if isinstance(raw, list | tuple) else raw[places]
 
 
 def _taken(raw: Raw, keep: Bool[np.ndarray, " n"]) -> Raw:

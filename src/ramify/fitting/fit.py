@@ -118,6 +118,8 @@ def fit(
             budget = Budget(bar, max_steps)
             few = groups if local_draws == 1 else model.adapter.condensed(groups)
             posterior = fit_solved(Task(model, few, solves, wish), groups, budget, kept, why)
+            own = {"local_draws": local_draws, "draws": draws, "rows": rows, "seed": seed}
+            posterior.again = partial(fit, model, progress=False, theta=theta, **own)
             if local_draws != 1:
                 return posterior
             # The paper's bound, K = 1, is learned by steps from where the tight one ended.

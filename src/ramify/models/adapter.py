@@ -91,6 +91,30 @@ class Adapter(eqx.Module):
         """The columns of a table that `read` needs, each with its kind, "number" or "category"."""
         return {}
 
+    # The user's own columns, for questions about effects.
+
+    @property
+    def table(self) -> dict[str, Any] | None:
+        """The columns of the fit's table, by name; None where they are not kept."""
+        return None
+
+    @property
+    def table_kind(self) -> str:
+        """The kind of table that results come back as."""
+        return "dict"
+
+    def variables(self) -> list[str]:
+        """The columns that a prediction needs, without labels."""
+        raise ValueError("this question is for models from formulas, which know their predictors.")
+
+    def frame(self, table: Any) -> Any:
+        """The predictors of a table as a pandas frame of numbers and categories."""
+        raise NotImplementedError
+
+    def typical(self) -> dict[str, Any]:
+        """One row of the predictors: means, and the most frequent of categories."""
+        raise NotImplementedError
+
     # Values of the parameters.
 
     def global_values(self, theta: Float[Any, "S D"]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """A fitted family with its model and data: chooses the rows that each method of a posterior uses."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,8 @@ class Fitted:
         self.adapter = model.adapter
         self.local_draws = local_draws
         self._outcomes: dict[Any, Any] = {}  # what simulate makes of each kind of table
+        # Fits other groups as this fit was made: for `loo(refit=True)`; set by `fit`.
+        self.again: Callable[[Groups], Any] | None = None
         self.history = dict(history or {})
         self.notes = dict(notes or {})
 

@@ -7,14 +7,16 @@ _CELL = "text-align:right;padding:0.2em 0.7em;font-variant-numeric:tabular-nums"
 _NAME = "text-align:left;padding:0.2em 0.7em;font-weight:600;white-space:nowrap"
 
 
-def html_table(columns: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]]) -> str:
-    """A table: names of its columns, and for each row its name and cells.
+def html_table(
+    columns: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]], first: str = ""
+) -> str:
+    """A table: names of its columns, and for each row its name and cells; `first` is above the names.
 
     Example:
         >>> "<th" in html_table(["mean"], [("x", ["0.5"])])
         True
     """
-    head = "".join(f'<th style="{_CELL}">{escape(name)}</th>' for name in ["", *columns])
+    head = "".join(f'<th style="{_CELL}">{escape(name)}</th>' for name in [first, *columns])
     cells = lambda row: "".join(f'<td style="{_CELL}">{escape(cell)}</td>' for cell in row)
     line = lambda name, row: f'<tr><th style="{_NAME}">{escape(name)}</th>{cells(row)}</tr>'
     body = "".join(line(name, row) for name, row in rows)

@@ -20,19 +20,19 @@ from ramify.posterior import metrics, prediction
 from ramify.posterior.arviz_tree import arviz_tree, drawn_rows
 from ramify.posterior.conditioned import condition
 from ramify.posterior.draws import draw_theta, posterior_theta, sample_block
-from ramify.posterior.fitted import Fitted
 from ramify.posterior.group_table import group_table
 from ramify.posterior.held_out import PredictiveForm, log_predictive
 from ramify.posterior.matching import check_columns, matched
 from ramify.posterior.metrics import Estimate, EvidenceForm
 from ramify.posterior.notebook import html_lines
+from ramify.posterior.questions import Questions
 from ramify.posterior.summary import Summary, summarise_theta, with_doubts, with_reliability, words
 from ramify.posterior.theta_check import affordable, theta_log_weights
 
 Named = dict[str, Shaped[np.ndarray, "..."]]
 
 
-class Posterior(Fitted):
+class Posterior(Questions):
     """An approximation of p(theta, z_1 .. z_N | y): a fitted family, its model and its data.
 
     Data passed to a method are matched to those of the fit by label. A draw of group i depends on

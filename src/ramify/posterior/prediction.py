@@ -154,16 +154,24 @@ def outcomes(task: Task) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields (numbers of rows, their outcomes [S, rows, ...]) block by block."""
     model = task.adapter.model
     theta = posterior_theta(jax.random.key(task.seed), task.family, model, task.draws)
-    size = max(int(np.prod(task.outcome.shape)), 1)
-    numbers = budgets.PREDICTED_NUMBERS // task.draws
-    most = budgets.on_this_device(budgets.RESULT_ROWS)
-    rows, places = (int(np.clip(numbers // each, 1, most)) for each in (size, model.z.size))
+    rows, places = block_limits(task)
     for given, at, places_of_rows in blocks_of(
         task.parts, model, task.local_draws, rows=rows, places=places
     ):
         use = lambda chunk, z, _: begun(task, chunk, z, at)  # noqa: B023
         out = map_draws(use, given, model, theta, task.local_draws)
         yield places_of_rows, finished(task, out, at, len(places_of_rows))
+
+
+def block_limits(task: Task) -> tuple[int, int]:
+    """Most rows, and groups, of a block."""
+    size = max(int(np.prod(task.outcome.shape)), 1)
+    numbers = budgets.PREDICTED_NUMBERS // task.draws
+    most = budgets.on_this_device(budgets.RESULT_ROWS)
+    rows, places = (
+        int(np.clip(numbers // each, 1, most)) for each in (size, task.adapter.model.z.size)
+    )
+    return rows, places
 
 
 def begun(task: Task, chunk: Chunk, z: Array, at: Batch) -> Any:

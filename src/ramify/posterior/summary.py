@@ -192,11 +192,16 @@ def _exponentiated(
 
 def with_doubts(summary: Summary, notes: Mapping[str, Any], N: int) -> Summary:
     """The summary with a word where its numbers are not to be trusted."""
+    return replace(summary, doubts=doubts_of(notes, N))
+
+
+def doubts_of(notes: Mapping[str, Any], N: int) -> tuple[str, ...]:
+    """The verdict on a fit of N groups and its reasons, if there is any doubt."""
     found = findings(notes, N)
     if not found:
-        return summary
+        return ()
     first = f"Verdict: {verdict_of(found)}" if judged(notes) else "Of this fit:"
-    return replace(summary, doubts=(first, *(f"  - {finding.said}" for finding in found)))
+    return (first, *(f"  - {finding.said}" for finding in found))
 
 
 def _by_parameter(

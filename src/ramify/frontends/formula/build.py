@@ -15,8 +15,9 @@ from ramify.frontends.formula.formula import EffectLayout, Formula, Units, lay_o
 from ramify.frontends.formula.frame import read_frame
 from ramify.frontends.formula.likelihoods import LIKELIHOODS, Likelihood, start
 from ramify.frontends.formula.model import FormulaModel
+from ramify.frontends.formula.parameter_formulas import ParameterFormula, evaluate
 from ramify.frontends.formula.priors import defaults, replaced
-from ramify.frontends.formula.text import FormulaText, error, parse
+from ramify.frontends.formula.text import FormulaText, error, parse, parse_parameter, split
 from ramify.numerics.precision import computing
 
 Missing = Literal["error", "drop"]
@@ -55,7 +56,8 @@ def from_formula(
             "bernoulli", "binomial", "beta_binomial", "poisson", "negative_binomial", the counts with
             "zero_inflated_" or "hurdle_" before their name, or "ordered".
         link: by default the usual one.
-        priors: name -> NumPyro distribution, in place of the defaults, which `model.priors` shows.
+        priors: name -> NumPyro distribution, or its text ("Normal(0, 1)"), in place of the defaults,
+            which `model.priors` shows.
         trials: the column of binomial trials, where the formula does not say.
         weights: the column of weights, where the formula does not say.
         missing: "error" refuses rows in which a column of the formula has no value; "drop" leaves
@@ -76,10 +78,13 @@ def from_formula(
         sigma                 Exponential(0.6761)
     """
     check_installed()
-    parts = parse(formula)
+    text, *others = split(formula)
+    parts = parse(text)
     parts = parts._replace(trials=trials or parts.trials, weights=weights or parts.weights)
     link = _link(likelihood, link)
-    used = [*reading.response_columns(parts), *reading.predictors(parts), *parts.extra]
+    parameters = [_parsed(other, parts.by, likelihood) for other in others]
+    side = reading.predictors(parts, *parameters)
+    used = [*reading.response_columns(parts), *side, *parts.extra]
     _check_columns(parts, table, used)
     named = [*dict.fromkeys([*used, parts.by])]
     table = _without_missing(table, named, missing)
@@ -95,7 +100,10 @@ def from_formula(
     y = np.log(y) if LIKELIHOODS[likelihood].of_log else y
     begin = start(support, link, y, tried)
     own = parts, likelihood, link, *_evaluated(parts, table, likelihood, begin, y), levels
-    spec = Formula(*own, kind_of_table(table), zone_of(table, parts.by))
+    shape = parameters, table, y, LIKELIHOODS[likelihood]
+    known = kind_of_table(table), zone_of(table, parts.by), _evaluated_parameters(*shape)
+    spec = Formula(*own, *known)
+    _check_names(spec)
     chosen = replaced(defaults(spec, float(np.std(y)) or 1.0), priors or {}, spec)
     model = FormulaModel(spec, chosen)
     model.table = columns_of(table, named)
@@ -139,6 +147,48 @@ def _evaluated(
     middle = 0.0 if offset is None else float(offset.mean())
     names = (common.names, group.names)
     return common, group, *lay_out(names, X, W, rows, begin, middle, family.support == "levels")
+
+
+def _parsed(text: str, by: str, likelihood: str) -> FormulaText:
+    """A formula of one of the likelihood's parameters."""
+    parts = parse_parameter(text, by)
+    own = [name for name in LIKELIHOODS[likelihood].parameters if name != "cutpoints"]
+    if parts.response not in own:
+        takes = f"likelihood={likelihood!r} has {', '.join(own) or 'no parameters'}"
+        what = f"expected a parameter of the likelihood before ~, got {parts.response!r}; {takes}"
+        raise error(text, 0, what)
+    return parts
+
+
+def _evaluated_parameters(
+    formulas: list[FormulaText], table: Any, y: Float64[np.ndarray, " n"], family: Likelihood
+) -> tuple[ParameterFormula, ...]:
+    """Codes the formulas of parameters on the rows of the table, and checks their columns."""
+    names, found = [parts.response for parts in formulas], []
+    for parts in formulas:
+        if names.count(parts.response) > 1:
+            raise error(parts.text, 0, f"{parts.response!r} has two formulas")
+        frame = read_frame(table, reading.predictors(parts), "table", len(y))
+        sd = float(np.std(y)) or 1.0
+        shift = float(np.log(sd)) if parts.response in family.scaled else 0.0
+        own, matrix = evaluate(parts, frame, shift)
+        for coding, part in ((own.common, "common"), (own.group, "group")):
+            _check_constant(coding, matrix[part])
+            for name, column in zip(coding.names, matrix[part].T, strict=True):
+                _check_scale(f'"{name}"', column)
+        found.append(own)
+    return tuple(found)
+
+
+def _check_names(formula: Formula) -> None:
+    """Raises if two effects would have one name in results."""
+    names = [*formula.layout.common]
+    for own in formula.own:
+        reserved = [f"{own.name}_{part}" for part in ("Intercept", "sd", "cor", "link")]
+        names += [*own.effects, *reserved]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise ValueError(f'two effects would be called "{twice[0]}": rename a column.')
 
 
 def _link(likelihood: str, link: str | None) -> str:

@@ -1,6 +1,6 @@
 """The model that a formula stands for, and its adapter: tables in, results in a statistician's terms."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -9,28 +9,26 @@ from typing import Any, final
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro.distributions as dist
 from jax.tree_util import register_pytree_node
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ramify.data.batch import Batch
 from ramify.data.groups import Groups
 from ramify.data.resident import whole
-from ramify.frontends.formula import results, saving
+from ramify.frontends.formula import outcomes, saving
 from ramify.frontends.formula.condensed import condensed
-from ramify.frontends.formula.core import SD, Core, core_of
+from ramify.frontends.formula.core import Core, core_of
 from ramify.frontends.formula.formula import Formula
+from ramify.frontends.formula.naming import FormulaNames
 from ramify.frontends.formula.priors import Priors, in_words, log_density
 from ramify.frontends.formula.reading import read_rows, response_columns
-from ramify.frontends.formula.row_densities import INVERSE
 from ramify.frontends.formula.simulation import censored, check_simulable, prior_draws
 from ramify.frontends.formula.text import formula_columns
-from ramify.models.adapter import Adapter, Description, Section, Simulated, Simulator
+from ramify.models.adapter import Description, Simulated, Simulator
 from ramify.models.model import Model
 from ramify.models.parameters import Named, Parameter, correlation_cholesky, positive, real
 from ramify.models.structure import BlockStructure, LinearPredictors, Normal
 from ramify.numerics.programs import program
-from ramify.numerics.small_linalg import inverse_lower
 
 
 @final
@@ -47,19 +45,20 @@ class FormulaModel(Model):
 
     def _build(self, core: Core) -> None:
         """Sets all that programs use; in a program the arrays of `core` are its arguments."""
-        layout, M = core.layout, len(core.layout.group)
+        layout = core.layout
         theta: dict[str, Parameter] = {"intercept": real()} if layout.intercept else {}
         theta |= {"b": real(len(layout.common))} if layout.common else {}
-        theta |= {"sd": positive(M)}
-        theta |= {"cor": correlation_cholesky(M)} if "cor" in core.priors else {}
-        theta |= {name: own.make(core.levels) for name, own in core.family.parameters.items()}
+        theta |= {"sd": positive(len(layout.group))}
+        theta |= {"cor": correlation_cholesky(len(layout.group))} if "cor" in core.priors else {}
+        theta |= {n: core.family.parameters[n].make(core.levels) for n in core.parameters}
+        theta |= {name: p for own in core.own for name, p in own.parameters().items()}
         self.core = core
         super().__init__(
             theta,
-            {"effects": real(M)},
+            {"effects": real(core.dims)},
             self._prior,
             self._group_density,
-            lambda theta, z, row: self._density(theta, core.predictor(theta, z, row), row),
+            lambda theta, z, row: self._density(theta, core.predictors(theta, z, row), row),
             self._outcome,
         )
         linear = self._predictors().on_blocks(self.theta)
@@ -83,9 +82,10 @@ class FormulaModel(Model):
         if spec is None:
             return super().__repr__()
         count = len(spec.layout.common) + spec.layout.intercept
+        count += sum(len(own.effects) + own.intercept for own in spec.own)
         return (
-            f"FormulaModel({spec.parts.text}, {spec.likelihood} with {spec.link} link; {count} common "
-            f"effects, {len(spec.layout.group)} by {spec.by})"
+            f"FormulaModel({spec.text}, {spec.likelihood} with {spec.link} link; {count} common "
+            f"effects, {len(spec.varying)} by {spec.by})"
         )
 
     def _prior(self, theta: Named) -> Float[Array, ""]:
@@ -97,42 +97,39 @@ class FormulaModel(Model):
     def _group_density(self, theta: Named, z: Named, group: Named) -> Float[Array, ""]:
         """Log N(z; mean, diag(sd) C diag(sd)) of one group."""
         mean = self.core.mean(theta, group)
-        return Normal(mean, self._root(theta)).log_density(z["effects"])
+        return Normal(mean, self.core.root(theta)).log_density(z["effects"])
 
     def _normal(self, theta: Float[Array, " D"], batch: Batch) -> Normal:
         """The same distribution for every group of a block."""
         inside = self.theta.values(theta)
-        return Normal(self.core.means(inside, batch), self._root(inside))
+        return Normal(self.core.means(inside, batch), self.core.root(inside))
 
-    def _root(self, theta: Named) -> Float[Array, "M M"]:
-        """The inverse of the lower triangular factor of the covariance."""
-        sd = SD * theta["sd"]
-        return inverse_lower(theta["cor"]) / sd if "cor" in theta else jnp.diag(1 / sd)
-
-    def _density(self, theta: Named, eta: Float[Array, ""], row: Named) -> Float[Array, ""]:
+    def _density(self, theta: Named, eta: Float[Array, " P"], row: Named) -> Float[Array, ""]:
         """Log density of one row's response, on the user's scale, times its weight."""
         core, inside = self.core, {**row, "y": self.core.standardised(row["y"])}
-        density = core.family.log_density(core.link, eta, theta, inside)
+        values = core.family_values(theta, eta)
+        density = core.family.log_density(core.link, eta[0], values, inside)
         stretch = jnp.log(core.scale) + (jnp.log(row["y"]) if core.family.of_log else 0.0)
         # A probability, that of a censored outcome, is the same on every scale.
         density -= jnp.where(row["cens"] > 0, 0.0, stretch) if "cens" in row else stretch
         return density * row["weights"] if "weights" in row else density
 
     def _predictors(self) -> LinearPredictors:
-        """The likelihood as a function of one linear predictor; all of ours are smooth in it."""
+        """The likelihood as a function of linear predictors; all of ours are smooth in them."""
         core, parameters = self.core, self.core.family.parameters
         return LinearPredictors(
-            weights=lambda row: row["W"][None],
-            offset=lambda theta, row: core.offset(theta, row)[None],
-            density=lambda theta, eta, row: self._density(theta, eta[0], row),
+            weights=core.weights,
+            offset=core.offsets,
+            density=self._density,
             uses_theta=lambda columns: bool(parameters) or core.layout.offset_uses_theta(columns),
             smooth=True,
         )
 
     def _outcome(self, key: PRNGKeyArray, theta: Named, z: Named, row: Named) -> Array:
         """A new outcome of one row, less the origin."""
-        core, eta = self.core, self.core.predictor(theta, z, row)
-        y = core.family.simulate(key, core.link, eta, theta, row)
+        core, eta = self.core, self.core.predictors(theta, z, row)
+        values = core.family_values(theta, eta)
+        y = core.family.simulate(key, core.link, eta[0], values, row)
         if core.link == "identity":
             y = core.base + core.scale * y
             return jnp.exp(y) if core.family.of_log else y
@@ -147,15 +144,10 @@ register_pytree_node(FormulaModel, lambda model: ((model.core,), None), FormulaM
 
 
 @final
-class FormulaAdapter(Adapter):
+class FormulaAdapter(FormulaNames):
     """Reads tables for a `FormulaModel`, names its results and saves it."""
 
     model: FormulaModel
-
-    @property
-    def formula(self) -> Formula:
-        """The formula of the fit; programs do not have it."""
-        return self.model.formula
 
     @property
     def origin(self) -> float:
@@ -190,8 +182,11 @@ class FormulaAdapter(Adapter):
         spec = self.formula
         category = spec.levels is not None and spec.numbers is None
         left = dict.fromkeys(response_columns(spec.parts), "category") if category else {}
-        named = dict.fromkeys([*formula_columns(spec.parts.text), *spec.parts.extra])
-        return named | spec.common.kinds | spec.group.kinds | left
+        named = dict.fromkeys([*formula_columns(spec.text), *spec.parts.extra])
+        kinds = {
+            n: k for own in spec.own for c in (own.common, own.group) for n, k in c.kinds.items()
+        }
+        return named | kinds | spec.common.kinds | spec.group.kinds | left
 
     def global_values(
         self, theta: Float[np.ndarray, "S D"] | Float[Array, "S D"]
@@ -211,6 +206,9 @@ class FormulaAdapter(Adapter):
             values["Intercept"] = values.pop("intercept") - core.scale * shift
         if "cor" in inside:
             values["cor"] = inside["cor"] @ inside["cor"].T
+        for own in core.own:
+            named = own.named(values)
+            values = {n: v for n, v in values.items() if n not in own.parameters()} | named
         if "cutpoints" in values:
             values["cutpoints"] = values["cutpoints"] + shift
         return values
@@ -220,11 +218,11 @@ class FormulaAdapter(Adapter):
     ) -> Named:
         """Each group's deviations from the population, {"effects": [B, M]}, on the user's scale."""
         core, inside = self.model.core, self.model.theta.values(theta)
-        return {"effects": core.deviation * (z - core.means(inside, batch))}
+        return {"effects": core.deviations * (z - core.means(inside, batch))}
 
     def entry_names(self, name: str, shape: Sequence[int]) -> list[str]:
         """The effects that vary by group."""
-        return list(self.formula.layout.group)
+        return self.formula.varying
 
     def categories(self, kind: str) -> list[str]:
         """The levels of an ordered response, where each has a probability of its own."""
@@ -238,25 +236,8 @@ class FormulaAdapter(Adapter):
     ) -> Float[Array, "R *levels"]:
         """Each row's mean outcome ("mean"), linear predictor ("link") or its levels' probabilities."""
         inside = self.model.theta.values(theta)
-        one = lambda z, row: self._expected(kind, inside, {"effects": z}, row)
+        one = lambda z, row: outcomes.expected(self.model.core, kind, inside, {"effects": z}, row)
         return jax.vmap(one)(z_rows, batch.rows | batch.group_at_rows())
-
-    def _expected(self, kind: str, theta: Named, z: Named, row: Named) -> Float[Array, "*levels"]:
-        core, eta = self.model.core, self.model.core.predictor(theta, z, row)
-        if core.link == "identity":
-            mean = core.base + core.scale * eta
-            if not core.family.of_log or kind == "link":
-                return mean
-            return jnp.exp(mean + 0.5 * (core.scale * theta["sigma"]) ** 2)
-        if kind == "link":
-            return eta + (core.centring(theta) if "cutpoints" in theta else 0)
-        if "cutpoints" in theta:
-            probability = dist.OrderedLogistic(eta, theta["cutpoints"]).probs
-            numbers = jnp.arange(core.levels) if core.numbers is None else core.numbers
-            return probability if kind == "probability" else probability @ numbers.astype(eta.dtype)
-        mean = INVERSE[core.link](eta)
-        mean = mean if core.family.mean is None else core.family.mean(mean, theta)
-        return mean * (row["trials"] if "trials" in row else 1.0)
 
     draws_on_host = True
 
@@ -264,12 +245,8 @@ class FormulaAdapter(Adapter):
         self, theta: Float[Array, " D"], z_rows: Float[Array, "R M"], batch: Batch
     ) -> Named:
         """Linear predictor and its inverse link inside, family parameters, and trials of rows."""
-        core, inside = self.model.core, self.model.theta.values(theta)
-        rows = batch.rows | batch.group_at_rows()
-        eta = jax.vmap(lambda z, row: core.predictor(inside, {"effects": z}, row))(z_rows, rows)
-        own = {name: inside[name][None] for name in core.family.parameters}
-        own |= {"trials": rows["trials"]} if "trials" in rows else {}
-        return {"eta": eta, "mean": INVERSE[core.link](eta), **own}
+        inside = self.model.theta.values(theta)
+        return outcomes.outcome_parameters(self.model.core, inside, z_rows, batch)
 
     def draw_outcomes(self, rng: np.random.Generator, given: dict[str, np.ndarray]) -> np.ndarray:
         """New outcomes, by NumPy, less the origin."""
@@ -279,11 +256,7 @@ class FormulaAdapter(Adapter):
 
     def draw_column(self, rng: np.random.Generator, given: dict[str, np.ndarray]) -> np.ndarray:
         """The same as the data have them: levels by their numbers."""
-        core, own = self.model.core, dict(given)
-        y = core.family.draw(rng, own.pop("eta"), own.pop("mean"), own)
-        if core.link == "identity":
-            y = np.asarray(core.base) + np.asarray(core.scale) * y
-        return np.exp(y) if core.family.of_log else y
+        return outcomes.draw_column(self.model.core, rng, given)
 
     def simulator(self, groups: Groups) -> Simulator:
         """Draws from the priors, the groups' normal distribution and the likelihood."""
@@ -311,49 +284,14 @@ class FormulaAdapter(Adapter):
         y, numbers = groups.rows["y"] + self.origin, self.formula.numbers
         return y if numbers is None else np.asarray(numbers, np.float64)[y.astype(int)]
 
-    @property
-    def outcome_name(self) -> str:
-        """The response as the formula writes it."""
-        return self.formula.parts.response
-
-    def named_axes(self) -> tuple[dict[str, list[str]], dict[str, list[Any]]]:
-        """Effects by their names, and cutpoints by their levels."""
-        return results.named_axes(self.formula)
-
-    def predictors(self, groups: Groups) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """The columns of the design by name, on the user's scale."""
-        return results.predictors(self.formula, groups)
-
-    def ratios(self) -> tuple[str, list[str]]:
-        """Odds ratios and their like, of the common effects."""
-        return results.ratios(self.formula)
-
-    def coordinates(self) -> list[str]:
-        """The user's names; a coordinate of the correlations' factor is called by its correlation."""
-        return results.coordinates(self.formula, super().coordinates())
-
-    def summary_rows(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Draws of every parameter: effects, sds, correlations, then those of the likelihood."""
-        return results.summary_rows(self.formula, values)
-
-    def sections(self, names: Sequence[str]) -> list[Section]:
-        """Effects, sds, correlations, and parameters of the likelihood."""
-        return results.sections(self.formula, names)
-
-    def group_effects(
-        self, sampled: Iterable[Any], sizes: np.ndarray, totals: bool, quantiles: Sequence[float]
-    ) -> Any:
-        """One row for each group: label, rows, and mean, sd and quantiles of each effect."""
-        return results.group_effects(self.formula, sampled, sizes, totals, quantiles)
-
     def describe(self) -> Description:
         """The formula, its likelihood and its priors."""
         spec = self.formula
         return Description(
-            title=spec.parts.text,
+            title=spec.text,
             lead=[f"{spec.likelihood} with {spec.link} link"],
             facts=[
-                ("Formula", spec.parts.text),
+                ("Formula", spec.text),
                 ("Likelihood", f"{spec.likelihood}, {spec.link} link"),
             ],
             priors=[(name, in_words(prior)) for name, prior in self.model.priors.items()],

@@ -31,11 +31,13 @@ def read_rows(formula: Formula, table: Any, what: str, *, outcomes: bool) -> Gro
     places to predict.
     """
     parts, units, n = formula.parts, formula.units, n_rows(table, formula.by)
-    columns_of(table, [formula.by, *predictors(parts)], what)  # of one length
+    used = predictors(*formula.every)
+    columns_of(table, [formula.by, *used], what)  # of one length
     _check_zone(formula, table, what)
-    frame = read_frame(table, predictors(parts), what, n)
-    for coding in (formula.common, formula.group):
-        check_levels(coding, frame, what)
+    frame = read_frame(table, used, what, n)
+    for part in (formula, *formula.own):
+        for coding in (part.common, part.group):
+            check_levels(coding, frame, what)
     own = [i for i, name in enumerate(formula.common.names) if name != "Intercept"]
     X = formula.common.matrix(frame, what)[:, own]
     W = formula.group.matrix(frame, what)
@@ -44,6 +46,8 @@ def read_rows(formula: Formula, table: Any, what: str, *, outcomes: bool) -> Gro
     offset = formula.common.offset(frame, what)
     if offset is not None:
         rows["offset"] = (offset - units.offset_centre) / units.scale
+    for part in formula.own:
+        rows |= part.rows(frame, what)
     wanted = parts if outcomes else parts._replace(weights=None, cens=None)
     extra = read_extra(wanted, table, n, what)
     rows = {name: x.astype(jnp.result_type(float)) for name, x in {**rows, **extra}.items()}
@@ -80,9 +84,10 @@ def _arranged(layout: EffectLayout, groups: Groups) -> Groups:
     return replace(groups, rows=rows, group=group)
 
 
-def predictors(parts: FormulaText) -> list[str]:
-    """The columns that the right-hand side names."""
-    return sorted({*variables(parts.common, parts.text), *variables(parts.group, parts.text)})
+def predictors(*formulas: FormulaText) -> list[str]:
+    """The columns that the right-hand sides name."""
+    sides = [(side, own.text) for own in formulas for side in (own.common, own.group) if side]
+    return sorted({name for side, text in sides for name in variables(side, text)})
 
 
 def labelled_groups(rows: dict[str, np.ndarray], table: Any, by: str) -> Groups:

@@ -20,6 +20,13 @@ def coordinates(formula: Formula, entries: list[str]) -> list[str]:
     own = {"intercept": "Intercept"} | {f"b[{k}]": name for k, name in enumerate(layout.common)}
     own |= {f"sd[{m}]": sd_name(name, by) for m, name in enumerate(layout.group)}
     own |= {f"cor[{k}]": f"cor({a}, {b} | {by})" for k, (a, b) in enumerate(pairs)}
+    for part in formula.own:
+        p, varying = part.name, part.varying
+        own |= {f"{p}_intercept": f"{p}_Intercept"}
+        own |= {f"{p}_b[{k}]": name for k, name in enumerate(part.effects)}
+        own |= {f"{p}_sd[{m}]": sd_name(name, by) for m, name in enumerate(varying)}
+        pairs = [(b, a) for i, a in enumerate(varying) for b in varying[:i]]
+        own |= {f"{p}_cor[{k}]": f"cor({a}, {b} | {by})" for k, (a, b) in enumerate(pairs)}
     return [own.get(name, name) for name in entries]
 
 
@@ -27,13 +34,16 @@ def summary_rows(formula: Formula, values: dict[str, Any]) -> dict[str, Any]:
     """Draws of every parameter: effects, sds, correlations, then those of the likelihood."""
     layout, by, levels = formula.layout, formula.by, formula.levels
     found = {"Intercept": values["Intercept"]} if layout.intercept else {}
-    found |= {name: values[name] for name in layout.common}
-    found |= {sd_name(name, by): values["sd"][:, m] for m, name in enumerate(layout.group)}
-    if "cor" in values:
-        for i, first in enumerate(layout.group):
-            for j, second in enumerate(layout.group[:i]):
-                found[f"cor({second}, {first} | {by})"] = values["cor"][:, i, j]
-    family = (name for name in formula.family.parameters if name != "cutpoints")
+    found |= {name: values[name] for name in _common(formula)[1:]}
+    parts = [("", layout.group), *((f"{own.name}_", own.varying) for own in formula.own)]
+    for prefix, names in parts:
+        found |= {sd_name(n, by): values[f"{prefix}sd"][:, m] for m, n in enumerate(names)}
+    for prefix, names in parts:
+        if f"{prefix}cor" in values:
+            for i, first in enumerate(names):
+                for j, second in enumerate(names[:i]):
+                    found[f"cor({second}, {first} | {by})"] = values[f"{prefix}cor"][:, i, j]
+    family = (name for name in formula.parameters if name != "cutpoints")
     found |= {name: values[name] for name in family}
     if "cutpoints" in values and levels is not None:
         for k, (low, high) in enumerate(zip(levels[:-1], levels[1:], strict=True)):
@@ -84,9 +94,18 @@ def predictors(
     return rows, group
 
 
+def _common(formula: Formula) -> list[str]:
+    """Names of the intercept and of all common effects, also of those in formulas of parameters."""
+    found = ["Intercept", *formula.layout.common]
+    for own in formula.own:
+        found += [f"{own.name}_Intercept"] if own.intercept else []
+        found += own.effects
+    return found
+
+
 def sections(formula: Formula, names: Sequence[str]) -> list[Section]:
     """The rows of a summary, given by name, in parts that share a scale."""
-    common = {"Intercept", *formula.layout.common}
+    common = {*_common(formula)}
     rows: dict[str, list[int]] = {"effect": [], "sd": [], "cor": [], "family": []}
     for i, name in enumerate(names):
         kind = name.split("(")[0] if name.startswith(("sd(", "cor(")) else "family"
@@ -113,14 +132,14 @@ def group_effects(
         effects = draws["effects"]  # [S, B, M]
         if totals:
             zero = np.zeros_like(draws["sd"][:, 0])
-            population = [draws.get(name, zero) for name in formula.layout.group]
+            population = [draws.get(name, zero) for name in formula.varying]
             effects = effects + np.stack(population, 1)[:, None]
         levels = np.quantile(effects, np.asarray(quantiles, np.float64), axis=0)
         labels.append(names)
         parts.append(np.stack([effects.mean(0), effects.std(0), *levels]))
     table = np.concatenate(parts, 1)  # [statistics, N, M]
     columns: dict[str, Any] = {"n": np.asarray(sizes)}
-    for m, effect in enumerate(formula.layout.group):
+    for m, effect in enumerate(formula.varying):
         for i, statistic in enumerate(["mean", "sd", *quantile_names(quantiles)]):
             columns[f"{effect}_{statistic}"] = table[i, :, m]
     own = in_zone(formula.table, np.concatenate(labels), formula.zone)

@@ -54,6 +54,45 @@ class FormulaText(NamedTuple):
         return [c for c in (self.trials, self.weights, self.cens) if c and not c.isdigit()]
 
 
+def split(text: str) -> list[str]:
+    """The formulas in a text: that of the mean, and those of other parameters after semicolons.
+
+    Example:
+        >>> split("y ~ x + (1 | g); sigma ~ x")
+        ['y ~ x + (1 | g)', 'sigma ~ x']
+    """
+    if not isinstance(text, str):
+        hint = "; several formulas go into one text: 'y ~ x + (1 | g); sigma ~ x'"
+        raise TypeError(
+            f"formula is a {type(text).__name__}; expected text such as 'y ~ 1 + (1 | g)'"
+            f"{hint if isinstance(text, list | tuple | dict) else ''}."
+        )
+    # A semicolon in quotes or backquotes is part of a name or a level.
+    parts = re.findall(r"(?:`[^`]*`|'[^']*'|\"[^\"]*\"|[^;])+|(?<=;)(?=;|$)", text)
+    if len(parts) > 1 and not all(part.strip() for part in parts):
+        raise FormulaError(f"formula: there is nothing beside a semicolon.\n  {text}")
+    return [part.strip() for part in parts] if len(parts) > 1 else [text]
+
+
+def parse_parameter(text: str, by: str) -> FormulaText:
+    """The parts of a formula of a parameter, such as `sigma ~ x + (1 | g)`; `by` is the mean's group.
+
+    Without a grouping term, its effects are common to all groups.
+    """
+    tokens = _scan(text)
+    if not any(token.text in ("|", "||") for token in tokens):
+        marked = f"{text} + (1 | g)"  # so that all else is checked as in any formula
+        parts = parse(marked)
+        return parts._replace(text=text, group="", by=by)
+    parts = parse(text)
+    if (parts.trials, parts.weights, parts.cens) != (None, None, None):
+        raise error(text, 0, "trials, weights and cens belong to the formula of the response")
+    if parts.by != by:
+        what = f"expected the grouping column of the response's formula, {by!r}"
+        raise error(text, parts.by, what)
+    return parts
+
+
 def parse(text: str) -> FormulaText:
     """Splits a formula into its parts.
 
@@ -62,10 +101,6 @@ def parse(text: str) -> FormulaText:
         >>> parts.response, parts.trials, parts.common, parts.group, parts.by, parts.independent
         ('y', 'n', '1 + x', '1 + x', 'user', True)
     """
-    if not isinstance(text, str):
-        raise TypeError(
-            f"formula is a {type(text).__name__}; expected text such as 'y ~ 1 + (1 | g)'."
-        )
     tokens = _scan(text)
     for token in tokens:
         if token.kind == "number" and "e" in token.text.lower():  # which `formulae` can't read
@@ -101,8 +136,13 @@ def formula_columns(text: str) -> list[str]:
     Example:
         >>> formula_columns("y | trials(n) ~ 1 + bs(age, df=4) + C(kind, 'a') + (1 + x | shop)")
         ['y', 'n', 'age', 'kind', 'x', 'shop']
+        >>> formula_columns("y ~ x + (1 | g); sigma ~ age")
+        ['y', 'x', 'g', 'age']
     """
-    tokens, names, depth = _scan(text), {}, 0
+    first, *others = split(text)
+    tokens, names, depth = _scan(first), {}, 0
+    for other in others:  # whose left side is no column
+        tokens += _scan("~ " + other.partition("~")[2])
     for token, after in zip(tokens, [*(t.text for t in tokens[1:]), ""], strict=True):
         depth += (token.text == "[") - (token.text == "]")
         called = after in ("(", "=") and not token.text.startswith("`")
