@@ -13,6 +13,7 @@ NAMES = {
     "numpyro_cost": "step time of NumPyro models compared with the same models as three densities",
     "predict": "a prediction for one new group, given its rows",
     "right": "default fits of many problems against long references, over several seeds",
+    "store": "rows larger than memory: sorted on disk, and a fit that streams them",
     "same": "whether small models give the numbers that the first release gave",
 }
 

@@ -13,8 +13,8 @@ from ramify.cli.csv_form import CsvForm, csv_form
 from ramify.cli.errors import OneLineErrors
 from ramify.cli.files import check_readable, check_writable, read_table, write_table
 from ramify.cli.keeping import Keeper
+from ramify.data.atomic import check_file
 from ramify.frontends.formula.text import formula_columns
-from ramify.io.atomic import check_file
 from ramify.io.folder import read_fit
 from ramify.io.replacing import place_for
 

@@ -1,7 +1,7 @@
 """`fit`: from a model and data to a posterior, with defaults chosen from both."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, get_args
@@ -13,6 +13,7 @@ from ramify.data.batch import Batch, example
 from ramify.data.groups import Groups
 from ramify.data.host import pack
 from ramify.data.resident import to_device
+from ramify.engine.choice import chosen_engine
 from ramify.families.branched import Branched
 from ramify.families.build import Family, amortized, solved
 from ramify.families.joint import Joint
@@ -58,6 +59,9 @@ def fit(
     progress: bool | None = None,
     theta: Theta | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
+    streamed: bool | None = None,
+    devices: int | Sequence[Any] | None = None,
+    engine: Any = None,
 ) -> Posterior:
     """Fits a family to the posterior of a model; `fit(model, groups)` alone gives a good answer.
 
@@ -91,6 +95,12 @@ def fit(
         checkpoint: a folder where the state of the fit is kept, every minute and at Ctrl-C or
             SIGTERM. The same call goes on from what is there; on a CPU the answer is bit for bit
             that of a fit which was not stopped. A checkpoint of another fit is refused.
+        streamed: whether a `solved` fit reads the rows of a store from the disk in every sweep, or
+            once and keeps them; by default what their size asks for. The answer is the same.
+        devices: how many of JAX's local devices a `solved` fit computes on, or which; by default all
+            GPUs, or one CPU. The answer does not depend on it.
+        engine: a `dask.distributed.Client`, on whose workers a `solved` fit of a store computes its
+            sums; by default this process. The answer does not depend on the number of workers.
     """
     model, groups = _model_and_groups(model, groups, likelihood, link, priors, missing)
     _check_family_kind(family)
@@ -108,16 +118,19 @@ def fit(
     solves = family if isinstance(family, Branched) and own else None
     if solves and asked and (wrong := _missing_curvature(model, groups, solves)):
         raise ValueError(f"solved() does not fit this model: {wrong}. Use amortized().")
-    wish = Wish(local_draws, draws, rows, seed, theta)
+    wish = Wish(local_draws, draws, rows, seed, theta, streamed)
+    engine = chosen_engine(engine, devices)
     steps = {"estimator": estimator, "minibatch": minibatch, "own": optimizer is not None}
     steps |= {} if solves and local_draws != 1 else {"max_steps": max_steps}
-    of = partial(fingerprint, model, groups, family, wish._asdict() | steps)
+    options = wish._replace(streamed=None)._asdict() | steps  # those that an answer depends on
+    of = partial(fingerprint, model, groups, family, options)
     bar = Progress(progress, len(groups), max_steps, max_seconds)
     with bar, checkpoints(checkpoint, of) as kept:
         if solves and optimizer is None:
             budget = Budget(bar, max_steps)
             few = groups if local_draws == 1 else model.adapter.condensed(groups)
-            posterior = fit_solved(Task(model, few, solves, wish), groups, budget, kept, why)
+            task = Task(model, few, solves, wish, engine)
+            posterior = fit_solved(task, groups, budget, kept, why)
             own = {"local_draws": local_draws, "draws": draws, "rows": rows, "seed": seed}
             posterior.again = partial(fit, model, progress=False, theta=theta, **own)
             if local_draws != 1:

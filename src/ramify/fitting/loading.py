@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from ramify.data.atomic import locked
 from ramify.data.groups import Groups
 from ramify.families.build import Family
 from ramify.families.joint import Joint
@@ -11,7 +12,6 @@ from ramify.families.solver import Solver
 from ramify.frontends.formula import saving
 from ramify.frontends.formula.checks import check_outcomes
 from ramify.frontends.formula.model import FormulaModel
-from ramify.io.atomic import locked
 from ramify.io.folder import FIT, ROWS, SavedFit, read_fit
 from ramify.io.saving import check_spaces, read_record
 from ramify.models.model import Model

@@ -46,7 +46,7 @@ def kept(function: Callable[..., Any], options: dict[str, Any], jitted: Any) -> 
         try:
             static = tuple(None if eqx.is_array(x) else (type(x), x) for x in leaves)
             shapes = tuple((x.shape, x.dtype, getattr(x, "weak_type", False)) for x in dynamic)
-            key = tree, static, shapes, _settings()
+            key = tree, static, shapes, _settings(), _bound_to(dynamic)
             found = programs.get(key)
         except TypeError:  # a static part can't be hashed: `jitted` says so
             return jitted(*args)
@@ -61,6 +61,11 @@ def _settings() -> tuple[str, ...]:
     return (*(str(getattr(jax.config, name)) for name in SETTINGS), jax.default_backend())
 
 
+def _bound_to(arrays: list[Any]) -> frozenset[Any]:
+    """The devices that arrays are bound to: a compiled program is for one of them."""
+    return frozenset(x.device for x in arrays if getattr(x, "committed", False))
+
+
 def _found(
     function: Callable[..., Any], options: dict[str, Any], args: tuple[Any, ...], key: Any
 ) -> Callable[..., Any] | None:
@@ -68,7 +73,7 @@ def _found(
     folder = folder_in_use()
     if folder is None:
         return None
-    tree, static, shapes, settings = key
+    tree, static, shapes, settings, _ = key
     shapes = tuple((shape, str(kind), weak) for shape, kind, weak in shapes)
     try:
         own = _text((function, _text_of_tree(tree), static, shapes, settings, _versions()))

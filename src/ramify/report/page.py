@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from ramify._version import __version__
+from ramify.data.atomic import check_file, write_file
 from ramify.data.groups import Groups
 from ramify.diagnostics.diagnosis import Diagnosis, diagnose
 from ramify.families.build import covariance_of, method_of
-from ramify.io.atomic import check_file, write_file
 from ramify.numerics.precision import computing
 from ramify.numerics.thresholds import MOST_K_HAT, MOVED
 from ramify.posterior.posterior import Posterior
