@@ -381,7 +381,7 @@ def _with_rows(path: Path, table: Any) -> Any:
 
 def _known(posterior: Any, table: Any) -> str:
     """How many groups the rows have, and how many of those are in the fit."""
-    if not table.num_rows:
+    if not table.num_rows or posterior.by not in table.column_names:
         return ""
     groups = rf.Groups.from_table(table, by=posterior.by, rows=[]).renumbered(posterior.labels)
     known = int((groups.number < len(posterior.labels)).sum())

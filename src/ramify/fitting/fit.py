@@ -21,9 +21,11 @@ from ramify.families.solver import MAX_DIM, Solver
 from ramify.fitting.by_steps import StepsTask, adam, default_plateau, fit_by_steps
 from ramify.fitting.checkpoints import checkpoints
 from ramify.fitting.fingerprint import fingerprint
+from ramify.fitting.levels import fit_levels
 from ramify.fitting.solved import Task, Wish, fit_solved
 from ramify.fitting.theta_shape import Theta
 from ramify.frontends.formula.build import Missing, from_formula
+from ramify.frontends.formula.levels_model import LevelsFormulaModel
 from ramify.inference.curvature_check import missing_curvature
 from ramify.inference.elbo import Estimator
 from ramify.inference.minibatches import Minibatches
@@ -39,7 +41,7 @@ from ramify.posterior.posterior import Posterior
 
 @computing
 def fit(
-    model: Model | str,
+    model: Model | LevelsFormulaModel | str,
     groups: Any,
     *,
     likelihood: str | None = None,
@@ -68,7 +70,8 @@ def fit(
     `fit("y ~ x + (1 | g)", table, likelihood="bernoulli")` is short for `from_formula` and `fit`.
 
     Args:
-        model: the model, or a formula.
+        model: the model, or a formula. One with several grouping factors is fitted in one way
+            (`docs/levels.md`) and takes only `seed`.
         groups: the data; with a formula a pandas, polars or Arrow table, or a dict of arrays.
         likelihood: with a formula only, as are `link`, `priors` and `missing`: see `from_formula`.
         link: of the likelihood.
@@ -103,6 +106,11 @@ def fit(
             sums; by default this process. The answer does not depend on the number of workers.
     """
     model, groups = _model_and_groups(model, groups, likelihood, link, priors, missing)
+    if isinstance(model, LevelsFormulaModel):
+        options = {"family": family, "local_draws": local_draws, "optimizer": optimizer}
+        options |= {"theta": theta, "checkpoint": checkpoint, "max_steps": max_steps}
+        _check_levels(model, groups, options)
+        return fit_levels(model, groups, seed)
     _check_family_kind(family)
     if theta not in (None, *get_args(Theta)):
         raise ValueError(f'theta must be "gaussian", "weighted" or "nuts"; got {theta!r}.')
@@ -154,7 +162,7 @@ def _model_and_groups(
     link: str | None,
     priors: Mapping[str, Any] | None,
     missing: Missing | None,
-) -> tuple[Model, Groups]:
+) -> tuple[Model | LevelsFormulaModel, Groups]:
     """The model and its data, made from a formula if that is what came in."""
     if isinstance(model, str):
         if isinstance(groups, Groups):
@@ -175,8 +183,27 @@ def _model_and_groups(
             )
     if isinstance(groups, str):
         raise TypeError("the arguments are swapped: expected rf.fit(formula, table).")
-    check_model_and_groups(model, groups, "rf.fit")
+    if not isinstance(model, LevelsFormulaModel):
+        check_model_and_groups(model, groups, "rf.fit")
     return model, groups
+
+
+def _check_levels(model: LevelsFormulaModel, groups: Any, options: dict[str, Any]) -> None:
+    """Raises for what a model with several factors can't be fitted with."""
+    asked = [name for name, given in options.items() if given is not None]
+    if asked:
+        raise ValueError(
+            f"{asked[0]}= is for models with one grouping factor; this one has several, which are fitted "
+            "in one way only: leave it out."
+        )
+    if not isinstance(groups, Groups):
+        raise TypeError(
+            f"rf.fit expected the Groups that from_formula returned; got {type(groups).__name__}."
+        )
+    if "X" not in groups.rows or groups.by != model.formula.by:
+        raise ValueError(
+            "these groups are not those of this model: use those from_formula returned."
+        )
 
 
 def default_family(model: Model, groups: Groups) -> tuple[Branched, str]:
