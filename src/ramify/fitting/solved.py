@@ -33,6 +33,7 @@ from ramify.inference.theta_search import Learned, NotFinite, Search, done, fini
 from ramify.models.model import Model
 from ramify.models.traced import normal_posterior
 from ramify.numerics import budgets
+from ramify.numerics.arrays import floats
 from ramify.numerics.thresholds import FAR, MOVED
 from ramify.numerics.triangular import free_numbers
 from ramify.posterior.posterior import Posterior
@@ -232,9 +233,9 @@ def _ran_away(task: Task, state: Search) -> FloatingPointError:
 
 def _with_shape(task: Task, learned: Learned, F: Marginal) -> tuple[Branched, dict[str, Any]]:
     """The family with what was learned of theta, weighted draws included, and notes on them."""
-    factor = jnp.asarray(np.linalg.cholesky(np.linalg.inv(learned.precision)))
+    factor = floats(np.linalg.cholesky(np.linalg.inv(learned.precision)))
     free = free_numbers(factor, False, "log")
-    theta = Gaussian(jnp.asarray(learned.mean), free, len(learned.mean), False, "log")
+    theta = Gaussian(floats(learned.mean), free, len(learned.mean), False, "log")
     family = replace(task.family, theta=theta, local=replace(task.family.local, modes=F.modes))
     fewest, most = budgets.WEIGHTED_THETA_DRAWS
     each, work = F.problem.local_draws * (task.groups.n_rows + len(task.groups)), 1
@@ -262,7 +263,7 @@ def _not_finite(task: Task, F: Marginal, block: int) -> NonFiniteError:
 
 def _too_wide(task: Task, F: Marginal, block: int) -> str:
     """What to say first where the density is finite at every mode, and so not at points around them."""
-    members, (_, around) = F.members[block], F.solve(block, task.start().mean, None)
+    members, around = F.members[block], F.solve(block, task.start().mean, None)
     sds = np.sqrt(np.einsum("bij,bij->bi", around.scale, around.scale))[members >= 0]
     if not (np.isfinite(around.log_mass[members >= 0]).all() and np.isfinite(sds).all()):
         return ""

@@ -54,6 +54,11 @@ class LevelsPosterior(Posterior):
         self.design = adapter.design(groups)
 
     @property
+    def family(self) -> NoReturn:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """There is none: what asks for one is for fits with one grouping factor."""
+        raise ValueError("this is for fits with one grouping factor; this fit has several.")
+
+    @property
     def by(self) -> str:
         """Name of the integrated factor."""
         return self.adapter.factors[self.adapter.integrated].name
@@ -299,6 +304,15 @@ class LevelsPosterior(Posterior):
     def slopes(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Not there for several factors."""
         self._refuse("slopes")
+
+    @property
+    def plot(self) -> NoReturn:
+        """Not yet for several factors."""
+        self._refuse("plot")
+
+    def check(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Not yet for several factors."""
+        self._refuse("check")
 
     def loo(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Not there for several factors."""
