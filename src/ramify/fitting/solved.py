@@ -17,17 +17,20 @@ from ramify.data.sources import BlockSource, on_device
 from ramify.engine.local import LocalEngine
 from ramify.families.branched import Branched
 from ramify.families.gaussian import Gaussian
+from ramify.families.matched import can_match
+from ramify.families.solver import Solver
 from ramify.fitting.theta_shape import Allowed, Theta, with_shape
 from ramify.inference.failures import NonFiniteError, not_finite
 from ramify.inference.group_check import look_at_groups
 from ramify.inference.marginal import Marginal
 from ramify.inference.progress import Budget
-from ramify.inference.shared_draws import can_share
+from ramify.inference.shared_draws import can_share, shared_work
 from ramify.inference.steps import Recipe
 from ramify.inference.steps import init as init_steps
 from ramify.inference.sweep import Problem
 from ramify.inference.theta_search import Learned, NotFinite, Search, done, finish, init, step
 from ramify.models.model import Model
+from ramify.models.seen import in_seen_directions
 from ramify.models.traced import normal_posterior
 from ramify.numerics import budgets
 from ramify.numerics.thresholds import FAR, MOVED
@@ -70,6 +73,15 @@ class Task:
         return self.wish.local_draws is None and normal_posterior(self.model, example(self.groups))
 
     @property
+    def solver(self) -> Solver:
+        """What solves for the modes of groups during the search."""
+        # Where rows are few for the dimensions of z, Laplace's approximation is far from p(z | theta, y).
+        M, lean = self.model.z.size, self.family.local.lean()
+        few = self.groups.n_rows < budgets.FEW_ROWS * M * len(self.groups)
+        matched = few and not self.quadrature and can_match(self.model, example(self.groups))
+        return replace(lean, points=lean.points[:, :M], matched=matched)
+
+    @property
     def quadrature(self) -> bool:
         """Whether z is integrated by a quadrature rule, if draws were not asked for."""
         small = self.wish.local_draws is None and self.model.z.size in budgets.FIRST_ORDER
@@ -102,13 +114,18 @@ class Task:
         return on_device(self.groups, members, R)
 
     def marginal(
-        self, K: int, history: History, budget: Budget, last: Marginal | None = None
+        self,
+        K: int,
+        history: History,
+        budget: Budget,
+        last: Marginal | None = None,
+        settled: bool = False,
     ) -> Marginal:
         """F with K local draws, which reports to the history; on the blocks of the last F if it can."""
         # Proposals that are reweighted need no variational Newton: theta's bias is the same without.
         # The Hessian is of a higher degree in z than the gradient, and not exact by the same points.
-        curved = self.points == 1 and not self.normal
-        problem = Problem(self.model, self.family.local.lean(), K, None, curved, self.normal)
+        curved = self.points == 1 and not self.normal and not settled
+        problem = Problem(self.model, self.solver, K, None, curved, self.normal)
         problem = problem.with_rule(problem.order) if self.quadrature else problem
         # Points of theta in one sweep: the same for data of any size.
         room = max(self.points, budgets.MOST_THETA_POINTS, 2 * min(self.model.theta.size, 33))
@@ -128,14 +145,19 @@ def fit_solved(
 ) -> Posterior:
     """Finds q(theta), and weighted draws of theta where the data are small enough for them."""
     few = groups if wish.local_draws == 1 else model.adapter.condensed(groups)
-    task = Task(model, few, family, wish)
+    seen = (model, few)
+    if wish.local_draws != 1 and family.local.start is None:
+        seen = in_seen_directions(model, few)
+    task = Task(*seen, family, wish)
     learned, F, history = search(task, budget)
-    ended, points = budget.spent(), F.problem.local_draws
+    ended, points = budget.spent(), learned.local_draws
     F.tilt = learned.tilt or F.tilt
-    looked = {} if task.normal else _look(task, learned, F)
+    looked = (
+        {} if task.normal else _look(task, learned, F) | {"z_names": ", ".join(model.z.parameters)}
+    )
     family, about = _with_shape(task, learned, F)
     columns = {name: np.asarray([h[name] for h in history]) for name in history[0]}
-    usual = default_local_draws(model.z.size, groups.n_rows)
+    usual = default_local_draws(task.model.z.size, groups.n_rows)
     bias = float(np.abs(learned.bias).max())
     noise = np.nan if learned.noise is None else float(learned.noise.max())
     K = usual if task.quadrature else points
@@ -155,6 +177,8 @@ def fit_solved(
     }
     if task.quadrature:
         notes["quadrature_points"] = points
+    if task.model is not model:
+        notes["seen_directions"] = task.model.z.size
     if few is not groups:
         notes["condensed_rows"] = few.n_rows
     if wish.local_draws is None:
@@ -171,8 +195,7 @@ def _look(task: Task, learned: Learned, F: Marginal) -> dict[str, Any]:
     look = look_at_groups(F, learned.mean)
     off = off_sds(look.effective, task.wish.local_draws or resampled_draws(task.groups.n_rows))
     uneven = bad_groups(look.k_hat, off)
-    names = ", ".join(task.model.z.parameters)
-    notes: dict[str, Any] = {"looked_at": len(look.groups), "z_names": names}
+    notes: dict[str, Any] = {"looked_at": len(look.groups)}
     for what, who in (("second_modes", look.second), ("uneven", uneven)):
         labels = task.groups.labels[look.groups[who]]
         notes |= {what: int(who.sum()), f"{what}_groups": [str(x) for x in labels[:20]]}
@@ -184,7 +207,7 @@ def search(task: Task, budget: Budget) -> tuple[Learned, Marginal, History]:
     state, F, history = task.start(), None, []
     while not done(state):
         if F is None or F.problem.local_draws != state.local_draws:
-            F = task.marginal(state.local_draws, history, budget, F)
+            F = task.marginal(state.local_draws, history, budget, F, state.settled > 0)
         try:
             state = step(state, F)
         except NotFinite as error:
@@ -213,12 +236,14 @@ def _with_shape(task: Task, learned: Learned, F: Marginal) -> tuple[Branched, di
     factor = jnp.asarray(np.linalg.cholesky(np.linalg.inv(learned.precision)))
     free = free_numbers(factor, False, "log")
     theta = Gaussian(jnp.asarray(learned.mean), free, len(learned.mean), False, "log")
-    family = replace(task.family, theta=theta, local=replace(task.family.local, modes=F.modes))
+    modes = F.modes if F.model.z.size == task.family.local.points.shape[1] else None
+    local = replace(task.family.local, modes=modes, matched=task.solver.matched)
+    family = replace(task.family, theta=theta, local=local)
     fewest, most = budgets.WEIGHTED_THETA_DRAWS
-    each, work = F.problem.local_draws * (task.groups.n_rows + len(task.groups)), 1
+    each = F.problem.local_draws * (task.groups.n_rows + len(task.groups))
     if can_share(F.problem):
-        each, work = budgets.SHARED_DRAWS * len(task.groups) * task.model.z.size**2, 8
-    affordable = min(most, work * budgets.WEIGHTED_THETA_WORK // each)
+        each = shared_work(F.problem, len(task.groups))
+    affordable = min(most, int(budgets.WEIGHTED_THETA_WORK / each))
     # Those with K = 1 asked for the paper's bound, whose q(theta) is a Gaussian.
     asked = "gaussian" if task.wish.local_draws == 1 else task.wish.theta
     points = fewest if asked == "weighted" else 0

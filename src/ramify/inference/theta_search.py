@@ -8,7 +8,8 @@ The phase of a state says what its next step does:
     laplace, newton        with many groups: the mode of F over all groups, and its curvature there
     spread, look, average  with few: variational Newton on fixed points of q(theta)
     bias, noise            what K local draws leave; an average over other draws takes off the noise
-    double                 where either is too large: again with twice as many
+    double                 where the bias is too large: again with twice as many
+    more, again            where the noise is: to the mode of F by as many more as it takes
 
 Stopping after any step and going on later, with another `Marginal` of the same data, changes no bit.
 """
@@ -31,7 +32,7 @@ from ramify.numerics.points import normal_points
 
 MOST_BIAS = 0.05  # of theta's means, in posterior sds, before K is doubled
 MOST_NOISE = 0.02  # of theta's means, in posterior sds, before more draws are averaged over
-FAR = 0.5  # of the noise of K draws: an average over more is not taken from so far, but K doubled
+FAR = 0.5  # of the noise of K draws: an average over more is not taken from so far, but from more draws
 LONGEST = 1.0  # of a Newton step in any coordinate: theta's scales are logarithms
 FIRST_LOOK = 0.05  # how far apart the first gradients are, in every coordinate
 WORTHWHILE = 0.1  # nats: a step that gains less ends a search
@@ -58,6 +59,7 @@ class Search(NamedTuple):
     cut: bool = False  # whether the last step failed and was cut ("average")
     rounds: int = 0  # how often the curvature at the mode was measured ("laplace", "newton")
     steady: bool = False  # whether it changed little the last time
+    settled: int = 0  # K by which the precision was found, where only the noise of draws is left
     slopes: np.ndarray = np.zeros((0, 1, 1))  # around the mean, each time by other draws ("noise")
     tilt: Tilt | None = None  # what an average over all of these draws adds to F
     noise: np.ndarray | None = (
@@ -75,6 +77,7 @@ class Learned(NamedTuple):
     bias: np.ndarray  # how far finite K moves each mean, in sds; NaN if the budget ended before
     noise: np.ndarray | None  # sd of each mean over seeds, in sds; None if the budget ended before
     tilt: Tilt | None  # what an average over more draws adds to F
+    local_draws: int  # K of the search, before the noise of draws was taken off by more
     unconverged: np.ndarray  # the groups whose mode was not found
 
 
@@ -108,12 +111,12 @@ def finish(state: Search, F: Marginal) -> Learned:
     state = _settle(state, F) if state.rounds else state
     left = updates.rms_sds(np.linalg.solve(state.precision, state.slope), state.precision)
     found = state.mean, state.precision, left, state.bias, state.noise
-    return Learned(*found, state.tilt, ~F.converged)
+    return Learned(*found, state.tilt, state.settled or state.local_draws, ~F.converged)
 
 
 def stages(groups_upto: np.ndarray, D: int) -> list[int]:
     """How many blocks each stage of Newton sees: enough groups for theta, then four times more."""
-    found, wanted = [], max(400, 20 * D)
+    found, wanted = [], max(400, 10 * D)
     while 4 * wanted < groups_upto[-1]:
         found.append(int(np.searchsorted(groups_upto, wanted)) + 1)
         wanted *= 4
@@ -129,8 +132,9 @@ def _curvature_blocks(s: Search, F: Marginal) -> int:
 
 
 def _expand(s: Search, F: Marginal, mean: np.ndarray) -> Expansion:
-    """F at one point; with its Hessian where a few groups are asked, which costs little."""
-    return F(mean[None], _blocks(s, F), curved=_blocks(s, F) == _curvature_blocks(s, F))
+    """F at one point; with its Hessian where that costs little."""
+    few = _blocks(s, F) == _curvature_blocks(s, F)
+    return F(mean[None], _blocks(s, F), few and s.tries % F.problem.hessian_every == 0)
 
 
 def _moved(s: Search, mean: np.ndarray, precision: np.ndarray, there: Expansion) -> Search:
@@ -175,9 +179,8 @@ def _known_precision(there: Expansion, otherwise: np.ndarray) -> np.ndarray:
 
 def _climb(s: Search, F: Marginal) -> Search:
     """One Newton step to the mode of F over the first blocks; it must not lower F."""
-    move, gain = updates.newton_move(s.precision, s.slope)
-    close = gain < 0.5 * len(s.mean)
-    move = updates.at_most(s.length, move)
+    close = updates.newton_move(s.precision, s.slope)[1] < 0.5 * len(s.mean)
+    move = updates.damped(s.length, s.precision, s.slope)
     there = _expand(s, F, s.mean + move)
     slack = 0.1 + 1e-7 * abs(s.value) + (len(s.mean) if close else 0)
     longest = float(np.abs(move).max())
@@ -346,8 +349,8 @@ def _noise(s: Search, F: Marginal) -> Search:
     if len(s.slopes) < fewest:
         return s
     alone = updates.slope_noise(s.slopes.mean(1), s.precision)
-    if alone.max() > FAR and s.local_draws < s.most_draws:
-        return s._replace(phase="double")
+    if s.local_draws < s.most_draws and alone.max() > (FAR if s.points > 1 else _within(most)):
+        return s._replace(phase="double" if s.points > 1 else "more", length=float(alone.max()))
     noise = alone / np.sqrt(len(s.slopes))
     if noise.max() > MOST_NOISE and len(s.slopes) < most:
         return s
@@ -356,6 +359,31 @@ def _noise(s: Search, F: Marginal) -> Search:
     move = updates.at_most(LONGEST, np.linalg.solve(precision, tilt.slope))
     s = s._replace(mean=s.mean + move, precision=precision, noise=noise, tilt=tilt)
     return s._replace(phase="done", slopes=s.slopes[:0])
+
+
+def _within(sweeps: int) -> float:
+    """The noise of one sweep that an average over so many makes small enough, about."""
+    return 2 * MOST_NOISE * np.sqrt(sweeps)
+
+
+def _more(s: Search, F: Marginal) -> Search:
+    """Takes as many draws as make the noise, which is `length` now, small enough."""
+    _, most = budgets.NOISE_SWEEPS["many"]
+    times = 2 ** int(np.ceil(2 * np.log2(s.length / (MOST_NOISE * np.sqrt(most)))))
+    more = min(times * s.local_draws, s.most_draws)
+    s = s._replace(local_draws=more, slopes=s.slopes[:0], bias=np.full_like(s.mean, np.nan))
+    return s._replace(phase="again", settled=F.problem.local_draws, tries=0, stage=-1)
+
+
+def _again(s: Search, F: Marginal) -> Search:
+    """A Newton step to the mode of F by more draws, which is near: with the precision known."""
+    there = _moved(s, s.mean, s.precision, F(s.mean[None], _blocks(s, F)))
+    if not np.isfinite(there.slope).all():
+        return s._replace(phase="bias")
+    move = updates.at_most(LONGEST, np.linalg.solve(s.precision, there.slope))
+    near = updates.rms_sds(move, s.precision) < 0.1 or s.tries == budgets.MOST_NEWTON
+    F.tell(there.value, s.precision, _blocks(s, F))
+    return there._replace(mean=s.mean + move, tries=s.tries + 1, phase="bias" if near else "again")
 
 
 def _noise_points(s: Search, F: Marginal) -> np.ndarray:
@@ -384,4 +412,5 @@ def _double(s: Search, F: Marginal) -> Search:
 
 
 _ALL = _open, _climb, _laplace, _newton, _spread, _look, _average, _bias, _noise, _double
+_ALL += _more, _again
 PHASES = {phase.__name__.removeprefix("_"): phase for phase in _ALL}
