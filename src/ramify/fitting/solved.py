@@ -24,13 +24,13 @@ from ramify.inference.failures import NonFiniteError, not_finite
 from ramify.inference.group_check import look_at_groups
 from ramify.inference.marginal import Marginal
 from ramify.inference.progress import Budget
-from ramify.inference.shared_draws import can_share, shared_work
+from ramify.inference.shared_draws import can_share
 from ramify.inference.steps import Recipe
 from ramify.inference.steps import init as init_steps
 from ramify.inference.sweep import Problem
 from ramify.inference.theta_search import Learned, NotFinite, Search, done, finish, init, step
 from ramify.models.model import Model
-from ramify.models.seen import in_seen_directions
+from ramify.models.seen import SeenModel, in_seen_directions
 from ramify.models.traced import normal_posterior
 from ramify.numerics import budgets
 from ramify.numerics.thresholds import FAR, MOVED
@@ -39,6 +39,7 @@ from ramify.posterior.posterior import Posterior
 from ramify.posterior.trust import bad_groups, off_sds
 
 History = list[dict[str, float]]
+HESSIAN_EVERY = 4  # steps of a climb
 
 
 class Wish(NamedTuple):
@@ -99,7 +100,10 @@ class Task:
             K = most = self.wish.local_draws
         theta = self.family.theta
         mean, covariance = (np.asarray(x, np.float64) for x in (theta.mean, theta.covariance))
-        return init(mean, np.linalg.inv(covariance), K, most, self.points)
+        begin = init(mean, np.linalg.inv(covariance), K, most, self.points)
+        # Where groups have priors of their own a Hessian costs as much as several sweeps.
+        every = HESSIAN_EVERY if isinstance(self.model, SeenModel) else 1
+        return begin._replace(hessian_every=every)
 
     def source(self, K: int, last: BlockSource | None) -> BlockSource:
         """The blocks that F with K local draws sums over: the last ones, if they are the same."""
@@ -240,10 +244,10 @@ def _with_shape(task: Task, learned: Learned, F: Marginal) -> tuple[Branched, di
     local = replace(task.family.local, modes=modes, matched=task.solver.matched)
     family = replace(task.family, theta=theta, local=local)
     fewest, most = budgets.WEIGHTED_THETA_DRAWS
-    each = F.problem.local_draws * (task.groups.n_rows + len(task.groups))
+    each, work = F.problem.local_draws * (task.groups.n_rows + len(task.groups)), 1
     if can_share(F.problem):
-        each = shared_work(F.problem, len(task.groups))
-    affordable = min(most, int(budgets.WEIGHTED_THETA_WORK / each))
+        each, work = budgets.SHARED_DRAWS * len(task.groups) * task.model.z.size**2, 8
+    affordable = min(most, work * budgets.WEIGHTED_THETA_WORK // each)
     # Those with K = 1 asked for the paper's bound, whose q(theta) is a Gaussian.
     asked = "gaussian" if task.wish.local_draws == 1 else task.wish.theta
     points = fewest if asked == "weighted" else 0

@@ -15,7 +15,7 @@ from ramify.data.sources import BlockSource, on_device
 from ramify.families.branched import Branched
 from ramify.families.weighted_theta import WeightedTheta
 from ramify.inference.marginal import Marginal, OutOfBudget
-from ramify.inference.shared_draws import Values, by_shared_draws, can_share, levelled
+from ramify.inference.shared_draws import Values, by_shared_draws, can_share
 from ramify.inference.theta_nuts import (
     CHAINS,
     CHUNK,
@@ -120,7 +120,6 @@ def _with_shape(family: Branched, F: Marginal, learned: Learned, allowed: Allowe
 def _cloud(F: Marginal, learned: Learned, allowed: Allowed) -> Cloud:
     """Draws of theta from a Student t, weighted."""
     values = by_shared_draws(F, learned) if can_share(F.problem) else F.values
-    values = levelled(values, learned) if can_share(F.problem) and allowed.gaussian else values
     points, log_weight, log_t = weigh_theta(values, learned, allowed.points, allowed.seed)
     normal = log_weight - np.logaddexp.reduce(log_weight)
     moved, noise = with_control(points, log_weight, log_t, learned)

@@ -23,7 +23,6 @@ from ramify.numerics.programs import program
 from ramify.numerics.sums import precise_sum
 
 CHUNK, AT_ONCE = 256, 8  # thetas of a call, and those that are worked on together
-NEAR = 0.3  # posterior sds from the mean
 
 Values = Callable[[np.ndarray], np.ndarray]  # thetas [n, D] -> F of each, [n]
 
@@ -33,31 +32,11 @@ def can_share(problem: Problem) -> bool:
     return problem.rule is None and not problem.solver.uses_theta
 
 
-def shared_draws(problem: Problem) -> int:
-    """How many draws of each group's z all thetas share."""
-    return budgets.SHARED_DRAWS["matched" if problem.solver.matched else "else"]
-
-
-def shared_work(problem: Problem, groups: int) -> float:
-    """Work of F at one theta by them."""
-    kind, M = "matched" if problem.solver.matched else "else", problem.model.z.size
-    return budgets.SHARED_WORK[kind] * shared_draws(problem) * groups * M**2
-
-
-def levelled(values: Values, learned: Learned) -> Values:
-    """F with its slope at q(theta)'s mean, which is the noise of its draws where the mean is the mode."""
-    # Along the axes of q(theta), and from both sides: what is measured is far above rounding.
-    axes = NEAR * np.linalg.inv(np.linalg.cholesky(learned.precision))
-    ahead, behind = np.split(values(learned.mean + np.concatenate([axes, -axes])), 2)
-    slope = np.linalg.solve(axes, 0.5 * (ahead - behind))
-    return lambda thetas: values(thetas) - (thetas - learned.mean) @ slope
-
-
 def by_shared_draws(F: Marginal, learned: Learned) -> Values:
     """F near q(theta)'s mean by shared draws."""
     F.expand(learned.mean[None])  # leaves the modes there
     modes_of = F.memory[0]
-    problem = F.problem._replace(local_draws=shared_draws(F.problem), hessian=False)
+    problem = F.problem._replace(local_draws=budgets.SHARED_DRAWS, hessian=False)
     centre = jnp.asarray(learned.mean, jnp.result_type(float))
 
     def values(thetas: np.ndarray) -> np.ndarray:

@@ -18,12 +18,9 @@ from ramify.families.solver import Site, Solver, with_moments
 from ramify.inference.local_integral import Weigh, quadrature, weigh_block
 from ramify.inference.louis import louis_hessian
 from ramify.models.model import Model
-from ramify.models.seen import SeenModel
 from ramify.models.traced import normal_prior
 from ramify.numerics.points import Rule, gauss_hermite, group_points, sigma_points
 from ramify.numerics.programs import program
-
-HESSIAN_EVERY = 4
 
 
 class Problem(NamedTuple):
@@ -40,11 +37,6 @@ class Problem(NamedTuple):
     def order(self) -> int:
         """Points of the rule along each coordinate."""
         return round(self.local_draws ** (1 / self.model.z.size))
-
-    @property
-    def hessian_every(self) -> int:
-        """Steps of a climb for which one Hessian serves: those of groups with priors of their own are dear."""
-        return HESSIAN_EVERY if isinstance(self.model, SeenModel) else 1
 
     def with_rule(self, order: int) -> "Problem":
         """The same problem by the product rule of this order, filled up to as many points as now."""

@@ -102,7 +102,7 @@ def in_seen_directions(model: Model, groups: Groups) -> tuple[Model, Groups]:
 
 
 def _bases(declared: BlockPredictors, block: Range, dim: int) -> Float[np.ndarray, "n M r"]:
-    """An orthonormal basis for each group of a block: of what its rows see, and of more if they are few."""
+    """An orthonormal basis for each group of a block: of what its rows see, and of more."""
     batch, count = block.batches[0], block.stop - block.start
     weights = np.asarray(declared.weights(batch), np.float64)[np.asarray(batch.row_mask)]
     _, P, M = weights.shape

@@ -31,9 +31,7 @@ MOST_LOCAL_DRAWS = 2048  # K is doubled no further, whatever bias is left in the
 # Fewest and most sweeps, each by other draws, that take the noise of K draws off theta: with many
 # groups, where a sweep of the search is at one theta, and with few, where it is at many.
 NOISE_SWEEPS = {"many": (6, 24), "few": (8, 40)}
-# Of each group's z, where all weighted draws of theta share them: of proposals with its moments, and of
-# others; and times the work of a row likelihood that one of these draws takes.
-SHARED_DRAWS, SHARED_WORK = {"matched": 128, "else": 512}, {"matched": 1 / 128, "else": 1 / 8}
+SHARED_DRAWS = 512  # of each group's z, where all weighted draws of theta share them
 WEIGHTED_THETA_WORK = 2**28  # that weighted draws of theta may take
 WEIGHTED_THETA_DRAWS = 800, 4000  # fewest that are worth weighing, and most that are weighed
 # NUTS on theta where that is not Gaussian: seconds that a fit may take for it unasked, at so many row
