@@ -149,14 +149,29 @@ OWN = {
     "student_t": {"sigma": dist.Gamma(4.0, 4.0), "nu": dist.Gamma(5.0, 1.0)},
     "negative_binomial": {"shape": dist.Gamma(4.0, 2.0)},
     "ordered": {"cutpoints": dist.Normal(0, 2.0)},
+    "lognormal": {"sigma": dist.Gamma(4.0, 4.0)},
+    "gamma": {"shape": dist.Gamma(6.0, 2.0)},
+    "exponential": {},
+    "weibull": {"shape": dist.Gamma(6.0, 3.0)},
+    "beta": {"phi": dist.Gamma(8.0, 1.0)},
+    "beta_binomial": {"phi": dist.Gamma(6.0, 2.0)},
+    "zero_inflated_poisson": {"zi": dist.Beta(2.0, 3.0)},
+    "zero_inflated_negative_binomial": {"shape": dist.Gamma(4.0, 2.0), "zi": dist.Beta(2.0, 3.0)},
+    "hurdle_poisson": {"hu": dist.Beta(2.0, 3.0)},
+    "hurdle_negative_binomial": {"shape": dist.Gamma(4.0, 2.0), "hu": dist.Beta(2.0, 3.0)},
 }
+LEFT = {name: "y | trials(trials)" for name in ("binomial", "beta_binomial")}
+LEFT |= {name: "y | cens(late)" for name in ("exponential", "weibull", "lognormal")}
 
 
 def formula(likelihood):
     y = np.random.default_rng(0).integers(0, 2, 12)
     y = np.arange(12) % 3 if likelihood == "ordered" else y
-    table = TABLE | {"y": y + 100.0 if likelihood == "gaussian" else y}
-    left = "y | trials(trials)" if likelihood == "binomial" else "y"
+    y = y + 100.0 if likelihood == "gaussian" else y
+    if likelihood in ("lognormal", "gamma", "exponential", "weibull", "beta"):
+        y = np.linspace(0.2, 0.9, 12)
+    table = TABLE | {"y": y, "late": np.arange(12) % 4 == 0}
+    left = LEFT.get(likelihood, "y")
     priors = {k: v for k, v in PRIORS.items() if likelihood != "ordered" or k != "Intercept"}
     if likelihood == "gaussian":
         priors["Intercept"] = dist.Normal(100.0, 2.0)
@@ -185,6 +200,17 @@ def from_function():
 
 MODELS = {name: partial(formula, name) for name in ("bernoulli", "binomial", "poisson", *OWN)}
 MODELS["numpyro"] = from_function
+
+
+def parameter_formula():
+    y = np.random.default_rng(0).normal(50, 3, 12)
+    priors = {name: PRIORS["sd"] for name in ("sd", "sigma_sd")} | {"sigma_x": dist.Normal(0, 0.3)}
+    priors |= {"Intercept": dist.Normal(50, 3), "sigma_Intercept": dist.Normal(1, 0.5)}
+    text = "y ~ x + (1 | g); sigma ~ x + (x | g)"
+    return rf.from_formula(text, TABLE | {"y": y}, priors=priors | {"x": dist.Normal(0, 1)})
+
+
+MODELS["parameter formula"] = parameter_formula
 
 
 @program

@@ -34,6 +34,7 @@ def test_errors_speak_of_files_and_options():
         ("y ~ bs(t, df=4, degree=3) + C(k, 'low') + (0 + t || g)", ["y", "t", "k", "g"]),
         ("y[yes] ~ I(2e3 * x) + bs(t, knots=[1, a]) + (1 | g)", ["y", "x", "t", "g"]),
         ("s | trials(n) + weights(w) ~ offset(e) + (1 | g)", ["s", "n", "w", "e", "g"]),
+        ("y | cens(c) ~ x + (1 | g); shape ~ e + (1 | g)", ["y", "c", "x", "g", "e"]),
     ],
 )
 def test_columns_of_a_formula(formula, names):
@@ -221,13 +222,31 @@ def test_parquet_that_is_cut_short_is_an_error_of_the_file(tmp_path):
         ("g,x\na,1\n".encode("utf-16"), "UTF-16.*--encoding utf-16"),
         ("g,x\na,1\n".encode("utf-16-le"), "UTF-16.*--encoding utf-16"),
         (b"\x1f\x8b\x08\x00", r"gzip.*\.csv\.gz"),
-        (b"# made today\ng,x\na,1\n", "comment lines"),
+        (b"# made today\ng,x\na,1\n", 'comment lines: pass --comment "#"'),
     ],
 )
 def test_files_that_only_look_like_csv_say_what_they_are(tmp_path, content, says):
     (tmp_path / "a.csv").write_bytes(content)
     with pytest.raises(ValueError, match=rf"a\.csv looks like .*{says}"):
         read_table(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize("code", ["utf8", "utf-16", "latin-1"])
+def test_comment_lines_are_left_out_if_asked(tmp_path, code):
+    text = '# of 2024\ng,x\n#\n"K\u00f6ln\n# inside",1\n# more, of it\nBonn,2\n'
+    with open(tmp_path / "a.csv", "w", encoding=code) as file:
+        file.write(text)
+    read = read_table(tmp_path / "a.csv", form=csv_form(",", ".", code, "#"))
+    assert read.to_pydict() == {"g": ["K\u00f6ln\n# inside", "Bonn"], "x": [1, 2]}
+
+
+def test_comment_lines_inside_point_to_the_option(tmp_path):
+    (tmp_path / "a.csv").write_text("g,x\na,1\n# more\nb,2\n")
+    with pytest.raises(ValueError, match='Each line .*Pass --comment "#"'):
+        read_table(tmp_path / "a.csv")
+    for mark in (" ", ",", '"'):
+        with pytest.raises(ValueError, match="expected how comment lines begin"):
+            csv_form(",", ".", "utf-8", mark)
 
 
 @pytest.mark.parametrize(

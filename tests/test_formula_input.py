@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ramify.frontends.formula.build import from_formula
+from ramify.frontends.formula.priors import in_words
 
 N = 40
 
@@ -76,7 +77,7 @@ def test_missing_values_name_the_rows():
     x[[3, 7]] = np.nan
     fails(
         ValueError,
-        'column "x" of table has no value in rows 3 and 7: drop or impute',
+        'column "x" of table has no value in rows 3 and 7: impute',
         data=table(x=x),
     )
     frame = pd.DataFrame(table())
@@ -289,6 +290,25 @@ def test_priors_that_can_not_be(priors, error, says):
     fails(error, says, priors=priors)
 
 
+def test_priors_may_be_text():
+    given = {"x": "StudentT(3, loc=-0.5, scale=2)", "sd": "HalfNormal(1)", "cor": "LKJ(4)"}
+    model, _ = from_formula("y ~ x + (x | user)", table(), priors=given)
+    assert in_words(model.priors["x"]) == "StudentT(3, -0.5, 2)"
+    assert in_words(model.priors["sd(x | user)"]) == "HalfNormal(1)"
+    assert in_words(model.priors["cor"]) == "LKJCholesky(4)"
+    for text, says in {
+        "Normal(0, 1": "expected a distribution such as",
+        "Normal": "expected a distribution such as",
+        "Normal(0, x)": "expected a distribution such as",
+        "__import__('os').system('true')": "expected a distribution such as",
+        "Norml(0, 1)": "no such distribution of numbers. Did you mean Normal",
+        "Normal(0, -1)": "NumPyro says",
+        "Normal(0, 1, 2, 3)": "NumPyro says",
+        "HalfNormal(1)": "x may be any real number",
+    }.items():
+        fails(ValueError, says, priors={"x": text})
+
+
 def test_priors_of_cutpoints_are_on_all_numbers():
     formula, ordered = "count ~ x + (1 | user)", {"likelihood": "ordered"}
     given = {"cutpoints": dist.HalfNormal(1)}
@@ -334,3 +354,19 @@ def test_every_kind_of_table_gives_the_same_columns(name, kind):
     assert found.labels.tolist() == expected.labels.tolist()
     for column, values in expected.rows.items():
         np.testing.assert_allclose(found.rows[column], values, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [dict, pd.DataFrame, pl.DataFrame, pa.table])
+def test_rows_with_missing_values_are_dropped_if_asked(kind):
+    x, user = table()["x"].copy(), table()["user"].astype(object)
+    x[[3, 7]], user[7] = np.nan, None
+    data = kind(table(x=x, user=user))
+    with pytest.warns(UserWarning, match='dropped 2 of 40 rows.*"x" in 2, "user" in 1'):
+        model, groups = from_formula("y ~ x + (1 | user)", data, missing="drop")
+    kept = np.setdiff1d(np.arange(N), [3, 7])
+    np.testing.assert_allclose(np.sort(groups.rows["y"]), np.sort(table()["y"][kept]), rtol=1e-6)
+    assert model.formula.table == ("dict" if kind is dict else kind.__module__.split(".")[0])
+
+
+def test_nothing_is_dropped_where_nothing_is_missing():
+    assert from_formula("y ~ x + (1 | user)", table(), missing="drop")[1].n_rows == N

@@ -323,7 +323,7 @@ def test_metrics_and_arviz_take_a_formula_fit(posterior, table):
     assert np.isfinite(held)
     tree = posterior.to_arviz(draws=5)
     np.testing.assert_allclose(
-        np.sort(tree["observed_data"]["y"].values), np.sort(table.sold.to_numpy())
+        np.sort(tree["observed_data"]["sold"].values), np.sort(table.sold.to_numpy())
     )
     assert tree["posterior"]["effects"].shape == (1, 5, 30, 2)
 

@@ -66,7 +66,7 @@ def test_left_side(text, response, trials, weights):
         ("y ~ I(1e2 * x) + (1 | g)", 6, "write 100 in place of 1e2"),
         ("y ~ I(.5e-3*x) + (1 | g)", 6, "write 0.0005 in place of .5e-3"),
         (" ~ x + (1 | g)", 1, "no response"),
-        ("y | cens(c) ~ (1 | g)", 2, "trials(column)"),
+        ("y | censored(c) ~ (1 | g)", 2, "cens(column)"),
         ("y ~ log((1 | g))", 8, "inside another bracket"),
         ("y ~ ( | g)", 6, "missing before '|'"),
         ("y ~ x + (1 | 3)", 13, "grouping column"),

@@ -25,11 +25,17 @@ MOST_LINES, MOST_PARAMETERS = 400, 7
 # Public functions whose options are part of the API, all of them by keyword but the first few.
 PUBLIC = {
     "ramify.families.build.amortized": "the paper's variants of the network are options",
+    "ramify.frontends.formula.build.from_formula": "all that a formula does not say",
     "ramify.fitting.fit.fit": "budgets, family, optimizer and seed of one call",
+    "ramify.posterior.questions.Questions.predictions": "which rows, groups and scale",
+    "ramify.posterior.questions.Questions.comparisons": "which rows, groups and scale",
+    "ramify.posterior.questions.Questions.slopes": "which rows, groups and scale",
     "ramify.posterior.posterior.Posterior.predict": "where, given what, and how to summarise",
+    "ramify.cli.commands.diagnose": "the options of a command",
     "ramify.cli.commands.fit": "the options of a command",
     "ramify.cli.commands.predict": "the options of a command",
     "ramify.cli.commands.report": "the options of a command",
+    "ramify.cli.commands.summary": "the options of a command",
 }
 
 

@@ -29,5 +29,6 @@ from ramify.models.parameters import unit as unit
 from ramify.models.structure import LinearPredictors as LinearPredictors
 from ramify.models.structure import NormalPrior as NormalPrior
 from ramify.models.structure import Structure as Structure
+from ramify.posterior.loo import compare as compare
 from ramify.posterior.posterior import Posterior as Posterior
 from ramify.report.page import write_report as write_report

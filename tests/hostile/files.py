@@ -80,9 +80,13 @@ def files():
     yield "latin.csv", lambda n: csv(n, latin, encoding="latin-1"), ['"g"', "--encoding"]
     yield "gzip.csv", lambda n: csv(n, data, compression="gzip"), ["gzip", ".csv.gz"]
     yield "zip.csv", lambda n: csv(n, data, compression="zip"), ["zip", "unpack"]
-    yield "comment.csv", lambda n: written(n, "# by a tool, in 2024\n" + text), ["comment"]
+    yield (
+        "comment.csv",
+        lambda n: written(n, "# by a tool, in 2024\n" + text),
+        ["comment", "--comment"],
+    )
     inside = text.replace("\n", "\n# more\n", 3)
-    yield "comment_inside.csv", lambda n: written(n, inside), ["# more", "Each line"]
+    yield "comment_inside.csv", lambda n: written(n, inside), ["# more", "--comment"]
     yield "title.csv", lambda n: written(n, "My table\n\n" + text), ["Each line"]
     yield "short.csv", lambda n: written(n, text + "g00,1\n"), ["g00,1", "Each line"]
     yield "quote.csv", lambda n: written(n, text + '"g00,1\n'), ["g00,1", "Each line"]

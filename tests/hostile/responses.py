@@ -90,6 +90,21 @@ REFUSED = [
     ("y", "student_t", {"y": 1e-300 * np.arange(N)}, ["y", "scale"]),
     ("count", "poisson", {"count": np.arange(N) * 10**9}, ["count", "2,147,483,647"]),
     ("count", "poisson", {"count": np.arange(N) * 1e18}, ["count", "2,147,483,647"]),
+    ("y", "gamma", {}, ["y", "above zero"]),
+    ("y", "lognormal", {}, ["y", "above zero"]),
+    ("count", "weibull", {}, ["count", "is 0 in", "above zero"]),
+    ("y", "beta", {}, ["y", "between 0 and 1"]),
+    ("yes", "beta", {}, ["yes", "between 0 and 1"]),
+    ("y", "zero_inflated_poisson", {}, ["y", "whole numbers"]),
+    ("y", "hurdle_negative_binomial", {}, ["y", "whole numbers"]),
+    ("count", "beta_binomial", {}, ["trials"]),
+    ("k", "exponential", {}, ["k", "text or categories"]),
+    ("w | cens(yes)", "gamma", {}, ["cens(yes)", "'weibull'", "'gamma'"]),
+    ("w | cens(x)", "weibull", {}, ['"x"', "censoring", "1 (or true)"]),
+    ("w | cens(k)", "weibull", {}, ['"k"', "censoring", "text"]),
+    ("w | cens(yes)", "weibull", {"yes": np.ones(N)}, ['"yes"', "all responses are censored"]),
+    ("w | cens()", "weibull", {}, ["cens(column)"]),
+    ("w | cens(nowhere)", "weibull", {}, ["nowhere"]),
     ("k, y", "gaussian", {}, ["','", "column"]),
     ("cbind(hits, n)", "binomial", {}, ["cbind"]),
     ("y | weights(w)", "gaussian", {"w": np.zeros(N)}, ['"w"', "weights", "zero"]),
@@ -142,7 +157,7 @@ def cases():
     yield Case("y far from zero", lambda: fit(data=table(y=1e6 + table()["y"])), right=far)
     for likelihood in ("normal", "Gaussian", "binom", "", None, 3):
         run = lambda name=likelihood: build(likelihood=name)
-        yield Case(f"likelihood={likelihood!r}", run, ["likelihood", "gaussian"])
+        yield Case(f"likelihood={likelihood!r}", run, ["likelihood", "gaussian", "from_numpyro"])
     for link in ("logit", "sqrt", "", 3):
         run = lambda link=link: build(link=link)
         yield Case(f"link={link!r}", run, ["link", "identity"])

@@ -8,7 +8,7 @@ from typer import Argument, Option
 
 import ramify as rf
 from ramify._version import __version__
-from ramify.cli import show, words
+from ramify.cli import options, resuming, show, words
 from ramify.cli.csv_form import CsvForm, csv_form
 from ramify.cli.errors import OneLineErrors
 from ramify.cli.files import check_readable, check_writable, read_table, write_table
@@ -26,7 +26,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-LIKELIHOOD = "gaussian, student_t, bernoulli, binomial, poisson, negative_binomial or ordered."
+LIKELIHOOD = (
+    "gaussian, student_t, lognormal, gamma, exponential, weibull, beta, bernoulli, binomial, "
+    "beta_binomial, poisson, negative_binomial, the last two also with zero_inflated_ or hurdle_ "
+    "before them, or ordered."
+)
 KIND = "A new outcome, its mean, the linear predictor, or each ordered level's probability."
 OTHER_ROWS = "Other rows than the fit's own: CSV or Parquet."
 
@@ -36,6 +40,9 @@ Method = Literal["solved", "amortized", "branch", "joint"]
 Fit = Annotated[Path, Argument(metavar="FIT", help="Folder that `ramify fit` wrote.")]
 Data = Annotated[Path | None, Argument(metavar="[DATA]", help=OTHER_ROWS)]
 Interval = Annotated[float, Option(min=0.0, max=1.0, help="Mass between the outer quantiles.")]
+Quantiles = Annotated[
+    str | None, Option(help="Other quantiles, with commas between: 0.025,0.5,0.975.")
+]
 Seed = Annotated[  # JAX takes any other seed for one of these without a word
     int, Option(min=0, max=2**32 - 1, help="Of all randomness: the same seed, the same answer.")
 ]
@@ -43,6 +50,7 @@ Open = Annotated[bool, Option("--open", help="Open the report in the browser.")]
 Delimiter = Annotated[str, Option(help='Between columns of a CSV that is read: ";" or tab.')]
 Decimal = Annotated[str, Option(help='Decimal mark in a CSV that is read: "." or ",".')]
 Encoding = Annotated[str, Option(help="Of a CSV that is read: utf-16, latin-1 or another.")]
+Comment = Annotated[str, Option(help='How comment lines of a CSV that is read begin, as "#".')]
 Device = Annotated[
     Literal["cpu", "gpu"] | None, Option(help="Where to compute; by default where JAX would.")
 ]
@@ -86,17 +94,23 @@ def common(
     r'ramify fit sleep.csv "reaction ~ 1 + days + (1 + days | subject)" --out sleep/',
     r'ramify fit ratings.parquet "liked ~ 1 + x1 + x2 + (1 + x1 + x2 | user)" --likelihood bernoulli',
     r'ramify fit sales/ "sold ~ bs(day, df=5) + (1 | shop)" --likelihood poisson --seconds 600',
+    r'ramify fit ratings.parquet "liked ~ x + (1 | user)" --checkpoint    # and after a stop:',
+    "ramify fit --resume fit/",
 )
 def fit(
     data: Annotated[
-        Path, Argument(metavar="DATA", help="CSV or Parquet file, or folder of Parquet files.")
-    ],
+        Path | None,
+        Argument(metavar="DATA", help="CSV or Parquet file, or folder of Parquet files."),
+    ] = None,
     formula: Annotated[
-        str, Argument(metavar="FORMULA", help="Such as 'y ~ 1 + x + (1 + x | user)'.")
-    ],
+        str | None, Argument(metavar="FORMULA", help="Such as 'y ~ 1 + x + (1 + x | user)'.")
+    ] = None,
     out: Annotated[Path, Option(help="Folder for the fit.")] = Path("fit"),
     likelihood: Annotated[str, Option(help=LIKELIHOOD)] = "gaussian",
     link: Annotated[str | None, Option(help="By default the likelihood's usual one.")] = None,
+    prior: Annotated[
+        list[str] | None, Option(help="As 'x ~ Normal(0, 1)', once for each; else the default.")
+    ] = None,
     method: Annotated[
         Method | None, Option(help="By default `solved` where the model allows it.")
     ] = None,
@@ -111,22 +125,37 @@ def fit(
     delimiter: Delimiter = ",",
     decimal: Decimal = ".",
     encoding: Encoding = "utf-8",
+    comment: Comment = "",
     seed: Seed = 0,
     device: Device = None,
     overwrite: Annotated[
         bool, Option("--overwrite", help="Replace a fit that is in the folder.")
     ] = False,
+    checkpoint: Annotated[
+        bool, Option("--checkpoint", help="Keep the state of the fit, every minute.")
+    ] = False,
+    resume: Annotated[
+        Path | None, Option(metavar="FIT", help="Go on with a fit begun with --checkpoint.")
+    ] = None,
 ) -> None:
     """Fit a model to a table with one row per observation.
 
     Prints a summary and writes the fit to a folder that the other commands read.
+    With --checkpoint, a fit that was stopped goes on by --resume FIT.
     """
-    keeper, form = Keeper(out, overwrite), csv_form(delimiter, decimal, encoding)
+    asked = locals()
+    if resume is not None:
+        return fit(**{**resuming.recall(resume), "checkpoint": True, "resume": None})
+    if data is None or formula is None:
+        raise typer.BadParameter("expected DATA and FORMULA, or --resume and the folder of a fit.")
+    keeper, form = Keeper(out, overwrite), csv_form(delimiter, decimal, encoding, comment)
     table = _with_rows(data, read_table(data, formula_columns(formula), form=form))
     show.note(f"Read {table.num_rows:,} rows and {table.num_columns} columns of {data}.")
     use_device(device)
     with words.files(table=data):
-        model, groups = rf.from_formula(formula, table, likelihood=likelihood, link=link)
+        model, groups = rf.from_formula(
+            formula, table, likelihood=likelihood, link=link, priors=options.priors(prior or [])
+        )
     show.sizes(groups)
     posterior = rf.fit(
         model,
@@ -137,11 +166,14 @@ def fit(
         max_seconds=seconds,
         seed=seed,
         theta=theta,
+        checkpoint=resuming.remember(out, asked) if checkpoint else None,
     )
     try:
         show.posterior(posterior)
     finally:  # also if nobody reads the summary to its end
         keeper.save(posterior)
+        if checkpoint:
+            resuming.forget(out)
         show.note(f"The fit is in {out}. A page about it: ramify report {out}")
 
 
@@ -164,10 +196,12 @@ def predict(
     ] = None,
     kind: Annotated[Kind, Option(help=KIND)] = "response",
     interval: Interval = 0.9,
+    quantiles: Quantiles = None,
     draws: Annotated[int, Option(min=2, help="Draws of the posterior.")] = 1000,
     delimiter: Delimiter = ",",
     decimal: Decimal = ".",
     encoding: Encoding = "utf-8",
+    comment: Comment = "",
     seed: Seed = 0,
     device: Device = None,
 ) -> None:
@@ -178,13 +212,16 @@ def predict(
     their order with columns mean, sd and quantiles appended; with
     --kind probability, those of each level of the outcome.
     """
-    form = csv_form(delimiter, decimal, encoding)
+    form, levels = (
+        csv_form(delimiter, decimal, encoding, comment),
+        options.quantiles(interval, quantiles),
+    )
     if out is not None:
         check_writable(out)
     for path in filter(None, (new, given)):
         check_readable(path)
     posterior = _load(fit, device)
-    kinds, quantiles = _kinds(posterior), _quantiles(interval)
+    kinds = _kinds(posterior)
     table = read_table(new, None, kinds, form)
     if out is None or out.suffix.lower() == ".csv":
         # Before the work, and before the first line of it is on the screen.
@@ -193,7 +230,7 @@ def predict(
         check_as_csv(table)
     rows = None if given is None else read_table(given, None, kinds, form)
     with words.files(at=new, given=given):
-        predicted = posterior.predict(table, rows, draws, seed, kind=kind, quantiles=quantiles)
+        predicted = posterior.predict(table, rows, draws, seed, kind=kind, quantiles=levels)
     if out is None:
         show.csv(predicted)
         return
@@ -209,6 +246,10 @@ def predict(
 def summary(
     fit: Fit,
     interval: Interval = 0.9,
+    quantiles: Quantiles = None,
+    draws: Annotated[
+        int, Option(min=2, help="Draws of the posterior, where they are used.")
+    ] = 4000,
     out: Annotated[Path | None, Option(help="Also write it: CSV or Parquet.")] = None,
     groups: Annotated[
         Path | None, Option(help="Write every group's effects to a CSV or Parquet file.")
@@ -219,15 +260,16 @@ def summary(
     device: Device = None,
 ) -> None:
     """Show the population effects, the groups' sds and correlations, and how the fit went."""
+    levels = options.quantiles(interval, quantiles)
     for path in filter(None, (out, groups)):
         check_writable(path)
     posterior = _load(fit, device)
-    table = posterior.summary(quantiles=_quantiles(interval), check=check)
+    table = posterior.summary(quantiles=levels, draws=draws, check=check)
     show.posterior(posterior, table)
     if out is not None:
         write_table(show.as_arrow({"parameter": table.names, **table.columns}), out)
     if groups is not None:
-        effects = posterior.group_effects(quantiles=_quantiles(interval))
+        effects = posterior.group_effects(quantiles=levels)
         write_table(show.as_arrow(effects), groups)
         show.note(f"Effects of {len(posterior.labels):,} groups: {groups}")
 
@@ -239,11 +281,12 @@ def diagnose(
     delimiter: Delimiter = ",",
     decimal: Decimal = ".",
     encoding: Encoding = "utf-8",
+    comment: Comment = "",
     seed: Seed = 0,
     device: Device = None,
 ) -> None:
     """Say whether the answer can be trusted, why, and which groups are worst."""
-    form = csv_form(delimiter, decimal, encoding)
+    form = csv_form(delimiter, decimal, encoding, comment)
     posterior = _load(fit, device)
     show.diagnosis(rf.diagnose(posterior, _groups(posterior, data, form), seed=seed))
 
@@ -258,11 +301,12 @@ def report(
     delimiter: Delimiter = ",",
     decimal: Decimal = ".",
     encoding: Encoding = "utf-8",
+    comment: Comment = "",
     open: Open = False,
     device: Device = None,
 ) -> None:
     """Write one HTML page about a fit, which opens offline."""
-    form = csv_form(delimiter, decimal, encoding)
+    form = csv_form(delimiter, decimal, encoding, comment)
     out = fit / "report.html" if out is None else out
     if out.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"{out}: expected a name that ends in .html.")
@@ -349,7 +393,3 @@ def _kinds(posterior: Any) -> dict[str, str]:
     label = {"U": "category", "i": "number", "u": "number"}.get(posterior.labels.dtype.kind)
     kinds = posterior.adapter.columns() | {posterior.by: label}
     return {name: kind for name, kind in kinds.items() if kind is not None}
-
-
-def _quantiles(interval: float) -> tuple[float, float, float]:
-    return 0.5 - interval / 2, 0.5, 0.5 + interval / 2

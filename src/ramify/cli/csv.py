@@ -3,6 +3,7 @@
 The commands import this file when they read or write: it imports Arrow, for which help need not wait.
 """
 
+import io
 import re
 import warnings
 from collections.abc import Callable, Mapping
@@ -31,11 +32,11 @@ def read_csv(
     # `check` is called with the names in the header, before the rest is read.
     _check_looks_like_csv(path, form)
     try:
-        with csv.open_csv(path, **_options(form)) as reader:
+        with csv.open_csv(_opened(path, form), **_options(form)) as reader:
             names = reader.schema.names
         check(names)
         text = [name for name in columns or names if kinds.get(name) == "category"]
-        _check_size(path, _options(form, columns, text))
+        _check_size(path, form, columns, text)
         table = _read(path, form, columns, text)
         padded = _padded(path, form, table, kinds)
         for name in padded if columns else []:
@@ -47,10 +48,42 @@ def read_csv(
         raise ValueError(f"{path} can't be read as CSV: {_reason(error)}") from error
 
 
-def _check_size(path: Path, options: dict[str, Any]) -> None:
+def _opened(path: Path, form: CsvForm) -> Any:
+    """The file for Arrow to read: itself, or a stream without its comment lines, in UTF-8."""
+    return io.BufferedReader(_WithoutComments(path, form)) if form.comment else path
+
+
+class _WithoutComments(io.RawIOBase):
+    """The lines of a text file that do not begin with the mark of comments, as UTF-8 bytes."""
+
+    # Arrow's reader has no option for comments.
+    def __init__(self, path: Path, form: CsvForm):
+        self.source = pa.input_stream(path)  # unpacks .csv.gz
+        encoding = "utf-8-sig" if form.encoding == "utf8" else form.encoding
+        self.lines = io.TextIOWrapper(self.source, encoding, newline="")
+        self.mark, self.quoted, self.left = form.comment, False, b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self.left:
+            line = self.lines.readline()
+            if not line:
+                return 0
+            if self.quoted or not line.startswith(self.mark):
+                # A line inside a quoted value belongs to that value, whatever it begins with.
+                self.quoted ^= line.count('"') % 2 == 1
+                self.left = line.encode()
+        count = min(len(buffer), len(self.left))
+        buffer[:count], self.left = self.left[:count], self.left[count:]
+        return count
+
+
+def _check_size(path: Path, form: CsvForm, columns: list[str] | None, text: list[str]) -> None:
     """Raises where the table would not fit into memory, judged by the first megabyte of the file."""
-    size = path.stat().st_size
-    with csv.open_csv(path, **options) as reader:
+    size, options = path.stat().st_size, _options(form, columns, text)
+    with csv.open_csv(_opened(path, form), **options) as reader:
         batch = next(iter(reader), None)
     if batch is None:
         return
@@ -75,7 +108,10 @@ def _reason(error: Exception) -> str:
     if said.startswith("Empty CSV"):
         return "it has no line of names with lines of values below it."
     if re.search(r"Expected \d+ columns, got", said):
-        return f"{said} Each line needs a value for each name in the first line."
+        more = (
+            ' Pass --comment "#" if these are comments.' if " #" in said or said[:1] == "#" else ""
+        )
+        return f"{said} Each line needs a value for each name in the first line.{more}"
     return said
 
 
@@ -84,7 +120,7 @@ _BEGIN = {  # first bytes of files that are no CSV
     b"\x1f\x8b": "a gzip file: name it .csv.gz",
     b"PK\x03\x04": "a zip or Excel file: unpack or export it",
     b"PAR1": "a Parquet file: name it .parquet",
-    b"#": "a file with comment lines: remove them",
+    b"#": 'a file with comment lines: pass --comment "#"',
     b"<": "HTML or XML: save its table as CSV",
     b"{": "JSON: save it as a table",
     b"[": "JSON: save it as a table",
@@ -98,10 +134,10 @@ def _check_looks_like_csv(path: Path, form: CsvForm) -> None:
     """Raises if the beginning of a file is not that of a CSV of this form."""
     try:
         with pa.input_stream(path) as file:  # unpacks .csv.gz
-            start = file.read(4096)
+            start = file.read(4096) if not form.comment else _opened(path, form).read(4096)
     except OSError as error:
         raise ValueError(f"{path} can't be read: {first_line(error)}") from error
-    if form.encoding != "utf8":
+    if form.encoding != "utf8" and not form.comment:
         start = start.decode(form.encoding, "ignore").encode()
     looks = _not_a_table(start, form.delimiter.encode()) or _otherwise_delimited(start, form)
     if looks:
@@ -149,7 +185,7 @@ def check_as_csv(table: Any) -> None:
 
 def _read(path: Path, form: CsvForm, columns: list[str] | None, text: list[str]) -> Any:
     """Reads columns; those named in `text` as text, even if they hold numbers."""
-    table = csv.read_csv(path, **_options(form, columns, text, _BLOCK))
+    table = csv.read_csv(_opened(path, form), **_options(form, columns, text, _BLOCK))
     for field in table.schema:
         if pa.types.is_binary(field.type):
             raise ValueError(
@@ -174,7 +210,9 @@ def _options(
         decimal_point=form.decimal,
     )
     return {
-        "read_options": csv.ReadOptions(block_size=block, encoding=form.encoding),
+        "read_options": csv.ReadOptions(
+            block_size=block, encoding="utf8" if form.comment else form.encoding
+        ),
         "parse_options": csv.ParseOptions(newlines_in_values=True, delimiter=form.delimiter),
         "convert_options": convert,
     }
@@ -188,7 +226,7 @@ def _padded(path: Path, form: CsvForm, table: Any, kinds: Mapping[str, str]) -> 
     found: set[str] = set()
     pattern = pc.MatchSubstringOptions(_PADDED)
     if asked:
-        with csv.open_csv(path, **_options(form, asked, asked)) as reader:
+        with csv.open_csv(_opened(path, form), **_options(form, asked, asked)) as reader:
             for batch in reader:
                 for name in set(asked) - found:
                     padded = pc.call_function("match_substring_regex", [batch[name]], pattern)

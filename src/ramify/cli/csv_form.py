@@ -10,12 +10,13 @@ class CsvForm(NamedTuple):
     delimiter: str = ","
     decimal: str = "."
     encoding: str = "utf8"
+    comment: str = ""  # lines that begin so are left out; "" if there are none
 
 
 USUAL = CsvForm()
 
 
-def csv_form(delimiter: str, decimal: str, encoding: str) -> CsvForm:
+def csv_form(delimiter: str, decimal: str, encoding: str, comment: str = "") -> CsvForm:
     """A form from the options of the command; raises where there is no such form."""
     delimiter = {"tab": "\t", r"\t": "\t"}.get(delimiter, delimiter)
     if len(delimiter.encode()) != 1 or delimiter in '"\r\n':
@@ -29,4 +30,7 @@ def csv_form(delimiter: str, decimal: str, encoding: str) -> CsvForm:
         raise ValueError(
             f"--encoding {encoding!r} is not known: expected utf-8, utf-16, latin-1 or another."
         ) from None
-    return CsvForm(delimiter, decimal, "utf8" if encoding.lower() == "utf-8" else encoding)
+    if comment and (not comment.strip() or comment[0] in f'"{delimiter}\r\n'):
+        raise ValueError(f'--comment {comment!r}: expected how comment lines begin, such as "#".')
+    encoding = "utf8" if encoding.lower() == "utf-8" else encoding
+    return CsvForm(delimiter, decimal, encoding, comment)

@@ -36,13 +36,31 @@ def with_options(text: str) -> str:
 
 @contextmanager
 def files(**paths: Path | None) -> Iterator[None]:
-    """Errors within it name the file that was read for an argument: `files(table=path)`."""
+    """Errors within it name the file that was read for an argument: `files(table=path)`.
+
+    Rows of a CSV file are named by their lines in it.
+    """
     names = "|".join(paths)
     argument = rf"(?<=\bof )({names})\b|^({names})(?= has\b| is\b|:)"
     try:
         yield
     except (ValueError, TypeError) as error:
         message = re.sub(argument, lambda found: str(paths[found[0]]), str(error))
+        if all(".csv" in path.name.lower() for path in paths.values() if path is not None):
+            message = with_lines(message)
         if message == str(error):
             raise
         raise ValueError(message) from error
+
+
+def with_lines(text: str) -> str:
+    """A message with the lines of a CSV file for the numbers of rows, which count from 0.
+
+    Example:
+        >>> with_lines('"x" has no value in row 3; y in rows 1, 4 and 17; z in 1,204 rows (0, 2, ...)')
+        '"x" has no value in line 5; y in lines 3, 6 and 19; z in 1,204 rows (lines 2, 4, ...)'
+    """
+    lines = lambda numbers: re.sub(r"\d+", lambda n: str(int(n[0]) + 2), numbers)
+    several = r"\b(row)(s?) (\d+(?:(?:, | and )\d+)*)(?! of )"
+    text = re.sub(several, lambda found: f"line{found[2]} {lines(found[3])}", text)
+    return re.sub(r"\brows \((\d[\d, .]*)\)", lambda f: f"rows (lines {lines(f[1])})", text)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import narwhals.stable.v2 as nw
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Bool, Shaped
+from jaxtyping import Bool, Int, Shaped
 
 from ramify.data.parquet import check_names
 
@@ -117,6 +117,53 @@ def append_columns(table: Table, columns: dict[str, np.ndarray]) -> Table:
             values = pa.FixedSizeListArray.from_arrays(values, size)
         table = table.append_column(name, values)
     return table
+
+
+def missing_in(raw: Raw) -> Bool[np.ndarray, " n"]:
+    """Returns which rows of a column have no value: null, None or NaN.
+
+    Example:
+        >>> missing_in(["a", None]).tolist(), missing_in(np.array([np.nan, 1.0])).tolist()
+        ([False, True], [True, False])
+    """
+    series = as_series(raw)
+    if series is not None:
+        null = series.is_null()
+        return np.asarray((null | series.is_nan() if series.dtype.is_float() else null).to_numpy())
+    if isinstance(raw, np.ma.MaskedArray):
+        return any_in_row(np.ma.getmaskarray(raw))
+    values = np.asarray(raw) if not isinstance(raw, list | tuple) else objects(raw)
+    if values.dtype == object:
+        return np.fromiter((x is None or x != x for x in values), bool, len(values))
+    return any_in_row(np.isnan(values)) if values.dtype.kind == "f" else np.zeros(len(values), bool)
+
+
+def rows_of(table: Table, names: list[str], keep: Bool[np.ndarray, " n"]) -> Table:
+    """Returns some rows of the named columns, as the same kind of table."""
+    opened = _opened(table, "table")
+    if isinstance(opened, Mapping):
+        columns = columns_of(table, names)
+        return {name: _taken(raw, keep) for name, raw in columns.items()}
+    if library_of(opened) == "pyarrow":
+        return opened.select(names).filter(pa.array(keep))
+    return nw.from_native(opened[names]).filter(keep.tolist()).to_native()
+
+
+def rows_at(raw: Raw, places: Int[np.ndarray, " m"]) -> Raw:
+    """Returns the values of a column at these places, as the same kind of column."""
+    series = as_series(raw)
+    if series is not None:
+        return series[places.tolist()].to_native()
+    return [raw[i] for i in places] if isinstance(raw, list | tuple) else raw[places]
+
+
+def _taken(raw: Raw, keep: Bool[np.ndarray, " n"]) -> Raw:
+    series = as_series(raw)
+    if series is not None:
+        return series.filter(keep.tolist()).to_native()
+    if isinstance(raw, list | tuple):
+        return [x for x, kept in zip(raw, keep, strict=True) if kept]
+    return raw[keep]
 
 
 def zone_of(table: Table, name: str) -> str | None:

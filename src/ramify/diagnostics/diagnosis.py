@@ -5,7 +5,7 @@ that of Yao et al., "Yes, but did it work?" (2018).
 """
 
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,7 @@ from ramify.numerics.sums import log_mean_exp
 from ramify.posterior.conditioned import Conditioned, condition
 from ramify.posterior.draws import Chunk, Draws, draw_theta
 from ramify.posterior.marginal_values import has_rule
+from ramify.posterior.notebook import html_lines, html_table
 from ramify.posterior.posterior import Posterior
 from ramify.posterior.prediction import labelled
 from ramify.posterior.theta_check import affordable, again_at_theta, theta_log_weights
@@ -92,6 +93,14 @@ class Diagnosis:
         if len(self.labels):
             lines += ["Worst groups:", *_table(self.worst(5))]
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        worst, said = self.worst(5), html_lines(f"Verdict: {self.verdict}", self.reasons)
+        if not len(self.labels):
+            return said
+        label, *columns = [[*map(_shown, column.tolist())] for column in worst.values()]
+        rows = [*zip(label, zip(*columns, strict=True), strict=True)]
+        return said + "<div>Worst groups:</div>" + html_table([*worst][1:], rows)
 
 
 @computing
@@ -237,8 +246,11 @@ def _changes(
 
 def _table(columns: dict[str, np.ndarray]) -> list[str]:
     """Columns as lines of text."""
-    show = lambda x: f"{x:.2f}" if isinstance(x, float) else str(x)
-    cells = [[name, *map(show, column.tolist())] for name, column in columns.items()]
+    cells = [[name, *map(_shown, column.tolist())] for name, column in columns.items()]
     wide = [max(map(len, column)) for column in cells]
     line = lambda row: "  ".join(c.rjust(w) for c, w in zip(row, wide, strict=True)).rstrip()
     return [f"  {line(row)}" for row in zip(*cells, strict=True)]
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.2f}" if isinstance(value, float) else str(value)

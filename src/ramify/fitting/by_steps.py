@@ -1,6 +1,6 @@
 """`fit` by stochastic steps: a state, `init`, `step` and `done`, and the loop over them."""
 
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -13,11 +13,13 @@ from ramify.data.resident import Resident
 from ramify.families.branched import Branched
 from ramify.families.build import Family, method_of
 from ramify.families.network import Amortizer
+from ramify.fitting.checkpoints import Checkpoints
+from ramify.fitting.states import StepsState, read_steps, steps_state
 from ramify.inference import steps as _steps
 from ramify.inference.failures import not_finite
 from ramify.inference.minibatches import Minibatches, Place
 from ramify.inference.progress import Progress
-from ramify.inference.schedules import Cycle, Plateau
+from ramify.inference.schedules import Plateau
 from ramify.models.model import Model
 from ramify.numerics import budgets
 from ramify.posterior.posterior import Posterior
@@ -33,20 +35,6 @@ class StepsTask(NamedTuple):
     minibatches: Minibatches
     plateau: Plateau | None  # None where the optimizer has step sizes of its own
     max_steps: int | None
-
-
-class StepsState(NamedTuple):
-    """All that the next steps need: arrays and numbers."""
-
-    learner: _steps.State
-    place: Place
-    cycle: Cycle | None
-    seed: int  # with the number of a step, it makes the step's noise
-
-    @property
-    def steps(self) -> int:
-        """Steps made."""
-        return int(self.learner.step)
 
 
 def init(task: StepsTask, family: Family, seed: int) -> StepsState:
@@ -83,14 +71,24 @@ def step(task: StepsTask, state: StepsState) -> tuple[StepsState, dict[str, np.n
     return StepsState(learner, place, cycle, state.seed), info
 
 
-def fit_by_steps(task: StepsTask, family: Family, seed: int, bar: Progress, why: str) -> Posterior:
+def fit_by_steps(
+    task: StepsTask,
+    family: Family,
+    seed: int,
+    bar: Progress,
+    why: str,
+    kept: Checkpoints | None = None,
+) -> Posterior:
     """Steps until the fit has converged or the budget is spent; one chunk at least is made."""
-    state, history = init(task, family, seed), []
+    kept, start = kept or Checkpoints(), init(task, family, seed)
+    state, history = read_steps(kept.last("steps"), start, bar) or (start, [])
+    kept.waits = True  # the arrays of a state are gone while the next steps are made
     while not done(task, state) and not (history and bar.out_of_time()):
         state, info = step(task, state)
         history.append(info | {"seconds": np.full(len(info["elbo"]), bar.seconds)})
         fraction = task.plateau.fraction(state.cycle) if task.plateau and state.cycle else None
         bar.update(state.steps, info["elbo"].mean(), fraction)
+        kept.keep("steps", partial(steps_state, state, history, bar), now=done(task, state))
     notes: dict[str, Any] = {
         "method": method_of(family),
         "why": why,

@@ -1,7 +1,10 @@
 """`fit`: from a model and data to a posterior, with defaults chosen from both."""
 
+import os
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import get_args
+from functools import partial
+from typing import Any, get_args
 
 import numpy as np
 import optax
@@ -15,8 +18,11 @@ from ramify.families.build import Family, amortized, solved
 from ramify.families.joint import Joint
 from ramify.families.solver import MAX_DIM, Solver
 from ramify.fitting.by_steps import StepsTask, adam, default_plateau, fit_by_steps
-from ramify.fitting.solved import Wish, fit_solved
+from ramify.fitting.checkpoints import checkpoints
+from ramify.fitting.fingerprint import fingerprint
+from ramify.fitting.solved import Task, Wish, fit_solved
 from ramify.fitting.theta_shape import Theta
+from ramify.frontends.formula.build import Missing, from_formula
 from ramify.inference.curvature_check import missing_curvature
 from ramify.inference.elbo import Estimator
 from ramify.inference.minibatches import Minibatches
@@ -32,9 +38,13 @@ from ramify.posterior.posterior import Posterior
 
 @computing
 def fit(
-    model: Model,
-    groups: Groups,
+    model: Model | str,
+    groups: Any,
     *,
+    likelihood: str | None = None,
+    link: str | None = None,
+    priors: Mapping[str, Any] | None = None,
+    missing: Missing | None = None,
     family: Family | None = None,
     local_draws: int | None = None,
     draws: int | None = None,
@@ -47,12 +57,19 @@ def fit(
     seed: int = 0,
     progress: bool | None = None,
     theta: Theta | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
 ) -> Posterior:
     """Fits a family to the posterior of a model; `fit(model, groups)` alone gives a good answer.
 
+    `fit("y ~ x + (1 | g)", table, likelihood="bernoulli")` is short for `from_formula` and `fit`.
+
     Args:
-        model: the model.
-        groups: the data.
+        model: the model, or a formula.
+        groups: the data; with a formula a pandas, polars or Arrow table, or a dict of arrays.
+        likelihood: with a formula only, as are `link`, `priors` and `missing`: see `from_formula`.
+        link: of the likelihood.
+        priors: in place of the defaults.
+        missing: "drop" leaves rows with missing values out.
         family: from `joint`, `branch`, `amortized` or `solved`; by default `solved` where the model
             allows it, otherwise `amortized`.
         local_draws: K importance draws of z for each draw of theta; 1 is the paper's ELBO. By default
@@ -67,12 +84,15 @@ def fit(
         rows: rows in a block.
         minibatch: take that many groups uniformly in each step, as the paper does, not blocks.
         seed: of all randomness.
-        progress: show a progress bar; by default only on a terminal.
+        progress: show a progress bar; by default on a terminal and in a notebook.
         theta: what stands for theta in a `solved` fit: "gaussian"; "weighted", draws with importance
             weights; or "nuts", draws from theta's marginal posterior by NUTS. By default the first
             of these that is near enough, and NUTS only if it should take no more than seconds.
+        checkpoint: a folder where the state of the fit is kept, every minute and at Ctrl-C or
+            SIGTERM. The same call goes on from what is there; on a CPU the answer is bit for bit
+            that of a fit which was not stopped. A checkpoint of another fit is refused.
     """
-    check_model_and_groups(model, groups, "rf.fit")
+    model, groups = _model_and_groups(model, groups, likelihood, link, priors, missing)
     _check_family_kind(family)
     if theta not in (None, *get_args(Theta)):
         raise ValueError(f'theta must be "gaussian", "weighted" or "nuts"; got {theta!r}.')
@@ -84,26 +104,66 @@ def fit(
     _check_family(family, model, groups)
     if isinstance(family, Branched):
         family = replace(family, weighted=None)  # of an earlier fit
-    with Progress(progress, len(groups), max_steps, max_seconds) as bar:
-        if isinstance(family, Branched) and isinstance(family.local, Solver):
-            if asked and (wrong := _missing_curvature(model, groups, family)):
-                raise ValueError(f"solved() does not fit this model: {wrong}. Use amortized().")
-            if optimizer is None:
-                wish = Wish(local_draws, draws, rows, seed, theta)
-                budget = Budget(bar, max_steps)
-                posterior = fit_solved(model, groups, family, wish, budget, why)
-                if local_draws != 1:
-                    return posterior
-                # The paper's bound, K = 1, is learned by steps from where the tight one ended.
-                family = posterior.family
-                max_steps = None if max_steps is None else max(1, max_steps - budget.steps)
+    own = isinstance(family, Branched) and isinstance(family.local, Solver)
+    solves = family if isinstance(family, Branched) and own else None
+    if solves and asked and (wrong := _missing_curvature(model, groups, solves)):
+        raise ValueError(f"solved() does not fit this model: {wrong}. Use amortized().")
+    wish = Wish(local_draws, draws, rows, seed, theta)
+    steps = {"estimator": estimator, "minibatch": minibatch, "own": optimizer is not None}
+    steps |= {} if solves and local_draws != 1 else {"max_steps": max_steps}
+    of = partial(fingerprint, model, groups, family, wish._asdict() | steps)
+    bar = Progress(progress, len(groups), max_steps, max_seconds)
+    with bar, checkpoints(checkpoint, of) as kept:
+        if solves and optimizer is None:
+            budget = Budget(bar, max_steps)
+            few = groups if local_draws == 1 else model.adapter.condensed(groups)
+            posterior = fit_solved(Task(model, few, solves, wish), groups, budget, kept, why)
+            own = {"local_draws": local_draws, "draws": draws, "rows": rows, "seed": seed}
+            posterior.again = partial(fit, model, progress=False, theta=theta, **own)
+            if local_draws != 1:
+                return posterior
+            # The paper's bound, K = 1, is learned by steps from where the tight one ended.
+            family = posterior.family
+            max_steps = None if max_steps is None else max(1, max_steps - budget.steps)
         whole = isinstance(family, Joint)
         minibatches = Minibatches(groups, seed, whole=whole, rows=rows, minibatch=minibatch)
         recipe = Recipe(optimizer or adam(), draws or 10, local_draws or 1, estimator, 0)
         ours = default_plateau(family, minibatches, groups, max_steps)
         plateau = ours if optimizer is None else None
         own = to_device(groups), recipe, minibatches, plateau, max_steps
-        return fit_by_steps(StepsTask(model, groups, *own), family, seed, bar, why)
+        return fit_by_steps(StepsTask(model, groups, *own), family, seed, bar, why, kept)
+
+
+def _model_and_groups(
+    model: Any,
+    groups: Any,
+    likelihood: str | None,
+    link: str | None,
+    priors: Mapping[str, Any] | None,
+    missing: Missing | None,
+) -> tuple[Model, Groups]:
+    """The model and its data, made from a formula if that is what came in."""
+    if isinstance(model, str):
+        if isinstance(groups, Groups):
+            raise TypeError(
+                "rf.fit got a formula and rf.Groups; expected a formula and the table that it is "
+                "about: pandas, polars, Arrow or a dict of arrays."
+            )
+        if likelihood is None:
+            likelihood = "gaussian"
+        options = {"link": link, "priors": priors, "missing": missing or "error"}
+        return from_formula(model, groups, likelihood=likelihood, **options)
+    own = {"likelihood": likelihood, "link": link, "priors": priors, "missing": missing}
+    for name, value in own.items():
+        if value is not None:
+            raise TypeError(
+                f'{name}= goes with a formula, rf.fit("y ~ x + (1 | g)", table, {name}=...); this '
+                "model was made before: give it to rf.from_formula."
+            )
+    if isinstance(groups, str):
+        raise TypeError("the arguments are swapped: expected rf.fit(formula, table).")
+    check_model_and_groups(model, groups, "rf.fit")
+    return model, groups
 
 
 def default_family(model: Model, groups: Groups) -> tuple[Branched, str]:

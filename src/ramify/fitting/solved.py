@@ -1,7 +1,7 @@
 """`fit` for the solved family: the globals by Newton on their marginal posterior, no steps of Adam."""
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -19,6 +19,8 @@ from ramify.families.branched import Branched
 from ramify.families.gaussian import Gaussian
 from ramify.families.matched import can_match
 from ramify.families.solver import Solver
+from ramify.fitting.checkpoints import Checkpoints
+from ramify.fitting.states import read_search, search_state
 from ramify.fitting.theta_shape import Allowed, Theta, with_shape
 from ramify.inference.failures import NonFiniteError, not_finite
 from ramify.inference.group_check import look_at_groups
@@ -60,6 +62,13 @@ class Task:
     groups: Groups
     family: Branched
     wish: Wish
+
+    def in_seen_directions(self) -> "Task":
+        """The same in the directions of z that rows see, where they do not see all."""
+        if self.wish.local_draws == 1 or self.family.local.start is not None:
+            return self
+        model, groups = in_seen_directions(self.model, self.groups)
+        return replace(self, model=model, groups=groups)
 
     @property
     def points(self) -> int:
@@ -145,15 +154,12 @@ class Task:
 
 
 def fit_solved(
-    model: Model, groups: Groups, family: Branched, wish: Wish, budget: Budget, why: str
+    task: Task, groups: Groups, budget: Budget, kept: Checkpoints, why: str
 ) -> Posterior:
     """Finds q(theta), and weighted draws of theta where the data are small enough for them."""
-    few = groups if wish.local_draws == 1 else model.adapter.condensed(groups)
-    seen = (model, few)
-    if wish.local_draws != 1 and family.local.start is None:
-        seen = in_seen_directions(model, few)
-    task = Task(*seen, family, wish)
-    learned, F, history = search(task, budget)
+    model, wish, few = task.model, task.wish, task.groups
+    task = task.in_seen_directions()
+    learned, F, history = search(task, budget, kept)
     ended, points = budget.spent(), learned.local_draws
     F.tilt = learned.tilt or F.tilt
     looked = (
@@ -206,11 +212,16 @@ def _look(task: Task, learned: Learned, F: Marginal) -> dict[str, Any]:
     return notes
 
 
-def search(task: Task, budget: Budget) -> tuple[Learned, Marginal, History]:
+def search(
+    task: Task, budget: Budget, kept: Checkpoints | None = None
+) -> tuple[Learned, Marginal, History]:
     """The search for theta to its end, or to that of the budget: what it learned, and the last F."""
-    state, F, history = task.start(), None, []
-    while not done(state):
-        if F is None or F.problem.local_draws != state.local_draws:
+    kept = kept or Checkpoints()
+    state, history = read_search(kept.last("search"), budget) or (task.start(), [])
+    F = task.marginal(state.local_draws, history, budget, None, state.settled > 0)
+    F.memory = state.memory
+    while not done(state) and not (history and budget.spent()):
+        if F.problem.local_draws != state.local_draws:
             F = task.marginal(state.local_draws, history, budget, F, state.settled > 0)
         try:
             state = step(state, F)
@@ -218,9 +229,8 @@ def search(task: Task, budget: Budget) -> tuple[Learned, Marginal, History]:
             raise _not_finite(task, F, error.args[0]) from None
         except np.linalg.LinAlgError:
             raise _ran_away(task, state) from None
-        if budget.spent():
-            break
-    assert F is not None  # the first state is never done
+        if not budget.spent():  # at the end of the budget, a step leaves out some of its sweeps
+            kept.keep("search", partial(search_state, state, history, budget), now=done(state))
     return finish(state, F), F, history
 
 
@@ -247,7 +257,8 @@ def _with_shape(task: Task, learned: Learned, F: Marginal) -> tuple[Branched, di
     each, work = F.problem.local_draws * (task.groups.n_rows + len(task.groups)), 1
     if can_share(F.problem):
         each, work = budgets.SHARED_DRAWS * len(task.groups) * task.model.z.size**2, 8
-    affordable = min(most, work * budgets.WEIGHTED_THETA_WORK // each)
+    allowed_work = budgets.on_this_device(budgets.WEIGHTED_THETA_WORK)
+    affordable = min(most, work * allowed_work // each)
     # Those with K = 1 asked for the paper's bound, whose q(theta) is a Gaussian.
     asked = "gaussian" if task.wish.local_draws == 1 else task.wish.theta
     points = fewest if asked == "weighted" else 0

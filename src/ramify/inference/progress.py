@@ -1,18 +1,19 @@
 """The clock of a fit, and a progress bar where a person is watching."""
 
+import importlib.util
 import sys
 import time
 from typing import Any
 
 
 class Progress:
-    """Keeps the time; shows step, ELBO per group, rate and time left on a terminal."""
+    """Keeps the time; shows step, ELBO per group, rate and time left."""
 
     def __init__(
         self, show: bool | None, groups: int, max_steps: int | None, max_seconds: float | None
     ):
-        """By default (`show` is None) the bar is shown only if stderr is a terminal."""
-        self._show = sys.stderr.isatty() if show is None else show
+        """By default (`show` is None) the bar is shown on a terminal and in a notebook."""
+        self._show = (sys.stderr.isatty() or _in_notebook()) if show is None else show
         self._groups, self._max_steps, self._max_seconds = groups, max_steps, max_seconds
         self._start, self._bar, self._task = time.perf_counter(), None, None
 
@@ -31,6 +32,10 @@ class Progress:
     def seconds(self) -> float:
         """Since the fit began."""
         return time.perf_counter() - self._start
+
+    def went_on(self, seconds: float) -> None:
+        """Counts the seconds that the fit took in an earlier process."""
+        self._start -= seconds
 
     def out_of_time(self) -> bool:
         """Whether the budget of seconds is spent."""
@@ -59,6 +64,14 @@ class Budget:
         """Whether no further step may be taken."""
         last = self.max_steps is not None and self.steps >= self.max_steps
         return last or self.bar.out_of_time()
+
+
+def _in_notebook() -> bool:
+    """Whether a notebook's kernel runs this, and rich can draw there (without ipywidgets it warns)."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    kernel = shell is not None and "IPKernelApp" in getattr(shell, "config", {})
+    return kernel and importlib.util.find_spec("ipywidgets") is not None
 
 
 def _bar() -> Any:

@@ -1,5 +1,6 @@
 """Results as ArviZ keeps them; the only file that imports it."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,9 @@ class Axes(NamedTuple):
     by: str  # name of the label column
     labels: Shaped[np.ndarray, " N"]  # of the groups
     rows: Shaped[np.ndarray, " n_rows"] | None  # positions in their table, if any
-    local: set[str]  # names of the variables that have a value for each group
+    local: dict[str, set[str]]  # by group of the tree, the variables with a value for each group
+    dims: Mapping[str, Sequence[str]] = {}  # names of other axes of a variable
+    coords: Mapping[str, Sequence[Any]] = {}  # what they count
 
 
 def data_tree(tree: dict[str, Columns], axes: Axes, method: str) -> Any:
@@ -32,16 +35,26 @@ def data_tree(tree: dict[str, Columns], axes: Axes, method: str) -> Any:
     taken = {"chain", "draw", *(name for values in tree.values() for name in values)}
     by = axes.by if axes.by not in taken else f"{axes.by}_group"
     row = "row" if "row" not in taken else "row_position"
-    dims: dict[str, list[str]] = {}
-    for group, values in tree.items():
-        for name, value in values.items():
-            first = [by] if name in axes.local else [] if group == "posterior" else [row]
-            more = np.ndim(value) - (group in DRAWN) - len(first)
-            dims[name] = [*first, *(f"{name}_dim_{i}" for i in range(more))]
-    chained = lambda group, values: {n: v[None] if group in DRAWN else v for n, v in values.items()}
     coords: dict[str, Any] = {by: axes.labels} | ({} if axes.rows is None else {row: axes.rows})
-    chains = {group: chained(group, values) for group, values in tree.items()}
-    found = from_dict(chains, coords=coords, dims=dims)
+    found: Any = None
+    for group, values in tree.items():  # an effect and a column of data may have one name
+        dims = {name: _dims(axes, group, name, value, by, row) for name, value in values.items()}
+        used = {dim for own in dims.values() for dim in own}
+        known = coords | {
+            n: list(c) for n, c in axes.coords.items() if n in used and n not in coords
+        }
+        chains = {name: value[None] if group in DRAWN else value for name, value in values.items()}
+        one = from_dict({group: chains}, coords=known, dims=dims)
+        found = one if found is None else found.assign({group: one[group]})
     about = {"inference_library": "ramify", "inference_library_version": __version__}
     found["posterior"].attrs.update(about, method=method)
     return found
+
+
+def _dims(axes: Axes, group: str, name: str, value: np.ndarray, by: str, row: str) -> list[str]:
+    """Names of a variable's axes."""
+    local = name in axes.local.get(group, ())
+    first = [by] if local else [] if group == "posterior" else [row]
+    more = np.ndim(value) - (group in DRAWN) - len(first)
+    given = list(axes.dims.get(name, ())) if group == "posterior" else []
+    return [*first, *(given if len(given) == more else [f"{name}_dim_{i}" for i in range(more)])]

@@ -88,13 +88,21 @@ def new_folder(path: Path, within: Path, write: Callable[[Path], None]) -> Path:
 
 
 @contextmanager
-def locked(folder: Path, *, shared: bool = False) -> Iterator[None]:
-    """Keeps other processes from changing a folder, or if not `shared` from reading it."""
+def locked(folder: Path, *, shared: bool = False, wait: bool = True) -> Iterator[None]:
+    """Keeps other processes from changing a folder, or if not `shared` from reading it.
+
+    If another process has it locked, this waits, or raises BlockingIOError if it is not to `wait`.
+    """
     handle = _handle(folder)
     try:
-        with suppress(OSError):  # a file system without locks
-            if handle is not None and fcntl is not None:
-                fcntl.flock(handle, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        if handle is not None and fcntl is not None:
+            how = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
+            try:
+                fcntl.flock(handle, how)
+            except BlockingIOError:
+                raise
+            except OSError:  # a file system without locks
+                pass
         yield
     finally:
         if handle is not None:

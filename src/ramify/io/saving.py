@@ -265,10 +265,13 @@ def _filled(skeleton: Family, arrays: dict[str, np.ndarray], folder: Path) -> Fa
     return eqx.combine(jax.tree_util.tree_map_with_path(fill, holes), rest)
 
 
-def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
-    """Writes arrays by name."""
+def write_arrays(
+    path: Path, arrays: Mapping[str, Any], header: dict[str, str] | None = None
+) -> None:
+    """Writes arrays by name, and texts into the file's header."""
     try:
-        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, path)
+        plain = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+        save_file(plain, path, header)
     except SafetensorError as error:
         code = re.search(r"os error (\d+)", str(error))
         raise OSError(*([int(code[1])] if code else []), str(error)) from error

@@ -63,6 +63,11 @@ class Adapter(eqx.Module):
         return "y"
 
     @property
+    def outcome_name(self) -> str | None:
+        """What the user calls the outcome: for ArviZ and pictures."""
+        return self.outcome
+
+    @property
     def origin(self) -> float:
         """Added to outcomes on the host if they are too far from zero for float32."""
         return 0.0
@@ -85,6 +90,30 @@ class Adapter(eqx.Module):
     def columns(self) -> dict[str, str | None]:
         """The columns of a table that `read` needs, each with its kind, "number" or "category"."""
         return {}
+
+    # The user's own columns, for questions about effects.
+
+    @property
+    def table(self) -> dict[str, Any] | None:
+        """The columns of the fit's table, by name; None where they are not kept."""
+        return None
+
+    @property
+    def table_kind(self) -> str:
+        """The kind of table that results come back as."""
+        return "dict"
+
+    def variables(self) -> list[str]:
+        """The columns that a prediction needs, without labels."""
+        raise ValueError("this question is for models from formulas, which know their predictors.")
+
+    def frame(self, table: Any) -> Any:
+        """The predictors of a table as a pandas frame of numbers and categories."""
+        raise NotImplementedError
+
+    def typical(self) -> dict[str, Any]:
+        """One row of the predictors: means, and the most frequent of categories."""
+        raise NotImplementedError
 
     # Values of the parameters.
 
@@ -136,6 +165,14 @@ class Adapter(eqx.Module):
         """The outcomes of the rows by name, [R, ...], as far as they are known: for ArviZ."""
         return {name: column for name, column in batch.rows.items() if name == self.outcome}
 
+    def named_axes(self) -> tuple[dict[str, list[str]], dict[str, list[Any]]]:
+        """Names of a parameter's axes, after that of groups, and what they count: for ArviZ."""
+        return {}, {}
+
+    def predictors(self, groups: Groups) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """The columns of rows and of groups by the user's names: for ArviZ."""
+        return groups.rows, groups.group
+
     def outcomes(self, groups: Groups) -> np.ndarray | None:
         """The outcomes of the rows, [n_rows, ...], as `predict` has them, if their column is known."""
         return groups.rows.get(self.outcome or "")
@@ -163,6 +200,10 @@ class Adapter(eqx.Module):
         """Draws of the globals as rows of `summary`, [S] each; None for the entries of theta."""
         return None
 
+    def ratios(self) -> tuple[str, list[str]]:
+        """What exp of an effect is ("odds ratios"), and the rows of a summary that are such effects."""
+        raise ValueError("exponentiate= is for models from formulas, with a log or logit link.")
+
     def sections(self, names: Sequence[str]) -> list[Section]:
         """The rows of a summary, given by name, in parts that share a scale: for the report."""
         real = Section("Real parameters", [], "line")
@@ -178,7 +219,9 @@ class Adapter(eqx.Module):
         self, sampled: Iterable[Any], sizes: np.ndarray, totals: bool, quantiles: Sequence[float]
     ) -> Any:
         """The table of `Posterior.group_effects`; `sampled` is what `sample_blocks` yields."""
-        raise ValueError("group_effects is for models made from formulas; use posterior.sample.")
+        if totals:
+            raise ValueError("totals=True is for models from formulas; here effects are z itself.")
+        return None
 
     def describe(self) -> Description:
         """The words of a report about the model."""

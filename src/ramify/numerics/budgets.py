@@ -32,7 +32,7 @@ MOST_LOCAL_DRAWS = 2048  # K is doubled no further, whatever bias is left in the
 # groups, where a sweep of the search is at one theta, and with few, where it is at many.
 NOISE_SWEEPS = {"many": (6, 24), "few": (8, 40)}
 SHARED_DRAWS = 512  # of each group's z, where all weighted draws of theta share them
-WEIGHTED_THETA_WORK = 2**28  # that weighted draws of theta may take
+WEIGHTED_THETA_WORK = {"cpu": 2**28, "accelerator": 2**33}  # that weighted draws of theta may take
 WEIGHTED_THETA_DRAWS = 800, 4000  # fewest that are worth weighing, and most that are weighed
 # NUTS on theta where that is not Gaussian: seconds that a fit may take for it unasked, at so many row
 # likelihoods a second and seconds beside them for each evaluation of F.

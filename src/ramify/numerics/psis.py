@@ -32,23 +32,63 @@ def effective_draws(log_weights: Float[np.ndarray, " S"] | Float[np.ndarray, "S 
     return found if columns.ndim == 2 else float(found)
 
 
+def smoothed(
+    log_weights: Float[np.ndarray, "S N"],
+) -> tuple[Float64[np.ndarray, "S N"], Float64[np.ndarray, " N"]]:
+    """Log weights that sum to one, the tail of each column replaced by its Pareto fit; and k-hat.
+
+    The largest weights become the expected order statistics of the fitted distribution, but no larger
+    than the largest (Vehtari et al., section 3).
+    """
+    rows = np.ascontiguousarray(np.asarray(log_weights, np.float64).T)
+    rows -= rows.max(1, keepdims=True)
+    places, shapes, scales = _tails(rows)
+    below, tail = places[:, 0], places[:, 1:]
+    own, n = np.flatnonzero(np.isfinite(scales))[:, None], tail.shape[1]
+    level, k = (np.arange(n) + 0.5) / n, shapes[own]
+    k = np.where(np.abs(k) > 1e-12, k, 1e-12)
+    excess = scales[own] * np.expm1(-k * np.log1p(-level)) / k
+    rows[own, tail[own[:, 0]]] = np.minimum(np.log(np.exp(rows[own, below[own]]) + excess), 0.0)
+    rows -= log_sum(rows)[:, None]
+    return rows.T, shapes
+
+
+def log_sum(rows: Float64[np.ndarray, "N S"]) -> Float64[np.ndarray, " N"]:
+    """Log of the sum of exp of each row."""
+    top = rows.max(1)
+    return top + np.log(np.exp(rows - top[:, None]).sum(1))
+
+
 def _tail_shapes(log_weights: Float64[np.ndarray, "N S"]) -> Float64[np.ndarray, " N"]:
     """k-hat of each row of weights."""
+    return _tails(log_weights)[1]
+
+
+def _tails(
+    log_weights: Float64[np.ndarray, "N S"],
+) -> tuple[np.ndarray, Float64[np.ndarray, " N"], Float64[np.ndarray, " N"]]:
+    """Of each row of weights the places of its tail in order, its shape, k-hat, and its scale.
+
+    The first place is that of the largest weight below the tail. No scale (NaN): nothing was fitted.
+    """
     N, S = log_weights.shape
     size = int(min(S / 5, 3 * S**0.5))
     if size < 5:
         raise ValueError(f"k_hat expected at least 25 weights, to see their tail; got {S}.")
     with np.errstate(invalid="ignore"):
         weight = np.exp(log_weights - log_weights.max(1, keepdims=True))
-    shapes = np.full(N, np.inf)  # also of weights that are not numbers
+    shapes, scales = np.full(N, np.inf), np.full(N, np.nan)  # also of weights that are not numbers
     even = weight.mean(1) > 1 / (1 + EVEN)
     shapes[even] = 0.0
-    weight = np.sort(weight, 1)[:, -size - 1 :]
+    places = np.argpartition(weight, S - size - 1, 1)[:, S - size - 1 :]
+    weight = np.take_along_axis(weight, places, 1)
+    order = np.argsort(weight, 1)
+    places, weight = (np.take_along_axis(x, order, 1) for x in (places, weight))
     excess = weight[:, 1:] - weight[:, :1]
     fits = ~even & (excess[:, _quartile(size)] > TINY) & np.isfinite(excess[:, -1])
     for rows in np.array_split(np.flatnonzero(fits), max(1, -(-fits.sum() // 1024))):
-        shapes[rows] = _pareto_shape(excess[rows])
-    return shapes
+        shapes[rows], scales[rows] = _pareto(excess[rows])
+    return places, shapes, scales
 
 
 def _quartile(n: int) -> int:
@@ -56,8 +96,13 @@ def _quartile(n: int) -> int:
     return int(n / 4 + 0.5) - 1
 
 
-def _pareto_shape(excess: Float64[np.ndarray, "N n"]) -> Float64[np.ndarray, " N"]:
-    """Shape of a generalised Pareto distribution; rows are sorted. Prior: ten observations at 1/2."""
+def _pareto(
+    excess: Float64[np.ndarray, "N n"],
+) -> tuple[Float64[np.ndarray, " N"], Float64[np.ndarray, " N"]]:
+    """Shape and scale of a generalised Pareto distribution; rows are sorted.
+
+    The shape has a prior worth ten observations at 1/2.
+    """
     n = excess.shape[1]
     m = 30 + int(n**0.5)
     quartile = excess[:, _quartile(n), None]
@@ -67,4 +112,4 @@ def _pareto_shape(excess: Float64[np.ndarray, "N n"]) -> Float64[np.ndarray, " N
     share = np.exp(profile - profile.max(1, keepdims=True))
     best = (b * share).sum(1) / share.sum(1)
     shape = np.log1p(-best[:, None] * excess).mean(1)
-    return (n * shape + 5) / (n + 10)
+    return (n * shape + 5) / (n + 10), -shape / best

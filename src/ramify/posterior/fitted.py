@@ -1,6 +1,7 @@
 """A fitted family with its model and data: chooses the rows that each method of a posterior uses."""
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from ramify.numerics import budgets
 from ramify.numerics.memory import check_memory
 from ramify.posterior import matching, prediction
 from ramify.posterior.matching import DataSchema, Part
+from ramify.posterior.new_group import unlabelled
 
 
 class Fitted:
@@ -40,6 +42,8 @@ class Fitted:
         self.adapter = model.adapter
         self.local_draws = local_draws
         self._outcomes: dict[Any, Any] = {}  # what simulate makes of each kind of table
+        # Fits other groups as this fit was made: for `loo(refit=True)`; set by `fit`.
+        self.again: Callable[[Groups], Any] | None = None
         self.history = dict(history or {})
         self.notes = dict(notes or {})
 
@@ -100,6 +104,19 @@ class Fitted:
         groups = prediction.read(self._schema, self.adapter, given, "given", outcomes=True)
         matching.check_columns(self._schema.rows, groups.rows, "row column of given")
         return groups
+
+    def _at(self, table: Any) -> Groups:
+        """Rows to predict; where the table has no column of labels, those of one new group."""
+        takes_none = isinstance(table, Groups) or is_fixed(self.family)
+        new = None if takes_none else unlabelled(table, self.by, self.labels)
+        if new is not None:
+            warnings.warn(
+                f'the table to predict has no column "{self.by}": predicted for one new group, of which '
+                "nothing is known.",
+                stacklevel=4,
+            )
+            table = new
+        return prediction.read(self._schema, self.adapter, table, "at")
 
     def _parts(self, at: Groups, given: Groups | None, K: int) -> list[Part]:
         fit = matching.Fit(self._schema, self.adapter, self.family, self.groups)

@@ -76,12 +76,12 @@ def _values(
     if by_row:
         rows = int(np.clip(budgets.DENSITY_NUMBERS // len(theta.theta), 1, rows))
     for given, at, _ in blocks_of(parts, model, K, rows=rows):
-        use = lambda chunk, z, _: _test_values(model, chunk, z, at, by_row)  # noqa: B023
+        use = lambda chunk, z, _: test_values(model, chunk, z, at, by_row)  # noqa: B023
         yield map_draws(use, given, model, theta, K)
 
 
 @program
-def _test_values(
+def test_values(
     model: Model, chunk: Chunk, z: Array, at: Batch, by_row: bool
 ) -> Float[Array, "C R_or_B"]:
     """Log p(y_test | z, theta) of each row of `at`, or of each group's rows, for each draw."""

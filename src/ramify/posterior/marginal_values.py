@@ -73,13 +73,20 @@ def predictive_by_group(
     model: Model, part: Part, thetas: Float[np.ndarray, "S D"]
 ) -> Iterator[Float[np.ndarray, "S B"]]:
     """Log p(y_i,test | theta, y_i) of some groups after the other."""
-    rule = _rule(model)
     for block in ranges(_together(part.given, part.at), part.given):
         found = []
         for batch in block.batches:
             known = condition(part.family, model, batch, local_draws=2)
-            found.append(in_chunks(lambda chunk: _by_group(known, model, chunk, rule), thetas))  # noqa: B023
+            found.append(log_mass_by_group(known, model, thetas))
         yield (found[0] - found[1])[:, : block.stop - block.start]
+
+
+def log_mass_by_group(
+    known: Conditioned, model: Model, thetas: Float[np.ndarray, "S D"]
+) -> Float[np.ndarray, "S B"]:
+    """Log p(y_i | theta) of a block's groups at each theta."""
+    rule = _rule(model)
+    return in_chunks(lambda chunk: _by_group(known, model, chunk, rule), thetas)
 
 
 def _rule(model: Model, points: int = 0) -> Rule:

@@ -13,25 +13,26 @@ from ramify.data.groups import Groups
 from ramify.data.host import ranges
 from ramify.families.build import covariance_of, method_of
 from ramify.inference.refinement import Gaps, refine
-from ramify.io.arviz import Axes, data_tree
 from ramify.io.saving import save
 from ramify.numerics import budgets
 from ramify.numerics.precision import computing
 from ramify.posterior import metrics, prediction
+from ramify.posterior.arviz_tree import arviz_tree, drawn_rows
 from ramify.posterior.conditioned import condition
-from ramify.posterior.drawn import drawn
 from ramify.posterior.draws import draw_theta, posterior_theta, sample_block
-from ramify.posterior.fitted import Fitted
+from ramify.posterior.group_table import group_table
 from ramify.posterior.held_out import PredictiveForm, log_predictive
 from ramify.posterior.matching import check_columns, matched
 from ramify.posterior.metrics import Estimate, EvidenceForm
+from ramify.posterior.notebook import html_lines
+from ramify.posterior.questions import Questions
 from ramify.posterior.summary import Summary, summarise_theta, with_doubts, with_reliability, words
 from ramify.posterior.theta_check import affordable, theta_log_weights
 
 Named = dict[str, Shaped[np.ndarray, "..."]]
 
 
-class Posterior(Fitted):
+class Posterior(Questions):
     """An approximation of p(theta, z_1 .. z_N | y): a fitted family, its model and its data.
 
     Data passed to a method are matched to those of the fit by label. A draw of group i depends on
@@ -59,6 +60,10 @@ class Posterior(Fitted):
         covariance = f'"{covariance_of(self.family)}"' if covariance_of(self.family) else ""
         first = f"Posterior by {method_of(self.family)}({covariance}): {sizes}"
         return "\n".join([first, *words(self.notes, self.history, N)])
+
+    def _repr_html_(self) -> str:
+        first, *rest = repr(self).splitlines()
+        return html_lines(first, rest)
 
     @computing
     def sample_theta(self, draws: int = 1000, seed: int = 0) -> Named:
@@ -157,7 +162,8 @@ class Posterior(Fitted):
         Args:
             at: where to predict: a dict of arrays, pandas, polars or Arrow table with the fit's
                 label column and the columns `simulate` reads (not the outcome), or Groups. For a
-                model from a formula, the columns that the formula names.
+                model from a formula, the columns that the formula names. Without the label column
+                all rows are those of one new group.
             given: rows to condition the groups on, in any of these forms.
             draws: S.
             seed: predictions are a function of it.
@@ -181,7 +187,7 @@ class Posterior(Fitted):
             prediction.check_no_clash(at, names)
         if not prediction.has_rows(at, self.by, "at"):
             return prediction.nothing(at, names if summary else None, draws, len(categories))
-        where = prediction.read(self._schema, self.adapter, at, "at")
+        where = self._at(at)
         given = None if given is None else self._given(given)
         K = self._local_draws(local_draws)
         found = self._parts(where, given, K)
@@ -200,6 +206,7 @@ class Posterior(Fitted):
         seed: int = 0,
         *,
         check: bool = False,
+        exponentiate: bool = False,
     ) -> Summary:
         """A table of mean, sd and quantiles of every global, constrained, by name.
 
@@ -208,8 +215,12 @@ class Posterior(Fitted):
         the same accuracy, and above a `k_hat` of 0.7 it can't be trusted. Fits on small data have
         weighted draws of theta and always show them; `check=True` weighs some draws for other fits,
         which takes seconds (see also `diagnose`).
+
+        `exponentiate=True` shows exp of the common effects of a formula: odds ratios where the link
+        is a logit, ratios of means where it is a log.
         """
-        table = summarise_theta(self.family, self.adapter, quantiles, draws, seed)
+        own = self.family, self.adapter, quantiles, draws, seed
+        table = summarise_theta(*own, exponentiate)
         table = with_doubts(table, self.notes, len(self.labels))
         if not check or "ess" in table.columns:
             return table
@@ -229,25 +240,29 @@ class Posterior(Fitted):
         *,
         quantiles: Sequence[float] = (0.05, 0.5, 0.95),
     ) -> Any:
-        """What varies by group in a model from a formula, a row for each group.
+        """What varies by group, a row for each group.
 
         Args:
             groups: the groups, Groups or a table whose rows to condition them on; the fit's by
                 default.
-            totals: False for deviations from the population (lme4's `ranef`), True for the
-                coefficients of each group, population included (`coef`).
+            totals: of a formula, False for deviations from the population (lme4's `ranef`), True for
+                the coefficients of each group, population included (`coef`).
             draws: S.
             seed: the table is a function of it.
             quantiles: of each effect.
 
         Returns:
-            A table of the kind that the formula was given: the label column, `n`, the rows of the
-            group (`group_n` where the labels are called `n`), and `<effect>_mean`, `<effect>_sd`,
-            `<effect>_q5`, ... of each effect.
+            A table of the kind that the formula was given (of other models a dict): the label
+            column, `n`, the rows of the group (`group_n` where the labels are called `n`), and
+            `<effect>_mean`, `<effect>_sd`, `<effect>_q5`, ... of each effect, or entry of z.
         """
         data = self._default(groups)
         sampled = self.sample_blocks(draws, data, seed)
-        return self.adapter.group_effects(sampled, data.sizes, totals, quantiles)
+        found = self.adapter.group_effects(sampled, data.sizes, totals, quantiles)
+        if found is not None:
+            return found
+        known = {*self.sample_theta(draws, seed)}
+        return group_table(self, known, sampled, data.sizes, quantiles)
 
     @computing
     def elbo(
@@ -346,38 +361,17 @@ class Posterior(Fitted):
         Returns:
             A tree with posterior, posterior_predictive, log_likelihood, observed_data and
             constant_data. Dimensions are the label column, with the groups' labels, and "row", with
-            the rows' positions in the table they came from.
+            the rows' positions in the table they came from. Of a formula also "effect", with the
+            names of the effects; outcome and predictors have their own names and scales.
         """
         data = self.groups if groups is None else groups
         theta = self.sample_theta(draws, seed)
-        tree: dict[str, Named] = {"posterior": theta}
         if rows and data is not None and data.n_rows:
-            z, tree["posterior_predictive"], tree["log_likelihood"] = self._drawn(data, draws, seed)
-            tree["posterior"] = theta | z
+            z, by_row = drawn_rows(self, data, draws, seed)
         else:
-            tree["posterior"] = self.sample(draws, groups, seed)
-        if data is not None and data.n_rows:
-            observed = prediction.data_columns(self.adapter, data)
-            tree["observed_data"], tree["constant_data"] = observed
-        local = {*tree["posterior"]} - {*theta}
-        axes = Axes(self.by, self.labels, None, local)
-        if data is not None:
-            axes = Axes(self.by, data.labels, data.row_order, local | {*data.group})
-        return data_tree(tree, axes, method_of(self.family))
-
-    def _drawn(self, data: Groups, draws: int, seed: int) -> tuple[Named, Named, Named]:
-        """Z of the groups, and new outcomes and log likelihoods of their rows."""
-        name, K = self.adapter.outcome, self._local_draws(None)
-        self._check_bytes(draws, len(data), None)
-        found = self._parts(prediction.read(self._schema, self.adapter, data, "groups"), data, K)
-        outcome = None
-        if self.model.can_simulate and name is not None:
-            outcome = prediction.outcome_of(
-                self.adapter, self._schema, found[0], "response", self._outcomes
-            )
-        how = data.n_rows, outcome, "response", draws, K, seed
-        z, predicted, log_lik = drawn(prediction.Task(self.adapter, self.family, found, *how))
-        return z, {} if predicted is None else {str(name): predicted}, log_lik
+            sampled, by_row = self.sample(draws, groups, seed), {}
+            z = {name: value for name, value in sampled.items() if name not in theta}
+        return arviz_tree(self, data, theta, z, by_row)
 
     @computing
     def refine(self, groups: Groups | None = None) -> "tuple[Posterior, Gaps]":

@@ -14,7 +14,7 @@ from jaxtyping import Array, PRNGKeyArray, Shaped
 from ramify.data.batch import Batch, example
 from ramify.data.groups import Groups
 from ramify.data.resident import whole
-from ramify.data.tables import append_columns, column_names, n_rows
+from ramify.data.tables import append_columns, column_names, columns_of, n_rows
 from ramify.families.build import Family
 from ramify.models.adapter import Adapter
 from ramify.models.parameters import Named
@@ -38,6 +38,7 @@ def read(
         groups = replace(table, row_order=np.arange(table.n_rows))
     elif (groups := adapter.read(table, what, outcomes=outcomes)) is None:
         names = column_names(table, what)
+        columns_of(table, [schema.by], what)  # whose message says which table
         present = lambda columns: [name for name in columns if name in names]
         groups = Groups.from_table(
             table, by=schema.by, rows=present(schema.rows), group=present(schema.group)
@@ -48,7 +49,11 @@ def read(
 
 def has_rows(table: Any, by: str, what: str) -> bool:
     """Whether a table has rows; for Groups the answer is always yes."""
-    return isinstance(table, Groups) or n_rows(table, by, what) > 0
+    if isinstance(table, Groups):
+        return True
+    names = column_names(table, what)
+    counted = by if by in names or not names else names[0]  # without labels: one new group
+    return n_rows(table, counted, what) > 0
 
 
 def nothing(table: Any, names: Sequence[str] | None, draws: int, categories: int) -> Any:
@@ -149,16 +154,24 @@ def outcomes(task: Task) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields (numbers of rows, their outcomes [S, rows, ...]) block by block."""
     model = task.adapter.model
     theta = posterior_theta(jax.random.key(task.seed), task.family, model, task.draws)
-    size = max(int(np.prod(task.outcome.shape)), 1)
-    numbers = budgets.PREDICTED_NUMBERS // task.draws
-    most = budgets.on_this_device(budgets.RESULT_ROWS)
-    rows, places = (int(np.clip(numbers // each, 1, most)) for each in (size, model.z.size))
+    rows, places = block_limits(task)
     for given, at, places_of_rows in blocks_of(
         task.parts, model, task.local_draws, rows=rows, places=places
     ):
         use = lambda chunk, z, _: begun(task, chunk, z, at)  # noqa: B023
         out = map_draws(use, given, model, theta, task.local_draws)
         yield places_of_rows, finished(task, out, at, len(places_of_rows))
+
+
+def block_limits(task: Task) -> tuple[int, int]:
+    """Most rows, and groups, of a block."""
+    size = max(int(np.prod(task.outcome.shape)), 1)
+    numbers = budgets.PREDICTED_NUMBERS // task.draws
+    most = budgets.on_this_device(budgets.RESULT_ROWS)
+    rows, places = (
+        int(np.clip(numbers // each, 1, most)) for each in (size, task.adapter.model.z.size)
+    )
+    return rows, places
 
 
 def begun(task: Task, chunk: Chunk, z: Array, at: Batch) -> Any:
@@ -267,9 +280,10 @@ def appended(table: Any, columns: dict[str, np.ndarray]) -> Any:
     return append_columns(table, columns)
 
 
-def data_columns(adapter: Adapter, data: Groups) -> tuple[Columns, Columns]:
-    """Observed outcomes by name; the other columns, and the number of each row's group."""
+def data_columns(adapter: Adapter, data: Groups) -> tuple[Columns, Columns, Columns]:
+    """Observed outcomes by name; the other columns of rows, with each one's group; those of groups."""
     observed = jax.tree.map(np.asarray, adapter.observed(whole(data)))
     number = np.repeat(np.arange(len(data)), data.sizes)
-    rest = {n: c for n, c in data.rows.items() if n not in observed}
-    return observed, rest | data.group | {f"{data.by}_index": number}
+    rows, group = adapter.predictors(data)
+    rest = {n: c for n, c in rows.items() if n not in observed}
+    return observed, rest | {f"{data.by}_index": number}, group

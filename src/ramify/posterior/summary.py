@@ -1,15 +1,17 @@
 """A small table of the globals: mean, sd and quantiles of every entry."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from statistics import NormalDist
-from typing import Any, final
+from typing import Any, Literal, NamedTuple, final
 
 import jax
 import numpy as np
 from jaxtyping import Float, Float64
 from numpyro.distributions import constraints
 
+from ramify.data.tables import as_table
 from ramify.families.build import Family
 from ramify.families.weighted_theta import WeightedTheta, weighted_quantiles
 from ramify.models.adapter import Adapter
@@ -18,6 +20,7 @@ from ramify.models.parameters import entry_names
 from ramify.numerics import budgets
 from ramify.numerics.psis import k_hat
 from ramify.posterior.draws import draw_theta
+from ramify.posterior.notebook import html_lines, html_table
 from ramify.posterior.prediction import quantile_names
 from ramify.posterior.trust import findings, verdict_of
 
@@ -36,6 +39,7 @@ class Summary:
         names: `mu[0]`, `mu[1]`, `tau`, ...: one for each entry of the constrained values.
         columns: "mean", "sd", "q5", ...: an array [entries] each.
         doubts: the verdict and its reasons, of a fit that is not to be trusted.
+        said: lines about the numbers themselves, such as that they are odds ratios.
 
     Example:
         >>> columns = {"mean": np.array([0.5, 2.0]), "sd": np.array([0.1, 0.2])}
@@ -46,33 +50,80 @@ class Summary:
         tau  2.000  0.200
         >>> float(table["mean"][1]), table["tau"]
         (2.0, {'mean': 2.0, 'sd': 0.2})
+        >>> table.loc["mu", "sd"], list(table), len(table)
+        (0.1, ['mean', 'sd'], 2)
     """
 
     names: list[str]
     columns: dict[str, Float64[np.ndarray, " entries"]]
     doubts: tuple[str, ...] = ()
+    said: tuple[str, ...] = ()
 
-    def __getitem__(self, name: str) -> Any:
-        """A column by its name, or as a dict the row of the parameter with that name."""
+    def __getitem__(self, name: str | list[str]) -> Any:
+        """A column by its name, or as a dict the row of the parameter with that name.
+
+        A list of names of parameters gives a smaller summary.
+        """
+        if isinstance(name, list):
+            return self._some([self._row(one) for one in name])
         if name in self.columns:
             return self.columns[name]
-        if name not in self.names:
-            raise KeyError(f"{name!r} is neither a column nor a parameter of this summary")
-        row = self.names.index(name)
+        row = self._row(name)
         return {column: float(values[row]) for column, values in self.columns.items()}
+
+    def _row(self, name: str) -> int:
+        if name not in self.names:
+            raise KeyError(
+                f"{name!r} is neither a column nor a parameter of this summary; parameters: "
+                f"{', '.join(self.names[:10])}{', ...' if len(self.names) > 10 else ''}."
+            )
+        return self.names.index(name)
+
+    def _some(self, rows: list[int]) -> "Summary":
+        columns = {name: values[rows] for name, values in self.columns.items()}
+        return replace(self, names=[self.names[row] for row in rows], columns=columns)
+
+    def __iter__(self) -> Iterator[str]:
+        """The names of the columns, as those of a data frame."""
+        return iter(self.columns)
+
+    def __len__(self) -> int:
+        """The number of parameters."""
+        return len(self.names)
+
+    @property
+    def index(self) -> list[str]:
+        """The names of the parameters, as a data frame calls them."""
+        return self.names
+
+    @property
+    def loc(self) -> "Rows":
+        """Rows by name: `summary.loc["x"]`, `summary.loc["x", "mean"]`."""
+        return Rows(self)
+
+    def keys(self) -> list[str]:
+        """The names of the columns."""
+        return list(self.columns)
 
     def __repr__(self) -> str:
         """The table as text; the digits of a row follow its sd."""
-        digits = [_digits(sd) for sd in self.columns["sd"]]
-        body = [
-            [name, *(f"{self.columns[c][i]:.{_DIGITS.get(c, digits[i])}f}" for c in self.columns)]
-            for i, name in enumerate(self.names)
-        ]
-        lines = [["", *self.columns], *body]
+        lines = [["", *self.columns], *([name, *row] for name, row in self._body())]
         wide = [max(len(line[c]) for line in lines) for c in range(len(lines[0]))]
         rest = lambda line: [cell.rjust(w) for cell, w in zip(line[1:], wide[1:], strict=True)]
         table = ["  ".join([line[0].ljust(wide[0]), *rest(line)]) for line in lines]
-        return "\n".join([*table, *self.doubts])
+        return "\n".join([*table, *self.said, *self.doubts])
+
+    def _repr_html_(self) -> str:
+        lines = [f"<div>{escape(line)}</div>" for line in self.said]
+        lines += [html_lines(self.doubts[0], self.doubts[1:])] if self.doubts else []
+        return html_table([*self.columns], self._body()) + "".join(lines)
+
+    def _body(self) -> list[tuple[str, list[str]]]:
+        digits = [_digits(sd) for sd in self.columns["sd"]]
+        cells = lambda i: [
+            f"{values[i]:.{_DIGITS.get(name, digits[i])}f}" for name, values in self.columns.items()
+        ]
+        return [(name, cells(i)) for i, name in enumerate(self.names)]
 
     def to_pandas(self) -> Any:
         """As a pandas DataFrame with the names as index."""
@@ -80,11 +131,37 @@ class Summary:
 
         return pd.DataFrame(self.columns, index=pd.Index(self.names, name="parameter"))
 
+    def to_frame(self, kind: Literal["pandas", "polars", "pyarrow", "dict"] = "pandas") -> Any:
+        """As a table of this library, with the names in a column `parameter`."""
+        return as_table(kind, {"parameter": np.array(self.names), **self.columns})
+
+
+class Rows(NamedTuple):
+    """The rows of a summary, by name."""
+
+    summary: Summary
+
+    def __getitem__(self, key: Any) -> Any:
+        """A row as a dict, a list of rows as a summary, or one number by row and column."""
+        name, column = key if isinstance(key, tuple) else (key, None)
+        row = self.summary._some([self.summary._row(name)]) if isinstance(name, str) else None
+        if row is None:
+            return self.summary[list(name)] if column is None else self.summary[list(name)][column]
+        return row[name] if column is None else float(row.columns[column][0])
+
 
 def summarise_theta(
-    family: Family, adapter: Adapter, quantiles: Quantiles, draws: int, seed: int
+    family: Family,
+    adapter: Adapter,
+    quantiles: Quantiles,
+    draws: int,
+    seed: int,
+    exponentiate: bool = False,
 ) -> Summary:
-    """Real parameters exactly, from q(theta); the others, and all of weighted theta, from draws."""
+    """Real parameters exactly, from q(theta); the others, and all of weighted theta, from draws.
+
+    `exponentiate` is for effects on the scale of a log or logit: exp of them are ratios.
+    """
     model, weighted = adapter.model, getattr(family, "weighted", None)
     if weighted is not None:
         theta, weight = np.asarray(weighted.points), weighted.weight
@@ -92,23 +169,39 @@ def summarise_theta(
         draws = int(min(draws, max(budgets.SUMMARY_NUMBERS // model.theta.size, 100)))
         theta, weight = draw_theta(jax.random.key(seed), family, model, draws).theta, None
     values = adapter.global_values(theta)
+    names, flat = list(summary_draws(adapter, values)), _flat(adapter, values)
+    said = _exponentiated(adapter, names, flat) if exponentiate else ()
     if adapter.summary_rows(values) is not None:
-        table = _from_draws(_flat(adapter, values), quantiles, weight)
+        table = _from_draws(flat, quantiles, weight)
     else:
         table = _by_parameter(family, model, values, quantiles, weight)
-    names = list(summary_draws(adapter, values))
     columns = dict(zip(["mean", "sd", *quantile_names(quantiles)], table, strict=True))
-    more = {} if weighted is None else _reliability(_flat(adapter, values), weighted)
-    return Summary(names, columns | more)
+    more = {} if weighted is None else _reliability(flat, weighted)
+    return Summary(names, columns | more, said=said)
+
+
+def _exponentiated(
+    adapter: Adapter, names: list[str], draws: Float64[np.ndarray, "S n"]
+) -> tuple[str, ...]:
+    """Exponentiates the effects among the draws, in place, and says what that makes of them."""
+    what, effects = adapter.ratios()
+    own = [i for i, name in enumerate(names) if name in effects]
+    draws[:, own] = np.exp(draws[:, own])
+    return (f"{what}: exp of {', '.join(names[i] for i in own)}; 1 stands for no effect.",)
 
 
 def with_doubts(summary: Summary, notes: Mapping[str, Any], N: int) -> Summary:
     """The summary with a word where its numbers are not to be trusted."""
+    return replace(summary, doubts=doubts_of(notes, N))
+
+
+def doubts_of(notes: Mapping[str, Any], N: int) -> tuple[str, ...]:
+    """The verdict on a fit of N groups and its reasons, if there is any doubt."""
     found = findings(notes, N)
     if not found:
-        return summary
+        return ()
     first = f"Verdict: {verdict_of(found)}" if judged(notes) else "Of this fit:"
-    return replace(summary, doubts=(first, *(f"  - {finding.said}" for finding in found)))
+    return (first, *(f"  - {finding.said}" for finding in found))
 
 
 def _by_parameter(

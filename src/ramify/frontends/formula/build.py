@@ -2,28 +2,30 @@
 
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from jaxtyping import Bool, Float, Float64
 
 from ramify.data.groups import Groups
-from ramify.data.tables import columns_of, kind_of_table, n_rows, zone_of
+from ramify.data.tables import columns_of, kind_of_table, missing_in, n_rows, rows_of, zone_of
 from ramify.frontends.formula import reading
 from ramify.frontends.formula.design import Coding, check_installed, code, components
 from ramify.frontends.formula.formula import EffectLayout, Formula, Units, lay_out
 from ramify.frontends.formula.frame import read_frame
 from ramify.frontends.formula.likelihoods import LIKELIHOODS, Likelihood, start
 from ramify.frontends.formula.model import FormulaModel
+from ramify.frontends.formula.parameter_formulas import ParameterFormula, evaluate
 from ramify.frontends.formula.priors import defaults, replaced
-from ramify.frontends.formula.text import FormulaText, error, parse
+from ramify.frontends.formula.text import FormulaText, error, parse, parse_parameter, split
 from ramify.numerics.precision import computing
 
+Missing = Literal["error", "drop"]
 Matrix = Float[np.ndarray, "n P"]
 
 _FAR = 20.0  # sds from zero: beyond, a group-level column can't be told from a constant
 # Columns of a model's groups.
-_OWN = ("y", "X", "X_all", "W", "U", "U_apart", "offset", "trials", "weights")
+_OWN = ("y", "X", "X_all", "W", "U", "U_apart", "offset", "trials", "weights", "cens")
 _SCALES = 1e-18, 1e18  # smallest and largest range of a column: float32 holds its square
 _ROWS = 1000  # of a linear program that looks for separation, to begin with
 
@@ -38,6 +40,7 @@ def from_formula(
     priors: Mapping[str, Any] | None = None,
     trials: str | None = None,
     weights: str | None = None,
+    missing: Missing = "error",
 ) -> tuple[FormulaModel, Groups]:
     """A model and its data from a formula in the grammar of lme4, brms and Bambi.
 
@@ -49,12 +52,16 @@ def from_formula(
         formula: such as "y ~ 1 + x + (1 + x | user)", "y | trials(n) ~ x + (1 | user)".
         table: pandas, polars or Arrow table, or a dict of arrays; only the columns that the formula
             names are read.
-        likelihood: "gaussian", "student_t", "bernoulli", "binomial", "poisson",
-            "negative_binomial" or "ordered".
+        likelihood: "gaussian", "student_t", "lognormal", "gamma", "exponential", "weibull", "beta",
+            "bernoulli", "binomial", "beta_binomial", "poisson", "negative_binomial", the counts with
+            "zero_inflated_" or "hurdle_" before their name, or "ordered".
         link: by default the usual one.
-        priors: name -> NumPyro distribution, in place of the defaults, which `model.priors` shows.
+        priors: name -> NumPyro distribution, or its text ("Normal(0, 1)"), in place of the defaults,
+            which `model.priors` shows.
         trials: the column of binomial trials, where the formula does not say.
         weights: the column of weights, where the formula does not say.
+        missing: "error" refuses rows in which a column of the formula has no value; "drop" leaves
+            them out, and warns of how many there were.
 
     Returns:
         A model and its groups, for `fit(model, groups)`.
@@ -71,11 +78,16 @@ def from_formula(
         sigma                 Exponential(0.6761)
     """
     check_installed()
-    parts = parse(formula)
+    text, *others = split(formula)
+    parts = parse(text)
     parts = parts._replace(trials=trials or parts.trials, weights=weights or parts.weights)
     link = _link(likelihood, link)
-    used = [*reading.response_columns(parts), *reading.predictors(parts), *parts.extra]
+    parameters = [_parsed(other, parts.by, likelihood) for other in others]
+    side = reading.predictors(parts, *parameters)
+    used = [*reading.response_columns(parts), *side, *parts.extra]
     _check_columns(parts, table, used)
+    named = [*dict.fromkeys([*used, parts.by])]
+    table = _without_missing(table, named, missing)
     extra = reading.read_extra(parts, table, n_rows(table, parts.by), "table")
     tried, counted = extra.get("trials"), extra.get("weights")
     if counted is not None and not counted.any():
@@ -84,11 +96,36 @@ def from_formula(
     support = LIKELIHOODS[likelihood].support
     y, levels = reading.read_response(parts, table, support, likelihood, None, tried, "table")
     _check_response(parts.response, y)
+    _check_censoring(parts, likelihood, extra.get("cens"))
+    y = np.log(y) if LIKELIHOODS[likelihood].of_log else y
     begin = start(support, link, y, tried)
     own = parts, likelihood, link, *_evaluated(parts, table, likelihood, begin, y), levels
-    spec = Formula(*own, kind_of_table(table), zone_of(table, parts.by))
+    shape = parameters, table, y, LIKELIHOODS[likelihood]
+    known = kind_of_table(table), zone_of(table, parts.by), _evaluated_parameters(*shape)
+    spec = Formula(*own, *known)
+    _check_names(spec)
     chosen = replaced(defaults(spec, float(np.std(y)) or 1.0), priors or {}, spec)
-    return FormulaModel(spec, chosen), reading.read_rows(spec, table, "table", outcomes=True)
+    model = FormulaModel(spec, chosen)
+    model.table = columns_of(table, named)
+    return model, reading.read_rows(spec, table, "table", outcomes=True)
+
+
+def _without_missing(table: Any, named: list[str], missing: str) -> Any:
+    """The table; to drop rows with missing values, the named columns in the rows without."""
+    if missing not in get_args(Missing):
+        raise ValueError(f'missing must be "error" or "drop"; got {missing!r}.')
+    if missing == "error":
+        return table
+    lacking = {name: missing_in(raw) for name, raw in columns_of(table, named).items()}
+    gone = np.any([*lacking.values()], axis=0)
+    if not gone.any():
+        return table
+    where = ", ".join(f'"{name}" in {mask.sum():,}' for name, mask in lacking.items() if mask.any())
+    warnings.warn(
+        f"dropped {gone.sum():,} of {len(gone):,} rows, in which a value is missing: {where}.",
+        stacklevel=4,
+    )
+    return rows_of(table, named, ~gone)
 
 
 def _evaluated(
@@ -112,11 +149,56 @@ def _evaluated(
     return common, group, *lay_out(names, X, W, rows, begin, middle, family.support == "levels")
 
 
+def _parsed(text: str, by: str, likelihood: str) -> FormulaText:
+    """A formula of one of the likelihood's parameters."""
+    parts = parse_parameter(text, by)
+    own = [name for name in LIKELIHOODS[likelihood].parameters if name != "cutpoints"]
+    if parts.response not in own:
+        takes = f"likelihood={likelihood!r} has {', '.join(own) or 'no parameters'}"
+        what = f"expected a parameter of the likelihood before ~, got {parts.response!r}; {takes}"
+        raise error(text, 0, what)
+    return parts
+
+
+def _evaluated_parameters(
+    formulas: list[FormulaText], table: Any, y: Float64[np.ndarray, " n"], family: Likelihood
+) -> tuple[ParameterFormula, ...]:
+    """Codes the formulas of parameters on the rows of the table, and checks their columns."""
+    names, found = [parts.response for parts in formulas], []
+    for parts in formulas:
+        if names.count(parts.response) > 1:
+            raise error(parts.text, 0, f"{parts.response!r} has two formulas")
+        frame = read_frame(table, reading.predictors(parts), "table", len(y))
+        sd = float(np.std(y)) or 1.0
+        shift = float(np.log(sd)) if parts.response in family.scaled else 0.0
+        own, matrix = evaluate(parts, frame, shift)
+        for coding, part in ((own.common, "common"), (own.group, "group")):
+            _check_constant(coding, matrix[part])
+            for name, column in zip(coding.names, matrix[part].T, strict=True):
+                _check_scale(f'"{name}"', column)
+        found.append(own)
+    return tuple(found)
+
+
+def _check_names(formula: Formula) -> None:
+    """Raises if two effects would have one name in results."""
+    names = [*formula.layout.common]
+    for own in formula.own:
+        reserved = [f"{own.name}_{part}" for part in ("Intercept", "sd", "cor", "link")]
+        names += [*own.effects, *reserved]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise ValueError(f'two effects would be called "{twice[0]}": rename a column.')
+
+
 def _link(likelihood: str, link: str | None) -> str:
     """The link, by default the likelihood's usual one; raises if either is unknown."""
     if likelihood not in LIKELIHOODS:
         known = ", ".join(LIKELIHOODS)
-        raise ValueError(f"likelihood={likelihood!r} is unknown; there are {known}.")
+        raise ValueError(
+            f"likelihood={likelihood!r} is unknown; there are {known}. For another one write the "
+            "model in NumPyro: rf.from_numpyro."
+        )
     links = LIKELIHOODS[likelihood].links
     if link is not None and link not in links:
         takes = f"it takes {', '.join(links)}"
@@ -208,6 +290,19 @@ def _check_response(name: str, y: Float[np.ndarray, " n"]) -> None:
         what = f"is the same, {y[0]:g}, in every row: there is nothing to explain."
         hint = " Is the level misspelt?" if name.endswith("]") else ""
         raise ValueError(f"the response {name} {what}{hint}")
+
+
+def _check_censoring(parts: FormulaText, likelihood: str, cens: np.ndarray | None) -> None:
+    """Raises if responses are censored that can't be, or if all are."""
+    if cens is None:
+        return
+    takes = [name for name, own in LIKELIHOODS.items() if own.log_survival is not None]
+    if likelihood not in takes:
+        what = f"cens({parts.cens}) is for likelihood={', '.join(map(repr, takes))}"
+        raise error(parts.text, parts.cens or 0, f"{what}; this is {likelihood!r}")
+    if cens.all():
+        what = "says that all responses are censored: there is nothing to learn their size from."
+        raise ValueError(f'column "{parts.cens}" {what}')
 
 
 def _warn_of_separation(names: list[str], X: Matrix, y: Float[np.ndarray, " n"]) -> None:

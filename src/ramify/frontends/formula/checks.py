@@ -12,6 +12,7 @@ from ramify.data.groups import Groups
 from ramify.frontends.formula.design import Coding, components, to_plain
 from ramify.frontends.formula.formula import EffectLayout, Formula, Units
 from ramify.frontends.formula.likelihoods import LIKELIHOODS
+from ramify.frontends.formula.parameter_formulas import ParameterFormula
 from ramify.frontends.formula.reading import unsupported
 from ramify.io.fields import Check, check_each, is_count, is_list_of, is_number, is_text, one_of
 
@@ -41,11 +42,13 @@ def check_config(path: Path, config: dict[str, Any], by: str) -> None:
     """Raises where a field holds something that no formula has; `by` is the fit's label column."""
     check_each(path, config, _FIELDS)
     check_each(path, config, {"link": one_of(*LIKELIHOODS[config["likelihood"]].links)})
+    own = config.get("parameters", [])
+    sizes = {len(config["layout"]["group"]), *(len(part["group_unit"]) for part in own)}
     for prior in config["priors"].values():
-        _check_prior(path, prior, len(config["layout"]["group"]))
+        _check_prior(path, prior, sizes)
     if (config["trials"] is None) != (LIKELIHOODS[config["likelihood"]].support != "trials"):
         raise ValueError(
-            f"{path} is damaged: trials are for likelihood='binomial', which has some."
+            f"{path} is damaged: trials are for binomial likelihoods, which have some."
         )
     if config["group"] != by:
         raise ValueError(
@@ -53,12 +56,13 @@ def check_config(path: Path, config: dict[str, Any], by: str) -> None:
         )
 
 
-def _check_prior(path: Path, prior: dict[str, Any], M: int) -> None:
+def _check_prior(path: Path, prior: dict[str, Any], sizes: set[int]) -> None:
     """A prior's parameters are numbers, so that it takes no memory to speak of."""
     own = dict(prior["parameters"])
     if "base_dist" in own:
-        _check_prior(path, own.pop("base_dist"), M)
-    if own.pop("dimension", M) != M or not all(map(_PARAMETER, own.values())):
+        _check_prior(path, own.pop("base_dist"), sizes)
+    size = own.pop("dimension", min(sizes))
+    if type(size) is not int or size not in sizes or not all(map(_PARAMETER, own.values())):
         raise ValueError(f"{path} is damaged: a prior has a value that no fit has.")
 
 
@@ -67,13 +71,34 @@ def check_formula(path: Path, formula: Formula) -> None:
     parts, layout, units = formula.parts, formula.layout, formula.units
     if (formula.common.text, formula.group.text) != (parts.common, parts.group):
         raise ValueError(f"{path} is damaged: its terms are not those of its formula.")
+    if parts.cens is not None and formula.family.log_survival is None:
+        raise ValueError(f"{path} is damaged: its likelihood takes no censored responses.")
     names = [name for name in formula.common.names if name != "Intercept"], formula.group.names
     levels = len(formula.levels or ())
     enough = {"levels": levels > 2, "binary": levels in (0, 2)}.get(formula.family.support, True)
     if not (enough and _laid_out(layout, *names) and _in_range(units, *map(len, names))):
         raise ValueError(f"{path} is damaged: its layout has values that no formula has.")
-    for coding in (formula.common, formula.group):
-        _try(path, coding)
+    for own in formula.own:
+        _check_parameter(path, formula, own)
+    for part in (formula, *formula.own):
+        for coding in (part.common, part.group):
+            _try(path, coding)
+
+
+def _check_parameter(path: Path, formula: Formula, own: ParameterFormula) -> None:
+    """Raises where a formula of a parameter is not one of this likelihood, or has impossible values."""
+    columns = len(own.effects), len(own.effects), len(own.varying)
+    sizes = len(own.centre), len(own.unit), len(own.group_unit)
+    numbers = (*own.centre, *own.unit, *own.group_unit, own.shift)
+    texts = (own.common.text, own.group.text, own.name)
+    if (
+        own.name not in formula.family.parameters
+        or texts != (own.parts.common, own.parts.group, own.parts.response)
+        or sizes != columns
+        or not all(map(_PARAMETER, numbers))
+        or min((*own.unit, *own.group_unit), default=1.0) <= 0
+    ):
+        raise ValueError(f"{path} is damaged: its formula of a parameter has values of no fit.")
 
 
 def _laid_out(layout: EffectLayout, common: list[str], group: list[str]) -> bool:
@@ -143,7 +168,8 @@ def check_outcomes(path: Path, formula: Formula, groups: Groups) -> None:
     known = range(len(formula.levels or ()))
     beyond = formula.has_cutpoints and not np.isin(outcomes, known).all()
     negative = min(rows.get(name, zero).min(initial=0) for name in ("trials", "weights")) < 0
-    if bad.any() or beyond or negative:
+    odd = not np.isin(rows.get("cens", zero), (0, 1)).all()
+    if bad.any() or beyond or negative or odd or ("cens" in rows) != bool(formula.parts.cens):
         raise ValueError(
             f"{path} is damaged: its outcomes are not of likelihood={formula.likelihood!r}."
         )

@@ -11,10 +11,14 @@ from jaxtyping import Array, Float, Shaped
 from ramify.data.batch import Batch
 from ramify.frontends.formula.formula import EffectLayout, Formula
 from ramify.frontends.formula.likelihoods import LIKELIHOODS, Likelihood
-from ramify.frontends.formula.priors import Densities, Priors, densities, sd_name
+from ramify.frontends.formula.parameter_formulas import (
+    SD,
+    ParameterPredictor,
+    group_root,
+    predictor_of,
+)
+from ramify.frontends.formula.priors import Densities, Priors, densities, priors_of, sd_name
 from ramify.models.parameters import Named
-
-SD = 0.3  # the unit of group sds inside: a fit begins at one, and they are smaller than the response's
 
 
 class Core(eqx.Module):
@@ -35,6 +39,27 @@ class Core(eqx.Module):
     slope: Float[Array, " P"]  # the centre of each common column, in its unit
     deviation: Float[Array, " M"]  # the unit of each group effect
     numbers: Shaped[Array, " levels"] | None  # the levels, if they are numbers
+    own: tuple[ParameterPredictor, ...]  # of the likelihood's parameters that have a formula
+
+    @property
+    def dims(self) -> int:
+        """M: the effects of a group, those in formulas of parameters included."""
+        return len(self.layout.group) + sum(len(own.varying) for own in self.own)
+
+    @property
+    def parameters(self) -> list[str]:
+        """The likelihood's parameters that have no formula."""
+        return [n for n in self.family.parameters if n not in {own.name for own in self.own}]
+
+    @property
+    def deviations(self) -> Float[Array, " M"]:
+        """The unit of each entry of z."""
+        return jnp.concatenate([self.deviation, *(own.deviation for own in self.own)])
+
+    def standardised(self, y: Any) -> Any:
+        """Outcomes on the scale of the linear predictor, where its link is the identity."""
+        y = jnp.log(y) if self.family.of_log else y
+        return (y - self.base) / self.scale if self.link == "identity" else y
 
     @property
     def family(self) -> Likelihood:
@@ -44,11 +69,14 @@ class Core(eqx.Module):
     def unit(self, name: str) -> Any:
         """The unit, inside, of a parameter."""
         own = {"intercept": self.scale, "b": self.coefficient, "sd": SD * self.deviation}
+        own |= {n: unit for parameter in self.own for n, unit in parameter.units().items()}
         return own.get(name, self.scale if name in self.family.scaled else 1.0)
 
     def scaled(self, theta: Named) -> Named:
         """Parameters on the user's scale, the intercept that of centred columns and near zero."""
         values = {name: self.unit(name) * value for name, value in theta.items()}
+        for own in self.own:
+            values |= own.shifted(values)
         return values | (
             {"intercept": self.near + values["intercept"]} if self.layout.intercept else {}
         )
@@ -67,7 +95,7 @@ class Core(eqx.Module):
 
     def mean(self, theta: Named, group: Named) -> Float[Array, " M"]:
         """The mean of one group's z."""
-        layout, mean = self.layout, jnp.zeros(len(self.layout.group))
+        layout, mean = self.layout, jnp.zeros(self.dims)
         if layout.shared:
             k, w = np.array(layout.shared).T
             mean = mean.at[w].set(theta["b"][k])
@@ -83,9 +111,39 @@ class Core(eqx.Module):
         mean = lambda group: self.mean(theta, group)
         return jax.vmap(mean, axis_size=batch.index.shape[0])(batch.group)
 
-    def predictor(self, theta: Named, z: Named, row: Named) -> Float[Array, ""]:
-        """The linear predictor of one row, inside: for an identity link, of the standardised y."""
-        return jnp.sum(row["W"] * z["effects"]) + self.offset(theta, row)
+    def predictors(self, theta: Named, z: Named, row: Named) -> Float[Array, " P"]:
+        """The linear predictors of one row, inside: that of the mean, then those of parameters.
+
+        For an identity link the first is that of the standardised y.
+        """
+        return jnp.sum(self.weights(row) * z["effects"], -1) + self.offsets(theta, row)
+
+    def weights(self, row: Named) -> Float[Array, "P M"]:
+        """Of z in each linear predictor."""
+        if not self.own:
+            return row["W"][None]
+        each = [row["W"], *(own.weights(row) for own in self.own)]
+        return jax.scipy.linalg.block_diag(*(w[None] for w in each))
+
+    def offsets(self, theta: Named, row: Named) -> Float[Array, " P"]:
+        """What z has no part in, of each linear predictor."""
+        return jnp.stack([self.offset(theta, row), *(own.offset(theta, row) for own in self.own)])
+
+    def family_values(self, theta: Named, eta: Float[Array, " P"]) -> Named:
+        """The likelihood's parameters for one row, whose linear predictors are `eta`."""
+        found = {name: theta[name] for name in self.parameters}
+        for own, predictor in zip(self.own, eta[1:], strict=True):
+            found |= own.values(predictor)
+        return found
+
+    def root(self, theta: Named) -> Float[Array, "M M"]:
+        """The inverse of the lower triangular factor of the covariance of z."""
+        roots = [group_root(theta["sd"], theta.get("cor"))]
+        for own in self.own:
+            roots += (
+                [group_root(own.part(theta, "sd"), own.part(theta, "cor"))] if own.varying else []
+            )
+        return jax.scipy.linalg.block_diag(*roots) if len(roots) > 1 else roots[0]
 
     def offset(self, theta: Named, row: Named) -> Float[Array, ""]:
         """The linear predictor of one row, inside, less W z.
@@ -97,7 +155,8 @@ class Core(eqx.Module):
         layout, eta = self.layout, row.get("offset", jnp.zeros(()))
         eta += 0.0 if self.link == "identity" else self.base
         if "X_all" in row:
-            eta += theta.get("intercept", jnp.zeros(())) - jnp.sum(row["W"] * self.mean(theta, row))
+            mean = self.mean(theta, row)[: len(layout.group)]
+            eta += theta.get("intercept", jnp.zeros(())) - jnp.sum(row["W"] * mean)
             return eta + (jnp.sum(row["X_all"] * theta["b"]) if layout.common else 0.0)
         if layout.rest:
             eta += jnp.sum(row["X"] * theta["b"][np.array(layout.rest)])
@@ -109,11 +168,12 @@ class Core(eqx.Module):
 def core_of(formula: Formula, priors: Priors) -> Core:
     """What programs need of a formula and its priors."""
     layout, units, by = formula.layout, formula.units, formula.by
-    own: dict[str, Any] = {name: priors[name] for name in formula.family.parameters}
+    own: dict[str, Any] = {name: priors[name] for name in formula.parameters}
     own |= {"intercept": priors["Intercept"]} if layout.intercept else {}
     own |= {"b": [priors[name] for name in layout.common]} if layout.common else {}
     own |= {"sd": [priors[sd_name(name, by)] for name in layout.group]}
     own |= {"cor": priors["cor"]} if "cor" in priors else {}
+    own |= {name: prior for part in formula.own for name, prior in priors_of(part, priors, by)}
     away = {"intercept": formula.far_intercept}
     rounded = lambda x: jax.device_put(np.asarray(x, jnp.result_type(float)))
     return Core(
@@ -129,4 +189,5 @@ def core_of(formula: Formula, priors: Priors) -> Core:
         rounded(np.divide(units.centre, units.unit)),
         rounded(units.scale / np.asarray(units.group_unit)),
         None if formula.numbers is None else jnp.asarray(formula.numbers),
+        tuple(predictor_of(own, formula.log_unit(own.name)) for own in formula.own),
     )

@@ -19,6 +19,7 @@ import numpy as np
 from ramify.data.groups import Groups
 from ramify.frontends.formula.design import Coding
 from ramify.frontends.formula.likelihoods import LIKELIHOODS, Likelihood
+from ramify.frontends.formula.parameter_formulas import ParameterFormula
 from ramify.frontends.formula.text import FormulaText
 
 FAR = 100.0  # in units of the response: of what is further from zero float32 keeps too few digits
@@ -133,11 +134,32 @@ class Formula:
     levels: list[Any] | None  # of the response, where it has any
     table: str  # the kind of table that came in, and that results come back as
     zone: str | None = None  # the time zone of the grouping column, if it has times with one
+    own: tuple[ParameterFormula, ...] = ()  # formulas of the likelihood's parameters
 
     @property
     def family(self) -> Likelihood:
         """The likelihood's entry in the table of likelihoods."""
         return LIKELIHOODS[self.likelihood]
+
+    @property
+    def text(self) -> str:
+        """All formulas as they were written."""
+        return "; ".join(parts.text for parts in self.every)
+
+    @property
+    def every(self) -> list[FormulaText]:
+        """The texts of all formulas: the mean's first."""
+        return [self.parts, *(own.parts for own in self.own)]
+
+    @property
+    def parameters(self) -> list[str]:
+        """The likelihood's parameters that have no formula: one number each, or cutpoints."""
+        return [n for n in self.family.parameters if n not in {own.name for own in self.own}]
+
+    @property
+    def varying(self) -> list[str]:
+        """Names of all effects that vary by group, as z has them."""
+        return [*self.layout.group, *(name for own in self.own for name in own.varying)]
 
     @property
     def by(self) -> str:
@@ -150,6 +172,10 @@ class Formula:
         levels = self.levels or []
         return levels if levels and all(isinstance(x, int | float) for x in levels) else None
 
+    def log_unit(self, parameter: str) -> float:
+        """The log of the unit, inside, of a parameter of the likelihood."""
+        return float(np.log(self.units.scale)) if parameter in self.family.scaled else 0.0
+
     @property
     def has_cutpoints(self) -> bool:
         """Whether cutpoints stand in for the intercept."""
@@ -159,7 +185,8 @@ class Formula:
     def origin(self) -> float:
         """Subtracted from outcomes that are too far from zero for float32; else zero."""
         # Only where the link is the identity does the outcome move with the predictor.
-        return self.units.far(self.units.base) if self.link == "identity" else 0.0
+        moves = self.link == "identity" and not self.family.of_log
+        return self.units.far(self.units.base) if moves else 0.0
 
     @property
     def far_intercept(self) -> float:

@@ -52,8 +52,11 @@ def _column(name: str, raw: Raw, what: str) -> Any:
     series, declared = _as_pandas(name, raw)
     title, missing = f'column "{name}" of {what}', np.asarray(series.isna())
     if missing.any():
-        where = rows_in_words(missing)
-        raise ValueError(f"{title} has no value in {where}: drop or impute them before the fit.")
+        cure = (
+            'or pass missing="drop" to leave such rows out' if what == "table" else "or drop them"
+        )
+        said = f"{title} has no value in {rows_in_words(missing)}"
+        raise ValueError(f"{said}: impute it, {cure}.")
     if is_category(series):
         _check_one_type(title, series.cat.categories)
         return _categories(series, declared)

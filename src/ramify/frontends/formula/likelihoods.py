@@ -1,45 +1,34 @@
 """The likelihoods of formulas, in one table: to add one, add an entry to LIKELIHOODS.
 
 An entry works on the scale that the model computes on: `eta` is the linear predictor, which for an
-identity link is that of a standardised response (see `layout`).
+identity link is that of a standardised response (see `formula`), or of its logarithm for one that is
+`of_log`.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from statistics import NormalDist
-from typing import Any
+from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jax.scipy.special import gammaln
-from jax.scipy.stats import norm
 from jaxtyping import Array, Float
 
-from ramify.models.parameters import Parameter, ordered, positive
+from ramify.frontends.formula import row_densities as rows
+from ramify.frontends.formula.row_densities import INVERSE, TINY, Values, to_logits
+from ramify.models.parameters import Parameter, ordered, positive, unit
 
-Values = Mapping[str, Array]  # family parameters, and of a row its trials
-BIG = 1e3  # stands for an infinite cutpoint: a logistic tail there is zero, and so is its slope
-
-# The mean as a function of the linear predictor.
-INVERSE: dict[str, Callable[[Array], Array]] = {
-    "identity": lambda eta: eta,
-    "log": jnp.exp,
-    "logit": jax.nn.sigmoid,
-    "probit": norm.cdf,
-    "cloglog": lambda eta: -jnp.expm1(-jnp.exp(eta)),
-}
+Draw = Callable[[np.random.Generator, np.ndarray, np.ndarray, Mapping[str, Any]], np.ndarray]
 
 
-def to_logits(link: str, eta: Array) -> Array:
-    """The log odds of a probability that is given by another link, without forming it."""
-    if link == "probit":
-        return norm.logcdf(eta) - norm.logcdf(-eta)
-    if link == "cloglog":
-        hazard = jnp.exp(jnp.minimum(eta, 80.0))
-        return jnp.log(-jnp.expm1(-hazard)) + hazard
-    return eta
+class FamilyParameter(NamedTuple):
+    """A parameter of a likelihood beside its mean."""
+
+    make: Callable[[int], Parameter]  # of the number of levels
+    prior: Callable[[float], Any]  # the default, of the response's sd
+    scaled: bool = False  # whether it is in units of the response
 
 
 @dataclass(frozen=True)
@@ -47,109 +36,222 @@ class Likelihood:
     """What the rows of a formula are drawn from."""
 
     links: tuple[str, ...]  # the links it may have, the default first
-    # Link, eta, family parameters, row -> a NumPyro distribution of the outcome.
-    distribution: Callable[[str, Array, Values, Values], Any]
     # NumPy's generator, eta, its inverse link, family parameters and trials -> outcomes of many rows:
     # the same distribution, where nothing needs to be compiled for each of its methods.
-    draw: Callable[[np.random.Generator, np.ndarray, np.ndarray, Mapping[str, Any]], np.ndarray]
-    support: str = "real"  # what the response may be: or "binary", "count", "trials", "levels"
-    # Name -> number of levels -> parameter.
-    parameters: Mapping[str, Callable[[int], Parameter]] = field(default_factory=dict)
+    draw: Draw
+    # Link, eta, family parameters, row -> a NumPyro distribution of the outcome, if NumPyro has it.
+    distribution: Callable[[str, Array, Values, Values], Any] | None = None
+    # What the response may be: "real", "positive", "unit", "binary", "count", "trials", "levels".
+    support: str = "real"
+    parameters: Mapping[str, FamilyParameter] = field(default_factory=dict)
     # The same arguments -> log density of row["y"], where the distribution's is slower or less exact.
     log_prob: Callable[[str, Array, Values, Values], Array] | None = None
-    scaled: tuple[str, ...] = ()  # which family parameters are in units of the response
+    # The same -> log P(outcome > row["y"]), for responses that may be right censored.
+    log_survival: Callable[[str, Array, Values, Values], Array] | None = None
+    # Key and the same -> an outcome of one row, where there is no distribution.
+    sample: Callable[[Any, str, Array, Values, Values], Array] | None = None
+    # Inverse link of eta, family parameters -> mean of the outcome, where that is another number.
+    mean: Callable[[Array, Values], Array] | None = None
+    of_log: bool = False  # whether it is the distribution of the response's logarithm
+
+    @property
+    def scaled(self) -> tuple[str, ...]:
+        """Which family parameters are in units of the response."""
+        return tuple(name for name, own in self.parameters.items() if own.scaled)
 
     def log_density(self, link: str, eta: Array, family: Values, row: Values) -> Array:
-        """Log density of one row's response."""
-        if self.log_prob is not None:
-            return self.log_prob(link, eta, family, row)
+        """Log density of one row's response; where that is censored, log P(outcome > response)."""
+        density = self.log_prob or self._by_distribution
+        found = density(link, eta, family, row)
+        if "cens" not in row:
+            return found
+        assert self.log_survival is not None  # else reading refuses it
+        return jnp.where(row["cens"] > 0, self.log_survival(link, eta, family, row), found)
+
+    def _by_distribution(self, link: str, eta: Array, family: Values, row: Values) -> Array:
+        assert self.distribution is not None
         return self.distribution(link, eta, family, row).log_prob(row["y"])
 
-
-def _poisson(link: str, eta: Array, family: Values, row: Values) -> Array:
-    y = row["y"]
-    return y * eta - jnp.exp(eta) - gammaln(y + 1.0)
-
-
-def _negative_binomial(link: str, eta: Array, family: Values, row: Values) -> Array:
-    """Of mean m and variance m + m^2 / shape."""
-    y, shape = row["y"], family["shape"]
-    log_total = jnp.logaddexp(eta, jnp.log(shape))
-    counts = gammaln(y + shape) - gammaln(shape) - gammaln(y + 1.0)
-    return counts + shape * (jnp.log(shape) - log_total) + y * (eta - log_total)
+    def simulate(self, key: Any, link: str, eta: Array, family: Values, row: Values) -> Array:
+        """A new outcome of one row, by JAX."""
+        if self.sample is not None:
+            return self.sample(key, link, eta, family, row)
+        assert self.distribution is not None
+        return self.distribution(link, eta, family, row).sample(key)
 
 
-def _ordered(link: str, eta: Array, family: Values, row: Values) -> Array:
-    """Log of sigmoid(a) - sigmoid(b) = sigmoid(a) sigmoid(-b) (1 - exp(b - a)), without cancellation."""
-    cut = family["cutpoints"]
-    ends = jnp.concatenate([jnp.full(1, -BIG, cut.dtype), cut, jnp.full(1, BIG, cut.dtype)])
-    level = row["y"].astype(int)
-    a, b = ends[level + 1] - eta, ends[level] - eta
-    return jax.nn.log_sigmoid(a) + jax.nn.log_sigmoid(-b) + jnp.log1p(-jnp.exp(b - a))
+_positive = lambda levels: positive()
+# Rate of an Exponential, or Bambi's prior: shapes and precisions may be large, and data say how large.
+_wide = FamilyParameter(_positive, lambda sd: dist.HalfCauchy(1.0))
+SIGMA = {"sigma": FamilyParameter(_positive, lambda sd: dist.Exponential(1.0 / sd), scaled=True)}
+NU = {"nu": FamilyParameter(_positive, lambda sd: dist.Gamma(2.0, 0.1))}
+COUNT_SHAPE = {"shape": FamilyParameter(_positive, lambda sd: dist.Exponential(1.0))}
+SHAPE, PHI = {"shape": _wide}, {"phi": _wide}
+_share = FamilyParameter(lambda levels: unit(), lambda sd: dist.Beta(1.0, 1.0))
+ZI, HU = {"zi": _share}, {"hu": _share}
+CUTPOINTS = {
+    "cutpoints": FamilyParameter(lambda levels: ordered(levels - 1), lambda sd: dist.Normal(0, 2.5))
+}
 
 
-def _draw_counts(rng: np.random.Generator, mean: np.ndarray) -> np.ndarray:
-    """Poisson counts; of a mean so large that they need more than 32 bits, the largest of these."""
-    most = np.iinfo(np.int32).max
-    return np.minimum(rng.poisson(np.minimum(mean, 2.0 * most)), most)
+def _beta_shapes(link: str, eta: Array, family: Values) -> tuple[Array, Array]:
+    share = INVERSE[link](eta)
+    return share * family["phi"], (1 - share) * family["phi"]
+
+
+def _whole(trials: Array) -> Array:
+    """Whole numbers: NumPyro draws from no other number of trials."""
+    return trials.astype(jnp.result_type(int))
 
 
 LIKELIHOODS: dict[str, Likelihood] = {
     "gaussian": Likelihood(
         ("identity", "log"),
-        lambda link, eta, family, row: dist.Normal(INVERSE[link](eta), family["sigma"]),
         lambda rng, eta, mean, own: rng.normal(mean, own["sigma"]),
-        parameters={"sigma": lambda levels: positive()},
-        scaled=("sigma",),
+        lambda link, eta, family, row: dist.Normal(INVERSE[link](eta), family["sigma"]),
+        parameters=SIGMA,
+        log_survival=rows.normal_survival,
     ),
     "student_t": Likelihood(
         ("identity", "log"),
+        lambda rng, eta, mean, own: mean + own["sigma"] * rng.standard_t(own["nu"], mean.shape),
         lambda link, eta, family, row: dist.StudentT(
             family["nu"], INVERSE[link](eta), family["sigma"]
         ),
-        lambda rng, eta, mean, own: mean + own["sigma"] * rng.standard_t(own["nu"], mean.shape),
-        parameters={"sigma": lambda levels: positive(), "nu": lambda levels: positive()},
-        scaled=("sigma",),
+        parameters=SIGMA | NU,
+    ),
+    "lognormal": Likelihood(
+        ("identity",),
+        lambda rng, eta, mean, own: rng.normal(mean, own["sigma"]),
+        lambda link, eta, family, row: dist.Normal(eta, family["sigma"]),
+        support="positive",
+        parameters=SIGMA,
+        log_survival=rows.normal_survival,
+        of_log=True,
+    ),
+    "gamma": Likelihood(
+        ("log",),
+        lambda rng, eta, mean, own: np.maximum(
+            rng.gamma(own["shape"], mean / own["shape"], mean.shape), TINY
+        ),
+        lambda link, eta, family, row: dist.Gamma(family["shape"], family["shape"] * jnp.exp(-eta)),
+        support="positive",
+        parameters=SHAPE,
+        log_prob=rows.gamma,
+    ),
+    "exponential": Likelihood(
+        ("log",),
+        lambda rng, eta, mean, own: np.maximum(rng.exponential(mean), TINY),
+        lambda link, eta, family, row: dist.Exponential(jnp.exp(-eta)),
+        support="positive",
+        log_prob=rows.exponential,
+        log_survival=rows.exponential_survival,
+    ),
+    "weibull": Likelihood(
+        ("log",),
+        lambda rng, eta, mean, own: rows.draw_weibull(rng, mean, own),
+        lambda link, eta, family, row: dist.Weibull(
+            jnp.exp(eta - gammaln(1 + 1 / family["shape"])), family["shape"]
+        ),
+        support="positive",
+        parameters=SHAPE,
+        log_prob=rows.weibull,
+        log_survival=rows.weibull_survival,
+    ),
+    "beta": Likelihood(
+        ("logit", "probit", "cloglog"),
+        lambda rng, eta, mean, own: rows.draw_beta(rng, mean, own),
+        lambda link, eta, family, row: dist.Beta(*_beta_shapes(link, eta, family)),
+        support="unit",
+        parameters=PHI,
+        log_prob=rows.beta,
     ),
     "bernoulli": Likelihood(
         ("logit", "probit", "cloglog"),
-        lambda link, eta, family, row: dist.Bernoulli(logits=to_logits(link, eta)),
         lambda rng, eta, mean, own: rng.random(mean.shape) < mean,
+        lambda link, eta, family, row: dist.Bernoulli(logits=to_logits(link, eta)),
         support="binary",
     ),
     "binomial": Likelihood(
         ("logit", "probit", "cloglog"),
-        # Whole numbers: NumPyro draws from no other number of trials.
-        lambda link, eta, family, row: dist.Binomial(
-            row["trials"].astype(jnp.result_type(int)), logits=to_logits(link, eta)
-        ),
         lambda rng, eta, mean, own: rng.binomial(own["trials"].astype(np.int64), mean),
+        lambda link, eta, family, row: dist.Binomial(
+            _whole(row["trials"]), logits=to_logits(link, eta)
+        ),
         support="trials",
+    ),
+    "beta_binomial": Likelihood(
+        ("logit", "probit", "cloglog"),
+        lambda rng, eta, mean, own: rng.binomial(
+            own["trials"].astype(np.int64), rows.draw_beta(rng, mean, own)
+        ),
+        lambda link, eta, family, row: dist.BetaBinomial(
+            *_beta_shapes(link, eta, family), _whole(row["trials"])
+        ),
+        support="trials",
+        parameters=PHI,
+        log_prob=rows.beta_binomial,
     ),
     "poisson": Likelihood(
         ("log",),
+        lambda rng, eta, mean, own: rows.draw_mixed(rng, mean, own),
         lambda link, eta, family, row: dist.Poisson(jnp.exp(eta)),
-        lambda rng, eta, mean, own: _draw_counts(rng, mean),
         support="count",
-        log_prob=_poisson,
+        log_prob=rows.poisson,
     ),
     "negative_binomial": Likelihood(
         ("log",),
+        lambda rng, eta, mean, own: rows.draw_mixed(rng, mean, own),
         lambda link, eta, family, row: dist.NegativeBinomial2(jnp.exp(eta), family["shape"]),
-        lambda rng, eta, mean, own: _draw_counts(
-            rng, rng.gamma(own["shape"], mean / own["shape"], mean.shape)
+        support="count",
+        parameters=COUNT_SHAPE,
+        log_prob=rows.negative_binomial,
+    ),
+    "zero_inflated_poisson": Likelihood(
+        ("log",),
+        lambda rng, eta, mean, own: rows.draw_zero_inflated(rng, mean, own),
+        lambda link, eta, family, row: dist.ZeroInflatedPoisson(family["zi"], jnp.exp(eta)),
+        support="count",
+        parameters=ZI,
+        log_prob=rows.zero_inflated(rows.poisson),
+        mean=lambda mean, family: (1 - family["zi"]) * mean,
+    ),
+    "zero_inflated_negative_binomial": Likelihood(
+        ("log",),
+        lambda rng, eta, mean, own: rows.draw_zero_inflated(rng, mean, own),
+        lambda link, eta, family, row: dist.ZeroInflatedNegativeBinomial2(
+            jnp.exp(eta), family["shape"], gate=family["zi"]
         ),
         support="count",
-        parameters={"shape": lambda levels: positive()},
-        log_prob=_negative_binomial,
+        parameters=COUNT_SHAPE | ZI,
+        log_prob=rows.zero_inflated(rows.negative_binomial),
+        mean=lambda mean, family: (1 - family["zi"]) * mean,
+    ),
+    "hurdle_poisson": Likelihood(
+        ("log",),
+        lambda rng, eta, mean, own: rows.draw_hurdle(rng, mean, own),
+        support="count",
+        parameters=HU,
+        log_prob=rows.hurdle(rows.poisson),
+        sample=rows.sample_hurdle,
+        mean=rows.hurdle_mean,
+    ),
+    "hurdle_negative_binomial": Likelihood(
+        ("log",),
+        lambda rng, eta, mean, own: rows.draw_hurdle(rng, mean, own),
+        support="count",
+        parameters=COUNT_SHAPE | HU,
+        log_prob=rows.hurdle(rows.negative_binomial),
+        sample=rows.sample_hurdle,
+        mean=rows.hurdle_mean,
     ),
     "ordered": Likelihood(
         ("logit",),
-        lambda link, eta, family, row: dist.OrderedLogistic(eta, family["cutpoints"]),
         lambda rng, eta, mean, own: np.sum(rng.logistic(eta)[..., None] > own["cutpoints"], -1),
+        lambda link, eta, family, row: dist.OrderedLogistic(eta, family["cutpoints"]),
         support="levels",
-        parameters={"cutpoints": lambda levels: ordered(levels - 1)},
-        log_prob=_ordered,
+        parameters=CUTPOINTS,
+        log_prob=rows.ordered,
     ),
 }
 
@@ -169,7 +271,7 @@ def start(
     total = float(np.sum(trials)) if trials is not None else float(len(y))
     share = float(np.sum(y)) / max(total, 1.0)
     if link == "log":
-        return float(np.log(max(share, 1e-3))), 1.0
+        return float(np.log(max(share, TINY if support == "positive" else 1e-3))), 1.0
     share = min(max(share, 1e-3), 1 - 1e-3)
     links = {
         "logit": lambda p: np.log(p) - np.log1p(-p),

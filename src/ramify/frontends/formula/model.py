@@ -1,6 +1,6 @@
 """The model that a formula stands for, and its adapter: tables in, results in a statistician's terms."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,23 +15,20 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from ramify.data.batch import Batch
 from ramify.data.groups import Groups
 from ramify.data.resident import whole
-from ramify.data.tables import as_table, in_zone
-from ramify.frontends.formula import saving
+from ramify.frontends.formula import outcomes, saving
 from ramify.frontends.formula.condensed import condensed
-from ramify.frontends.formula.core import SD, Core, core_of
+from ramify.frontends.formula.core import Core, core_of
 from ramify.frontends.formula.formula import Formula
-from ramify.frontends.formula.likelihoods import INVERSE
-from ramify.frontends.formula.priors import Priors, in_words, log_density, sd_name
+from ramify.frontends.formula.naming import FormulaNames
+from ramify.frontends.formula.priors import Priors, in_words, log_density
 from ramify.frontends.formula.reading import read_rows, response_columns
-from ramify.frontends.formula.simulation import check_simulable, prior_draws
+from ramify.frontends.formula.simulation import censored, check_simulable, prior_draws
 from ramify.frontends.formula.text import formula_columns
-from ramify.models.adapter import Adapter, Description, Section, Simulated, Simulator
+from ramify.models.adapter import Description, Simulated, Simulator
 from ramify.models.model import Model
 from ramify.models.parameters import Named, Parameter, correlation_cholesky, positive, real
 from ramify.models.structure import BlockStructure, LinearPredictors, Normal
 from ramify.numerics.programs import program
-from ramify.numerics.small_linalg import inverse_lower
-from ramify.posterior.prediction import labelled, quantile_names
 
 
 @final
@@ -40,6 +37,7 @@ class FormulaModel(Model):
 
     formula: Formula
     priors: Priors
+    table: dict[str, Any] | None = None  # the columns of the fit's table; a saved fit has none
 
     def __init__(self, formula: Formula, priors: Priors):
         self.formula, self.priors = formula, priors
@@ -47,19 +45,20 @@ class FormulaModel(Model):
 
     def _build(self, core: Core) -> None:
         """Sets all that programs use; in a program the arrays of `core` are its arguments."""
-        layout, M = core.layout, len(core.layout.group)
+        layout = core.layout
         theta: dict[str, Parameter] = {"intercept": real()} if layout.intercept else {}
         theta |= {"b": real(len(layout.common))} if layout.common else {}
-        theta |= {"sd": positive(M)}
-        theta |= {"cor": correlation_cholesky(M)} if "cor" in core.priors else {}
-        theta |= {name: make(core.levels) for name, make in core.family.parameters.items()}
+        theta |= {"sd": positive(len(layout.group))}
+        theta |= {"cor": correlation_cholesky(len(layout.group))} if "cor" in core.priors else {}
+        theta |= {n: core.family.parameters[n].make(core.levels) for n in core.parameters}
+        theta |= {name: p for own in core.own for name, p in own.parameters().items()}
         self.core = core
         super().__init__(
             theta,
-            {"effects": real(M)},
+            {"effects": real(core.dims)},
             self._prior,
             self._group_density,
-            lambda theta, z, row: self._density(theta, core.predictor(theta, z, row), row),
+            lambda theta, z, row: self._density(theta, core.predictors(theta, z, row), row),
             self._outcome,
         )
         linear = self._predictors().on_blocks(self.theta)
@@ -83,9 +82,10 @@ class FormulaModel(Model):
         if spec is None:
             return super().__repr__()
         count = len(spec.layout.common) + spec.layout.intercept
+        count += sum(len(own.effects) + own.intercept for own in spec.own)
         return (
-            f"FormulaModel({spec.parts.text}, {spec.likelihood} with {spec.link} link; {count} common "
-            f"effects, {len(spec.layout.group)} by {spec.by})"
+            f"FormulaModel({spec.text}, {spec.likelihood} with {spec.link} link; {count} common "
+            f"effects, {len(spec.varying)} by {spec.by})"
         )
 
     def _prior(self, theta: Named) -> Float[Array, ""]:
@@ -97,44 +97,42 @@ class FormulaModel(Model):
     def _group_density(self, theta: Named, z: Named, group: Named) -> Float[Array, ""]:
         """Log N(z; mean, diag(sd) C diag(sd)) of one group."""
         mean = self.core.mean(theta, group)
-        return Normal(mean, self._root(theta)).log_density(z["effects"])
+        return Normal(mean, self.core.root(theta)).log_density(z["effects"])
 
     def _normal(self, theta: Float[Array, " D"], batch: Batch) -> Normal:
         """The same distribution for every group of a block."""
         inside = self.theta.values(theta)
-        return Normal(self.core.means(inside, batch), self._root(inside))
+        return Normal(self.core.means(inside, batch), self.core.root(inside))
 
-    def _root(self, theta: Named) -> Float[Array, "M M"]:
-        """The inverse of the lower triangular factor of the covariance."""
-        sd = SD * theta["sd"]
-        return inverse_lower(theta["cor"]) / sd if "cor" in theta else jnp.diag(1 / sd)
-
-    def _density(self, theta: Named, eta: Float[Array, ""], row: Named) -> Float[Array, ""]:
+    def _density(self, theta: Named, eta: Float[Array, " P"], row: Named) -> Float[Array, ""]:
         """Log density of one row's response, on the user's scale, times its weight."""
-        core = self.core
-        if core.link == "identity":
-            row = {**row, "y": (row["y"] - core.base) / core.scale}
-        density = core.family.log_density(core.link, eta, theta, row)
-        density -= jnp.log(core.scale)
+        core, inside = self.core, {**row, "y": self.core.standardised(row["y"])}
+        values = core.family_values(theta, eta)
+        density = core.family.log_density(core.link, eta[0], values, inside)
+        stretch = jnp.log(core.scale) + (jnp.log(row["y"]) if core.family.of_log else 0.0)
+        # A probability, that of a censored outcome, is the same on every scale.
+        density -= jnp.where(row["cens"] > 0, 0.0, stretch) if "cens" in row else stretch
         return density * row["weights"] if "weights" in row else density
 
     def _predictors(self) -> LinearPredictors:
-        """The likelihood as a function of one linear predictor; all of ours are smooth in it."""
+        """The likelihood as a function of linear predictors; all of ours are smooth in them."""
         core, parameters = self.core, self.core.family.parameters
         return LinearPredictors(
-            weights=lambda row: row["W"][None],
-            offset=lambda theta, row: core.offset(theta, row)[None],
-            density=lambda theta, eta, row: self._density(theta, eta[0], row),
+            weights=core.weights,
+            offset=core.offsets,
+            density=self._density,
             uses_theta=lambda columns: bool(parameters) or core.layout.offset_uses_theta(columns),
             smooth=True,
         )
 
     def _outcome(self, key: PRNGKeyArray, theta: Named, z: Named, row: Named) -> Array:
         """A new outcome of one row, less the origin."""
-        core, eta = self.core, self.core.predictor(theta, z, row)
-        y = core.family.distribution(core.link, eta, theta, row).sample(key)
+        core, eta = self.core, self.core.predictors(theta, z, row)
+        values = core.family_values(theta, eta)
+        y = core.family.simulate(key, core.link, eta[0], values, row)
         if core.link == "identity":
-            return core.base + core.scale * y
+            y = core.base + core.scale * y
+            return jnp.exp(y) if core.family.of_log else y
         return y if core.numbers is None or "cutpoints" not in theta else core.numbers[y]
 
     def groups(self, table: Any) -> Groups:
@@ -146,15 +144,10 @@ register_pytree_node(FormulaModel, lambda model: ((model.core,), None), FormulaM
 
 
 @final
-class FormulaAdapter(Adapter):
+class FormulaAdapter(FormulaNames):
     """Reads tables for a `FormulaModel`, names its results and saves it."""
 
     model: FormulaModel
-
-    @property
-    def formula(self) -> Formula:
-        """The formula of the fit; programs do not have it."""
-        return self.model.formula
 
     @property
     def origin(self) -> float:
@@ -189,8 +182,11 @@ class FormulaAdapter(Adapter):
         spec = self.formula
         category = spec.levels is not None and spec.numbers is None
         left = dict.fromkeys(response_columns(spec.parts), "category") if category else {}
-        named = dict.fromkeys([*formula_columns(spec.parts.text), *spec.parts.extra])
-        return named | spec.common.kinds | spec.group.kinds | left
+        named = dict.fromkeys([*formula_columns(spec.text), *spec.parts.extra])
+        kinds = {
+            n: k for own in spec.own for c in (own.common, own.group) for n, k in c.kinds.items()
+        }
+        return named | kinds | spec.common.kinds | spec.group.kinds | left
 
     def global_values(
         self, theta: Float[np.ndarray, "S D"] | Float[Array, "S D"]
@@ -210,6 +206,9 @@ class FormulaAdapter(Adapter):
             values["Intercept"] = values.pop("intercept") - core.scale * shift
         if "cor" in inside:
             values["cor"] = inside["cor"] @ inside["cor"].T
+        for own in core.own:
+            named = own.named(values)
+            values = {n: v for n, v in values.items() if n not in own.parameters()} | named
         if "cutpoints" in values:
             values["cutpoints"] = values["cutpoints"] + shift
         return values
@@ -219,11 +218,11 @@ class FormulaAdapter(Adapter):
     ) -> Named:
         """Each group's deviations from the population, {"effects": [B, M]}, on the user's scale."""
         core, inside = self.model.core, self.model.theta.values(theta)
-        return {"effects": core.deviation * (z - core.means(inside, batch))}
+        return {"effects": core.deviations * (z - core.means(inside, batch))}
 
     def entry_names(self, name: str, shape: Sequence[int]) -> list[str]:
         """The effects that vary by group."""
-        return list(self.formula.layout.group)
+        return self.formula.varying
 
     def categories(self, kind: str) -> list[str]:
         """The levels of an ordered response, where each has a probability of its own."""
@@ -237,20 +236,8 @@ class FormulaAdapter(Adapter):
     ) -> Float[Array, "R *levels"]:
         """Each row's mean outcome ("mean"), linear predictor ("link") or its levels' probabilities."""
         inside = self.model.theta.values(theta)
-        one = lambda z, row: self._expected(kind, inside, {"effects": z}, row)
+        one = lambda z, row: outcomes.expected(self.model.core, kind, inside, {"effects": z}, row)
         return jax.vmap(one)(z_rows, batch.rows | batch.group_at_rows())
-
-    def _expected(self, kind: str, theta: Named, z: Named, row: Named) -> Float[Array, "*levels"]:
-        core, eta = self.model.core, self.model.core.predictor(theta, z, row)
-        if core.link == "identity":
-            return core.base + core.scale * eta
-        if kind == "link":
-            return eta + (core.centring(theta) if "cutpoints" in theta else 0)
-        if "cutpoints" in theta:
-            probability = core.family.distribution(core.link, eta, theta, row).probs
-            numbers = jnp.arange(core.levels) if core.numbers is None else core.numbers
-            return probability if kind == "probability" else probability @ numbers.astype(eta.dtype)
-        return INVERSE[core.link](eta) * (row["trials"] if "trials" in row else 1.0)
 
     draws_on_host = True
 
@@ -258,12 +245,8 @@ class FormulaAdapter(Adapter):
         self, theta: Float[Array, " D"], z_rows: Float[Array, "R M"], batch: Batch
     ) -> Named:
         """Linear predictor and its inverse link inside, family parameters, and trials of rows."""
-        core, inside = self.model.core, self.model.theta.values(theta)
-        rows = batch.rows | batch.group_at_rows()
-        eta = jax.vmap(lambda z, row: core.predictor(inside, {"effects": z}, row))(z_rows, rows)
-        own = {name: inside[name][None] for name in core.family.parameters}
-        own |= {"trials": rows["trials"]} if "trials" in rows else {}
-        return {"eta": eta, "mean": INVERSE[core.link](eta), **own}
+        inside = self.model.theta.values(theta)
+        return outcomes.outcome_parameters(self.model.core, inside, z_rows, batch)
 
     def draw_outcomes(self, rng: np.random.Generator, given: dict[str, np.ndarray]) -> np.ndarray:
         """New outcomes, by NumPy, less the origin."""
@@ -273,10 +256,7 @@ class FormulaAdapter(Adapter):
 
     def draw_column(self, rng: np.random.Generator, given: dict[str, np.ndarray]) -> np.ndarray:
         """The same as the data have them: levels by their numbers."""
-        core, own = self.model.core, dict(given)
-        y = core.family.draw(rng, own.pop("eta"), own.pop("mean"), own)
-        inside = core.link == "identity"
-        return np.asarray(core.base) + np.asarray(core.scale) * y if inside else y
+        return outcomes.draw_column(self.model.core, rng, given)
 
     def simulator(self, groups: Groups) -> Simulator:
         """Draws from the priors, the groups' normal distribution and the likelihood."""
@@ -290,88 +270,28 @@ class FormulaAdapter(Adapter):
         noise = rng.normal(size=(len(batch.index), model.z.size)).astype(theta.dtype)
         z, given = _locals_and_rows(self, theta, noise, batch)
         y = self.draw_column(rng, jax.tree.map(np.asarray, given))
-        return Simulated(theta, z, {"y": y})
+        return Simulated(theta, z, censored(y, batch.rows))
 
     def observed(self, batch: Batch) -> dict[str, Any]:
         """The outcomes of the rows: numbers, or numbers of levels."""
         y = batch.rows["y"]
         return {"y": np.asarray(y, np.float64) + self.origin if self.origin else y}
 
-    def outcomes(self, groups: Groups) -> np.ndarray:
-        """The outcomes of the rows, on the user's scale."""
+    def outcomes(self, groups: Groups) -> np.ndarray | None:
+        """The outcomes of the rows, on the user's scale; None if some are censored."""
+        if "cens" in groups.rows:
+            return None
         y, numbers = groups.rows["y"] + self.origin, self.formula.numbers
         return y if numbers is None else np.asarray(numbers, np.float64)[y.astype(int)]
-
-    def coordinates(self) -> list[str]:
-        """The user's names; a coordinate of the correlations' factor is called by its correlation."""
-        layout, by = self.formula.layout, self.formula.by
-        pairs = [(b, a) for i, a in enumerate(layout.group) for b in layout.group[:i]]
-        own = {"intercept": "Intercept"} | {f"b[{k}]": name for k, name in enumerate(layout.common)}
-        own |= {f"sd[{m}]": sd_name(name, by) for m, name in enumerate(layout.group)}
-        own |= {f"cor[{k}]": f"cor({a}, {b} | {by})" for k, (a, b) in enumerate(pairs)}
-        return [own.get(name, name) for name in super().coordinates()]
-
-    def summary_rows(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Draws of every parameter: effects, sds, correlations, then those of the likelihood."""
-        layout, by, levels = self.formula.layout, self.formula.by, self.formula.levels
-        found = {"Intercept": values["Intercept"]} if layout.intercept else {}
-        found |= {name: values[name] for name in layout.common}
-        found |= {sd_name(name, by): values["sd"][:, m] for m, name in enumerate(layout.group)}
-        if "cor" in values:
-            for i, first in enumerate(layout.group):
-                for j, second in enumerate(layout.group[:i]):
-                    found[f"cor({second}, {first} | {by})"] = values["cor"][:, i, j]
-        found |= {name: values[name] for name in ("sigma", "nu", "shape") if name in values}
-        if "cutpoints" in values and levels is not None:
-            for k, (low, high) in enumerate(zip(levels[:-1], levels[1:], strict=True)):
-                found[f"cutpoint({low}|{high})"] = values["cutpoints"][:, k]
-        return found
-
-    def sections(self, names: Sequence[str]) -> list[Section]:
-        """Effects, sds, correlations, and parameters of the likelihood."""
-        common = {"Intercept", *self.formula.layout.common}
-        rows: dict[str, list[int]] = {"effect": [], "sd": [], "cor": [], "family": []}
-        for i, name in enumerate(names):
-            kind = name.split("(")[0] if name.startswith(("sd(", "cor(")) else "family"
-            rows["effect" if name in common else kind].append(i)
-        found = [
-            Section("Population effects", rows["effect"], "line"),
-            Section(f"Standard deviations between groups ({self.formula.by})", rows["sd"], "from"),
-            Section("Correlations of group effects", rows["cor"], "unit"),
-            Section("Parameters of the likelihood", rows["family"], "line"),
-        ]
-        return [section for section in found if section.rows]
-
-    def group_effects(
-        self, sampled: Iterable[Any], sizes: np.ndarray, totals: bool, quantiles: Sequence[float]
-    ) -> Any:
-        """One row for each group: label, rows, and mean, sd and quantiles of each effect."""
-        spec, labels, parts = self.formula, [], []
-        for names, draws in sampled:
-            effects = draws["effects"]  # [S, B, M]
-            if totals:
-                zero = np.zeros_like(draws["sd"][:, 0])
-                population = [draws.get(name, zero) for name in spec.layout.group]
-                effects = effects + np.stack(population, 1)[:, None]
-            levels = np.quantile(effects, np.asarray(quantiles, np.float64), axis=0)
-            labels.append(names)
-            parts.append(np.stack([effects.mean(0), effects.std(0), *levels]))
-        table = np.concatenate(parts, 1)  # [statistics, N, M]
-        columns: dict[str, Any] = {"n": np.asarray(sizes)}
-        for m, effect in enumerate(spec.layout.group):
-            for i, statistic in enumerate(["mean", "sd", *quantile_names(quantiles)]):
-                columns[f"{effect}_{statistic}"] = table[i, :, m]
-        own = in_zone(spec.table, np.concatenate(labels), spec.zone)
-        return as_table(spec.table, labelled(spec.by, own, columns))
 
     def describe(self) -> Description:
         """The formula, its likelihood and its priors."""
         spec = self.formula
         return Description(
-            title=spec.parts.text,
+            title=spec.text,
             lead=[f"{spec.likelihood} with {spec.link} link"],
             facts=[
-                ("Formula", spec.parts.text),
+                ("Formula", spec.text),
                 ("Likelihood", f"{spec.likelihood}, {spec.link} link"),
             ],
             priors=[(name, in_words(prior)) for name, prior in self.model.priors.items()],

@@ -4,6 +4,7 @@ The defaults are those that rstanarm documents (https://mc-stan.org/rstanarm/art
 for the effects and sigma, and Bambi's half-normal for the groups' sds; `docs/formulas.md` lists them.
 """
 
+import ast
 from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
@@ -18,10 +19,11 @@ from jaxtyping import Array, Float
 from numpyro.distributions import constraints, truncated
 
 from ramify.frontends.formula.formula import Formula
+from ramify.frontends.formula.parameter_formulas import SHARES, ParameterFormula
 
 # Places of a parameter's entries, () for all -> their log density, a tree with arrays.
 Densities = dict[tuple[int, ...], Any]
-POSITIVE = ("sd", "sigma", "nu", "shape")
+POSITIVE = ("sd", "sigma", "nu", "shape", "phi")
 _SMALL = 1e-30  # it and its inverse are in the range of float32
 
 
@@ -87,13 +89,36 @@ def defaults(formula: Formula, sd_y: float) -> Priors:
         priors[sd_name(name, formula.by)] = dist.HalfNormal(spread / unit)
     if not formula.parts.independent and len(layout.group) > 1:
         priors["cor"] = dist.LKJCholesky(len(layout.group), 1.0)
-    own = {
-        "sigma": dist.Exponential(1.0 / sd_y),
-        "nu": dist.Gamma(2.0, 0.1),
-        "shape": dist.Exponential(1.0),
-        "cutpoints": dist.Normal(0.0, 2.5),
-    }
-    return Priors({**priors, **{name: own[name] for name in formula.family.parameters}})
+    parameters = formula.family.parameters
+    priors |= {name: parameters[name].prior(sd_y) for name in formula.parameters}
+    for own in formula.own:
+        priors |= _parameter_defaults(own, formula.by)
+    return priors
+
+
+def _parameter_defaults(own: ParameterFormula, by: str) -> dict[str, Any]:
+    """The default priors of a parameter's formula: as for the mean's with the same link."""
+    found: dict[str, Any] = {}
+    if own.intercept:
+        share = own.link == "logit"
+        found[f"{own.name}_Intercept"] = (
+            dist.Logistic(0.0, 1.0) if share else dist.Normal(own.shift, 2.5)
+        )
+    found |= {n: dist.Normal(0.0, 2.5 / u) for n, u in zip(own.effects, own.unit, strict=True)}
+    for name, unit in zip(own.varying, own.group_unit, strict=True):
+        found[sd_name(name, by)] = dist.HalfNormal(2.5 / unit)
+    if own.correlated:
+        found[f"{own.name}_cor"] = dist.LKJCholesky(len(own.varying), 1.0)
+    return found
+
+
+def priors_of(own: ParameterFormula, priors: Priors, by: str) -> list[tuple[str, Any]]:
+    """The priors of a parameter's formula by their names in theta."""
+    found: dict[str, Any] = {"intercept": priors[f"{own.name}_Intercept"]} if own.intercept else {}
+    found |= {"b": [priors[name] for name in own.effects]} if own.effects else {}
+    found |= {"sd": [priors[sd_name(name, by)] for name in own.varying]} if own.varying else {}
+    found |= {"cor": priors[f"{own.name}_cor"]} if own.correlated else {}
+    return [(f"{own.name}_{part}", prior) for part, prior in found.items()]
 
 
 def replaced(priors: Priors, given: Mapping[str, Any], formula: Formula) -> Priors:
@@ -106,9 +131,14 @@ def replaced(priors: Priors, given: Mapping[str, Any], formula: Formula) -> Prio
     wide = {"b": layout.common, "sd": [sd_name(n, formula.by) for n in layout.group]}
     owners = dict(zip(formula.common.names, formula.common.owners, strict=True))
     wide |= {t: [n for n in layout.common if owners[n] == t] for t in owners.values()}
+    sizes = {"cor": len(layout.group)}
+    for own in formula.own:
+        wide |= {f"{own.name}_b": own.effects}
+        wide |= {f"{own.name}_sd": [sd_name(n, formula.by) for n in own.varying]}
+        sizes |= {f"{own.name}_cor": len(own.varying)}
     for name in sorted(given, key=lambda n: (n in priors, n not in ("b", "sd"))):
         for target in [name] if name in priors else wide.get(name, []):
-            new[target] = _checked(name, target, given[name], len(layout.group))
+            new[target] = _checked(name, target, given[name], sizes.get(target))
         if name not in priors and not wide.get(name):
             near = get_close_matches(name, [*priors, "b", "sd"], 2, 0.5)
             hint = f" Did you mean {' or '.join(near)}?" if near else ""
@@ -119,15 +149,17 @@ def replaced(priors: Priors, given: Mapping[str, Any], formula: Formula) -> Prio
     return new
 
 
-def _checked(name: str, target: str, prior: Any, M: int) -> Any:
+def _checked(name: str, target: str, prior: Any, M: int | None) -> Any:
+    """A user's prior; `M` is the size of a correlation matrix, if the target is one."""
+    prior = from_text(name, prior) if isinstance(prior, str) else prior
     if not isinstance(prior, dist.Distribution):
         raise TypeError(
             f"priors[{name!r}] is a {type(prior).__name__}; expected a NumPyro distribution such as "
-            "dist.Normal(0, 1)."
+            "dist.Normal(0, 1), or text such as 'Normal(0, 1)'."
         )
-    if target == "cor":
+    if M is not None:
         if not isinstance(prior, dist.LKJ | dist.LKJCholesky):
-            raise TypeError("priors['cor'] must be a dist.LKJ or dist.LKJCholesky.")
+            raise TypeError(f"priors[{target!r}] must be a dist.LKJ or dist.LKJCholesky.")
         return dist.LKJCholesky(M, float(np.asarray(prior.concentration)))
     if prior.batch_shape or prior.event_shape:
         raise ValueError(
@@ -144,6 +176,9 @@ def _check_support(name: str, target: str, prior: Any) -> None:
     Inside, a parameter is a real number or the logarithm of a positive one. If the density ended
     within that range, the fit would put mass beyond its end, or start there.
     """
+    if target in SHARES:
+        _check_share(name, target, prior)
+        return
     positive = target in POSITIVE or target.startswith("sd(")
     support, what = prior.support, f"priors[{name!r}] = {in_words(prior)}"
     good = "dist.HalfNormal(1)" if positive else "dist.Normal(0, 1) or dist.StudentT(4, 0, 1)"
@@ -159,6 +194,17 @@ def _check_support(name: str, target: str, prior: Any) -> None:
             f"{what} allows {_range(support)} only; {target} may be any "
             f"{'positive' if positive else 'real'} number: use one such as {good}. For a parameter "
             "with bounds write the model in NumPyro, rf.from_numpyro."
+        )
+
+
+def _check_share(name: str, target: str, prior: Any) -> None:
+    """Raises unless the prior has a density on (0, 1), and only there."""
+    within, beyond = (1e-6, 0.5, 1 - 1e-6), (-0.5, 1.5)
+    allows = lambda number: prior.support is None or bool(prior.support(number))
+    if prior.is_discrete or not all(map(allows, within)) or any(map(allows, beyond)):
+        raise ValueError(
+            f"priors[{name!r}] = {in_words(prior)} is no density on the numbers from 0 to 1; {target} "
+            "is a probability: use one such as dist.Beta(1, 1)."
         )
 
 
@@ -241,6 +287,33 @@ def away_from(prior: Any, by: float) -> tuple[float, Any]:
     if not by or "loc" not in own or prior.support is not constraints.real:
         return by, prior
     return 0.0, type(prior)(**{**own, "loc": float(own["loc"]) - by})
+
+
+def from_text(name: str, text: str) -> Any:
+    """A prior from text such as `Normal(0, 2.5)` or `StudentT(3, loc=0, scale=1)`; calls nothing else."""
+    what = f"priors[{name!r}] is {text!r}"
+    try:
+        call = ast.parse(text, mode="eval").body
+        assert isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
+        kind = call.func.id
+        arguments = [float(ast.literal_eval(own)) for own in call.args]
+        named = {str(own.arg): float(ast.literal_eval(own.value)) for own in call.keywords}
+    except (SyntaxError, ValueError, TypeError, AssertionError, RecursionError):
+        raise ValueError(f"{what}; expected a distribution such as 'Normal(0, 2.5)'.") from None
+    if kind in ("LKJ", "LKJCholesky"):  # the formula knows the dimension
+        return dist.LKJCholesky(2, named.get("concentration", arguments[-1] if arguments else 1.0))
+    known = [
+        n for n in dist.__all__ if isinstance(own := getattr(dist, n), type) and own.arg_constraints
+    ]
+    if kind not in known:
+        near = get_close_matches(kind, known, 2)
+        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        raise ValueError(f"{what}; NumPyro has no such distribution of numbers.{hint}")
+    try:
+        getattr(dist, kind)(*arguments, **named, validate_args=True)
+        return getattr(dist, kind)(*arguments, **named)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{what}, and NumPyro says: {error}") from None
 
 
 def to_plain(prior: Any) -> dict[str, Any]:

@@ -14,12 +14,14 @@ from ramify.data.tables import columns_of, n_rows, zone_of
 from ramify.frontends.formula.design import check_by_row, check_levels, code, components, variables
 from ramify.frontends.formula.formula import EffectLayout, Formula
 from ramify.frontends.formula.frame import is_category, is_sorted_text, read_frame, rows_in_words
+from ramify.frontends.formula.row_densities import MOST
 from ramify.frontends.formula.text import FormulaText, error, unquoted
 
 Levels = list[Any] | None
 Numbers = Float64[np.ndarray, " n"]
 _MOST = 100  # levels of an ordered response
-_MOST_COUNT = 2**31 - 1  # the largest count that can be predicted
+# Columns beside the response -> what a message calls them.
+ROLES = {"trials": "trials", "weights": "weights", "cens": "censoring"}
 
 
 def read_rows(formula: Formula, table: Any, what: str, *, outcomes: bool) -> Groups:
@@ -29,11 +31,13 @@ def read_rows(formula: Formula, table: Any, what: str, *, outcomes: bool) -> Gro
     places to predict.
     """
     parts, units, n = formula.parts, formula.units, n_rows(table, formula.by)
-    columns_of(table, [formula.by, *predictors(parts)], what)  # of one length
+    used = predictors(*formula.every)
+    columns_of(table, [formula.by, *used], what)  # of one length
     _check_zone(formula, table, what)
-    frame = read_frame(table, predictors(parts), what, n)
-    for coding in (formula.common, formula.group):
-        check_levels(coding, frame, what)
+    frame = read_frame(table, used, what, n)
+    for part in (formula, *formula.own):
+        for coding in (part.common, part.group):
+            check_levels(coding, frame, what)
     own = [i for i, name in enumerate(formula.common.names) if name != "Intercept"]
     X = formula.common.matrix(frame, what)[:, own]
     W = formula.group.matrix(frame, what)
@@ -42,7 +46,10 @@ def read_rows(formula: Formula, table: Any, what: str, *, outcomes: bool) -> Gro
     offset = formula.common.offset(frame, what)
     if offset is not None:
         rows["offset"] = (offset - units.offset_centre) / units.scale
-    extra = read_extra(parts if outcomes else parts._replace(weights=None), table, n, what)
+    for part in formula.own:
+        rows |= part.rows(frame, what)
+    wanted = parts if outcomes else parts._replace(weights=None, cens=None)
+    extra = read_extra(wanted, table, n, what)
     rows = {name: x.astype(jnp.zeros(()).dtype) for name, x in {**rows, **extra}.items()}
     if outcomes:
         own = formula.family.support, formula.likelihood, formula.levels, extra.get("trials")
@@ -77,9 +84,10 @@ def _arranged(layout: EffectLayout, groups: Groups) -> Groups:
     return replace(groups, rows=rows, group=group)
 
 
-def predictors(parts: FormulaText) -> list[str]:
-    """The columns that the right-hand side names."""
-    return sorted({*variables(parts.common, parts.text), *variables(parts.group, parts.text)})
+def predictors(*formulas: FormulaText) -> list[str]:
+    """The columns that the right-hand sides name."""
+    sides = [(side, own.text) for own in formulas for side in (own.common, own.group) if side]
+    return sorted({name for side, text in sides for name in variables(side, text)})
 
 
 def labelled_groups(rows: dict[str, np.ndarray], table: Any, by: str) -> Groups:
@@ -102,9 +110,10 @@ def _expression(parts: FormulaText) -> str:
 
 
 def read_extra(parts: FormulaText, table: Any, n: int, what: str) -> dict[str, Numbers]:
-    """Trials and weights of the rows, if the formula has them."""
+    """Trials, weights and censoring of the rows, if the formula has them."""
     found = {}
-    for role, column in (("trials", parts.trials), ("weights", parts.weights)):
+    for role in ROLES:
+        column = getattr(parts, role)
         if column is None:
             continue
         if column.isdigit():
@@ -112,13 +121,16 @@ def read_extra(parts: FormulaText, table: Any, n: int, what: str) -> dict[str, N
             continue
         values = np.asarray(read_frame(table, [column], what)[column])
         if values.dtype.kind not in "biuf":
-            said = f"the {role}, holds text; expected numbers."
+            said = f"the {ROLES[role]}, holds text; expected numbers."
             raise TypeError(f'column "{column}" of {what}, {said}')
         found[role] = numbers = values.astype(np.float64)
         bad, kind = numbers < 0, "numbers of zero or more"
         if role == "trials":
             bad, kind = bad | (numbers % 1 != 0), f"whole {kind}"
-        _check(f'column "{column}", the {role},', numbers, bad, f"expected {kind}")
+        if role == "cens":
+            bad = (numbers != 0) & (numbers != 1)
+            kind = "1 (or true) where the response is right censored and 0 elsewhere"
+        _check(f'column "{column}", the {ROLES[role]},', numbers, bad, f"expected {kind}")
     return found
 
 
@@ -156,11 +168,13 @@ def read_response(
     y, levels = _numbers(parts.response, values, support, likelihood, level, levels)
     if support == "trials" and trials is None:
         raise ValueError(
-            "likelihood='binomial' needs the number of trials: write 'y | trials(n) ~ ...' or "
+            f"likelihood={likelihood!r} needs the number of trials: write 'y | trials(n) ~ ...' or "
             "'p(y, n) ~ ...', or use likelihood='bernoulli' for outcomes of 0 and 1."
         )
     if support != "trials" and trials is not None:
-        raise ValueError(f"trials are for likelihood='binomial'; this is {likelihood!r}.")
+        raise ValueError(
+            f"trials are for likelihood='binomial' and 'beta_binomial'; this is {likelihood!r}."
+        )
     bad, takes = unsupported(support, y, trials)
     _check(f"the response {parts.response}", y, bad, f"likelihood={likelihood!r} takes {takes}")
     return y, levels
@@ -241,12 +255,16 @@ def unsupported(
     support: str, y: Numbers, trials: Numbers | None
 ) -> tuple[Bool[np.ndarray, " n"], str]:
     """Which outcomes a likelihood of this support does not allow, and what it does allow."""
-    no_count = (y < 0) | (y % 1 != 0) | (y > _MOST_COUNT)
+    no_count = (y < 0) | (y % 1 != 0) | (y > MOST)
     if support == "binary":
         return (y != 0) & (y != 1), "0 or 1, true or false, or two categories"
     if support == "count":
-        return no_count, f"whole numbers from 0 to {_MOST_COUNT:,}"
+        return no_count, f"whole numbers from 0 to {MOST:,}"
     if support == "trials":
         bad = no_count if trials is None else no_count | (y > trials)
         return bad, "whole numbers between zero and the trials"
+    if support == "positive":
+        return ~(y > 0), "numbers above zero"
+    if support == "unit":
+        return ~((y > 0) & (y < 1)), "numbers between 0 and 1, without 0 and 1 themselves"
     return ~np.isfinite(y), "finite numbers"

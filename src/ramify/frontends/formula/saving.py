@@ -17,7 +17,8 @@ from ramify.data.groups import Groups
 from ramify.frontends.formula import design, priors
 from ramify.frontends.formula.checks import check_config, check_formula, check_rows
 from ramify.frontends.formula.formula import EffectLayout, Formula, Units
-from ramify.frontends.formula.text import FormulaText, parse
+from ramify.frontends.formula.parameter_formulas import NOTHING, ParameterFormula
+from ramify.frontends.formula.text import FormulaText, parse, parse_parameter, split
 from ramify.io.folder import CONFIG, ROWS, SavedFit, check_version, read_json
 from ramify.io.saving import part_of, read_arrays, write_arrays
 
@@ -27,7 +28,7 @@ FORMAT_VERSION = 1
 def save(formula: Formula, given: priors.Priors, groups: Groups | None, folder: Path) -> None:
     """Writes a formula with its state and its priors, and the columns of the fit."""
     config = {
-        "formula": formula.parts.text,
+        "formula": formula.text,
         "likelihood": formula.likelihood,
         "link": formula.link,
         "group": formula.by,
@@ -41,6 +42,7 @@ def save(formula: Formula, given: priors.Priors, groups: Groups | None, folder: 
         "layout": asdict(formula.layout) | asdict(formula.units),
         "common": design.to_plain(formula.common),
         "varying": design.to_plain(formula.group),
+        "parameters": [_plain(own) for own in formula.own],
         "format_version": FORMAT_VERSION,
         "versions": {"ramify": __version__, "formulae": version("formulae")},
     }
@@ -85,13 +87,33 @@ def _checked(path: Path, config: dict[str, Any], by: str) -> tuple[Formula, prio
 
 
 def _formula(config: dict[str, Any]) -> Formula:
-    parts: FormulaText = parse(config["formula"])
+    text, *others = split(config["formula"])
+    parts: FormulaText = parse(text)
     parts = parts._replace(trials=config["trials"], weights=config["weights"])
     saved = {name: _tuples(v) for name, v in config["layout"].items()}
     part = lambda kind: kind(**{field.name: saved[field.name] for field in fields(kind)})
     codings = design.from_plain(config["common"]), design.from_plain(config["varying"])
     own = parts, config["likelihood"], config["link"], *codings, part(EffectLayout), part(Units)
-    return Formula(*own, config["levels"], config["table"], config.get("zone"))
+    formulas = [parse_parameter(other, parts.by) for other in others]
+    parameters = zip(formulas, config.get("parameters", []), strict=True)
+    found = tuple(_parameter(parts, plain) for parts, plain in parameters)
+    return Formula(*own, config["levels"], config["table"], config.get("zone"), found)
+
+
+def _plain(own: ParameterFormula) -> dict[str, Any]:
+    """A formula of a parameter as JSON values."""
+    numbers = {name: list(getattr(own, name)) for name in ("centre", "unit", "group_unit")}
+    codings = {"common": design.to_plain(own.common), "varying": design.to_plain(own.group)}
+    return {"name": own.name, "shift": own.shift, **numbers, **codings}
+
+
+def _parameter(parts: FormulaText, plain: dict[str, Any]) -> ParameterFormula:
+    """The inverse of `_plain`."""
+    varying = plain["varying"]
+    group = design.from_plain(varying) if varying["text"] else NOTHING
+    common, sizes = design.from_plain(plain["common"]), ("centre", "unit", "group_unit")
+    numbers = [*(_tuples(plain[name]) for name in sizes), plain["shift"]]
+    return ParameterFormula(plain["name"], parts, common, group, *numbers)
 
 
 def _tuples(value: Any) -> Any:

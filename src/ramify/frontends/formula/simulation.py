@@ -1,16 +1,17 @@
 """Draws of theta from the priors of a formula: for `rf.calibrate`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from ramify.data.groups import Groups
 from ramify.frontends.formula.core import Core
 from ramify.frontends.formula.formula import Formula
-from ramify.frontends.formula.priors import Priors, away_from, sd_name
+from ramify.frontends.formula.priors import Priors, away_from, priors_of, sd_name
 from ramify.numerics.programs import program
 
 
@@ -23,15 +24,26 @@ def check_simulable(groups: Groups) -> None:
         )
 
 
+def censored(y: np.ndarray, rows: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """New outcomes; those that were censored are so again beyond the same limit."""
+    if "cens" not in rows:
+        return {"y": y}
+    limit = np.where(np.asarray(rows["cens"]) > 0, np.asarray(rows["y"], np.float64), np.inf)
+    return {"y": np.minimum(y, limit), "cens": (y > limit).astype(np.float64)}
+
+
 def prior_draws(
     formula: Formula, priors: Priors, core: Core
 ) -> Callable[[PRNGKeyArray], dict[str, Any]]:
     """Draws constrained values of theta, inside, from the priors, which are on the user's scale."""
     layout, by, far = formula.layout, formula.by, formula.far_intercept
-    names: dict[str, Any] = {name: name for name in formula.family.parameters}
+    names: dict[str, Any] = {name: name for name in formula.parameters}
     names |= {"b": list(layout.common)} if layout.common else {}
     names |= {"sd": [sd_name(name, by) for name in layout.group]}
     names |= {"cor": "cor"} if "cor" in priors else {}
+    for own in formula.own:
+        parts = priors_of(own, Priors({name: name for name in priors}), by)
+        names |= dict(parts)
 
     def draw(key: PRNGKeyArray) -> dict[str, Any]:
         keys = dict(zip(priors, jax.random.split(key, len(priors)), strict=True))
@@ -44,6 +56,9 @@ def prior_draws(
         if layout.intercept:
             away, prior = away_from(priors["Intercept"], far)
             values["intercept"] = prior.sample(keys["Intercept"]) - away - core.near
+        for own in core.own:
+            if own.intercept:
+                values[f"{own.name}_intercept"] -= own.shift
         return {name: value / core.unit(name) for name, value in values.items()}
 
     return program(draw)

@@ -19,7 +19,7 @@ _NOT_IN_RESPONSES = (":", "%", "//")
 _DEEPEST = 50  # brackets in brackets
 _OPENING, _CLOSING = {"(": ")", "[": "]", "{": "}"}, {")", "]", "}"}
 CONSTANTS = ("True", "False", "None")
-ADDITIONS = ("trials", "weights")
+ADDITIONS = ("trials", "weights", "cens")
 PROPORTIONS = ("p", "prop", "proportion")
 
 
@@ -42,6 +42,7 @@ class FormulaText(NamedTuple):
     response: str  # left of the tilde, without what follows a bar
     trials: str | None  # the column (or number) of binomial trials, if any
     weights: str | None  # the column of weights, if any
+    cens: str | None  # the column that says which responses are right censored, if any
     common: str  # the common part: right of the tilde, without the grouping term
     group: str  # the effects that vary by group, left of the bar in the grouping term
     by: str  # the grouping column
@@ -49,8 +50,47 @@ class FormulaText(NamedTuple):
 
     @property
     def extra(self) -> list[str]:
-        """The columns of trials and weights."""
-        return [c for c in (self.trials, self.weights) if c and not c.isdigit()]
+        """The columns of trials, weights and censoring."""
+        return [c for c in (self.trials, self.weights, self.cens) if c and not c.isdigit()]
+
+
+def split(text: str) -> list[str]:
+    """The formulas in a text: that of the mean, and those of other parameters after semicolons.
+
+    Example:
+        >>> split("y ~ x + (1 | g); sigma ~ x")
+        ['y ~ x + (1 | g)', 'sigma ~ x']
+    """
+    if not isinstance(text, str):
+        hint = "; several formulas go into one text: 'y ~ x + (1 | g); sigma ~ x'"
+        raise TypeError(
+            f"formula is a {type(text).__name__}; expected text such as 'y ~ 1 + (1 | g)'"
+            f"{hint if isinstance(text, list | tuple | dict) else ''}."
+        )
+    # A semicolon in quotes or backquotes is part of a name or a level.
+    parts = re.findall(r"(?:`[^`]*`|'[^']*'|\"[^\"]*\"|[^;])+|(?<=;)(?=;|$)", text)
+    if len(parts) > 1 and not all(part.strip() for part in parts):
+        raise FormulaError(f"formula: there is nothing beside a semicolon.\n  {text}")
+    return [part.strip() for part in parts] if len(parts) > 1 else [text]
+
+
+def parse_parameter(text: str, by: str) -> FormulaText:
+    """The parts of a formula of a parameter, such as `sigma ~ x + (1 | g)`; `by` is the mean's group.
+
+    Without a grouping term, its effects are common to all groups.
+    """
+    tokens = _scan(text)
+    if not any(token.text in ("|", "||") for token in tokens):
+        marked = f"{text} + (1 | g)"  # so that all else is checked as in any formula
+        parts = parse(marked)
+        return parts._replace(text=text, group="", by=by)
+    parts = parse(text)
+    if (parts.trials, parts.weights, parts.cens) != (None, None, None):
+        raise error(text, 0, "trials, weights and cens belong to the formula of the response")
+    if parts.by != by:
+        what = f"expected the grouping column of the response's formula, {by!r}"
+        raise error(text, parts.by, what)
+    return parts
 
 
 def parse(text: str) -> FormulaText:
@@ -61,10 +101,6 @@ def parse(text: str) -> FormulaText:
         >>> parts.response, parts.trials, parts.common, parts.group, parts.by, parts.independent
         ('y', 'n', '1 + x', '1 + x', 'user', True)
     """
-    if not isinstance(text, str):
-        raise TypeError(
-            f"formula is a {type(text).__name__}; expected text such as 'y ~ 1 + (1 | g)'."
-        )
     tokens = _scan(text)
     for token in tokens:
         if token.kind == "number" and "e" in token.text.lower():  # which `formulae` can't read
@@ -100,8 +136,13 @@ def formula_columns(text: str) -> list[str]:
     Example:
         >>> formula_columns("y | trials(n) ~ 1 + bs(age, df=4) + C(kind, 'a') + (1 + x | shop)")
         ['y', 'n', 'age', 'kind', 'x', 'shop']
+        >>> formula_columns("y ~ x + (1 | g); sigma ~ age")
+        ['y', 'x', 'g', 'age']
     """
-    tokens, names, depth = _scan(text), {}, 0
+    first, *others = split(text)
+    tokens, names, depth = _scan(first), {}, 0
+    for other in others:  # whose left side is no column
+        tokens += _scan("~ " + other.partition("~")[2])
     for token, after in zip(tokens, [*(t.text for t in tokens[1:]), ""], strict=True):
         depth += (token.text == "[") - (token.text == "]")
         called = after in ("(", "=") and not token.text.startswith("`")
@@ -163,8 +204,10 @@ def _check_operands(text: str, tokens: list[Token]) -> None:
         raise error(text, len(text.rstrip()), f"something is missing after {before.text!r}")
 
 
-def _left(text: str, tokens: list[Token], tilde: Token) -> tuple[str, str | None, str | None]:
-    """Response, trials and weights."""
+def _left(
+    text: str, tokens: list[Token], tilde: Token
+) -> tuple[str, str | None, str | None, str | None]:
+    """Response, trials, weights and censoring."""
     if not tokens:
         raise error(text, tilde.at, "there is no response before ~")
     bars = [t for t in tokens if t.text in ("|", "||")]
@@ -178,12 +221,14 @@ def _left(text: str, tokens: list[Token], tilde: Token) -> tuple[str, str | None
     response = text[tokens[0].at : end].strip()
     found = _additions(text[end + 1 : tilde.at]) if bars else {}
     if found is None:
-        raise error(text, end, "after | a response takes trials(column) and weights(column)")
+        raise error(
+            text, end, "after | a response takes trials(column), weights(column) and cens(column)"
+        )
     proportion = re.fullmatch(r"(\w+)\s*\(([^,()]+),([^,()]+)\)", response)
     if proportion and proportion[1] in PROPORTIONS:
         response, found["trials"] = proportion[2].strip(), proportion[3].strip()
     column = lambda name: unquoted(found[name]) if name in found else None
-    return response, column("trials"), column("weights")
+    return response, column("trials"), column("weights"), column("cens")
 
 
 def _additions(text: str) -> dict[str, str] | None:

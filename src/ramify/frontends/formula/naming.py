@@ -1,0 +1,77 @@
+"""The part of a formula's adapter that needs its formula alone: the user's names and columns."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ramify.data.groups import Groups
+from ramify.frontends.formula import asking, results
+from ramify.frontends.formula.formula import Formula
+from ramify.models.adapter import Adapter, Section
+
+
+class FormulaNames(Adapter):
+    """Names the results of a `FormulaModel`, and knows the columns of its table."""
+
+    @property
+    def formula(self) -> Formula:
+        """The formula of the fit; programs do not have it."""
+        return self.model.formula
+
+    @property
+    def table(self) -> dict[str, Any] | None:
+        """The columns of the fit's table; None in a fit that was loaded."""
+        return self.model.table
+
+    @property
+    def table_kind(self) -> str:
+        """The kind of the fit's table."""
+        return self.formula.table
+
+    def variables(self) -> list[str]:
+        """The columns that the right-hand side names, and that of the trials."""
+        return asking.variables(self.formula)
+
+    def frame(self, table: Any) -> Any:
+        """The predictors of a table as `formulae` sees them."""
+        return asking.frame(self.formula, table)
+
+    def typical(self) -> dict[str, Any]:
+        """Means of numbers, and the most frequent of categories."""
+        return asking.typical(self.formula, self.table)
+
+    @property
+    def outcome_name(self) -> str:
+        """The response as the formula writes it."""
+        return self.formula.parts.response
+
+    def named_axes(self) -> tuple[dict[str, list[str]], dict[str, list[Any]]]:
+        """Effects by their names, and cutpoints by their levels."""
+        return results.named_axes(self.formula)
+
+    def predictors(self, groups: Groups) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """The columns of the design by name, on the user's scale."""
+        return results.predictors(self.formula, groups)
+
+    def ratios(self) -> tuple[str, list[str]]:
+        """Odds ratios and their like, of the common effects."""
+        return results.ratios(self.formula)
+
+    def coordinates(self) -> list[str]:
+        """The user's names; a coordinate of the correlations' factor is called by its correlation."""
+        return results.coordinates(self.formula, super().coordinates())
+
+    def summary_rows(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Draws of every parameter: effects, sds, correlations, then those of the likelihood."""
+        return results.summary_rows(self.formula, values)
+
+    def sections(self, names: Sequence[str]) -> list[Section]:
+        """Effects, sds, correlations, and parameters of the likelihood."""
+        return results.sections(self.formula, names)
+
+    def group_effects(
+        self, sampled: Iterable[Any], sizes: np.ndarray, totals: bool, quantiles: Sequence[float]
+    ) -> Any:
+        """One row for each group: label, rows, and mean, sd and quantiles of each effect."""
+        return results.group_effects(self.formula, sampled, sizes, totals, quantiles)

@@ -1,0 +1,146 @@
+"""Results of a formula by the user's names: rows of a summary, sections of a report, groups."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ramify.data.groups import Groups
+from ramify.data.tables import as_table, in_zone
+from ramify.frontends.formula.formula import Formula
+from ramify.frontends.formula.priors import sd_name
+from ramify.models.adapter import Section
+from ramify.posterior.prediction import labelled, quantile_names
+
+
+def coordinates(formula: Formula, entries: list[str]) -> list[str]:
+    """What a message calls each entry of the flat theta; `entries` are its names inside."""
+    layout, by = formula.layout, formula.by
+    pairs = [(b, a) for i, a in enumerate(layout.group) for b in layout.group[:i]]
+    own = {"intercept": "Intercept"} | {f"b[{k}]": name for k, name in enumerate(layout.common)}
+    own |= {f"sd[{m}]": sd_name(name, by) for m, name in enumerate(layout.group)}
+    own |= {f"cor[{k}]": f"cor({a}, {b} | {by})" for k, (a, b) in enumerate(pairs)}
+    for part in formula.own:
+        p, varying = part.name, part.varying
+        own |= {f"{p}_intercept": f"{p}_Intercept"}
+        own |= {f"{p}_b[{k}]": name for k, name in enumerate(part.effects)}
+        own |= {f"{p}_sd[{m}]": sd_name(name, by) for m, name in enumerate(varying)}
+        pairs = [(b, a) for i, a in enumerate(varying) for b in varying[:i]]
+        own |= {f"{p}_cor[{k}]": f"cor({a}, {b} | {by})" for k, (a, b) in enumerate(pairs)}
+    return [own.get(name, name) for name in entries]
+
+
+def summary_rows(formula: Formula, values: dict[str, Any]) -> dict[str, Any]:
+    """Draws of every parameter: effects, sds, correlations, then those of the likelihood."""
+    layout, by, levels = formula.layout, formula.by, formula.levels
+    found = {"Intercept": values["Intercept"]} if layout.intercept else {}
+    found |= {name: values[name] for name in _common(formula)[1:]}
+    parts = [("", layout.group), *((f"{own.name}_", own.varying) for own in formula.own)]
+    for prefix, names in parts:
+        found |= {sd_name(n, by): values[f"{prefix}sd"][:, m] for m, n in enumerate(names)}
+    for prefix, names in parts:
+        if f"{prefix}cor" in values:
+            for i, first in enumerate(names):
+                for j, second in enumerate(names[:i]):
+                    found[f"cor({second}, {first} | {by})"] = values[f"{prefix}cor"][:, i, j]
+    family = (name for name in formula.parameters if name != "cutpoints")
+    found |= {name: values[name] for name in family}
+    if "cutpoints" in values and levels is not None:
+        for k, (low, high) in enumerate(zip(levels[:-1], levels[1:], strict=True)):
+            found[f"cutpoint({low}|{high})"] = values["cutpoints"][:, k]
+    return found
+
+
+RATIOS = {"logit": "odds ratios", "log": "ratios of means", "cloglog": "hazard ratios"}
+
+
+def ratios(formula: Formula) -> tuple[str, list[str]]:
+    """What exp of a common effect is, and the names of these effects."""
+    if formula.link not in RATIOS:
+        raise ValueError(
+            f"exponentiate= is for a link of {', '.join(RATIOS)}, where exp of an effect is a ratio; "
+            f"this formula's is {formula.link!r}."
+        )
+    first = ["Intercept"] if formula.layout.intercept else []
+    return RATIOS[formula.link], [*first, *formula.layout.common]
+
+
+def named_axes(formula: Formula) -> tuple[dict[str, list[str]], dict[str, list[Any]]]:
+    """Names of a parameter's axes, and what they count: for ArviZ."""
+    effects, levels = list(formula.layout.group), formula.levels or []
+    between = [f"{low}|{high}" for low, high in zip(levels[:-1], levels[1:], strict=True)]
+    dims = {"effects": ["effect"], "sd": ["effect"], "cor": ["effect", "other_effect"]}
+    coords = {"effect": effects, "other_effect": effects, "cutpoint": between}
+    return {**dims, "cutpoints": ["cutpoint"]}, coords
+
+
+def predictors(
+    formula: Formula, groups: Groups
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """The columns of the design by name, on the user's scale: of rows, and of groups."""
+    layout, units, parts, given = formula.layout, formula.units, formula.parts, groups.rows
+    back = lambda x, own: {
+        layout.common[k]: x[:, i] * units.unit[k] + units.centre[k] for i, k in enumerate(own)
+    }
+    rows = back(given["X"], layout.rest) if "X" in given else {}
+    group = back(groups.group["U"], layout.grouped) if "U" in groups.group else {}
+    W = given["W"] * np.asarray(units.group_unit)
+    rows |= {n: W[:, m] for m, n in enumerate(layout.group) if n != "Intercept"}
+    for role, name in (("trials", parts.trials), ("weights", parts.weights)):
+        if role in given:
+            rows[role if name is None or name.isdigit() else name] = given[role]
+    if "offset" in given:
+        rows["offset"] = given["offset"] * units.scale + units.offset_centre
+    return rows, group
+
+
+def _common(formula: Formula) -> list[str]:
+    """Names of the intercept and of all common effects, also of those in formulas of parameters."""
+    found = ["Intercept", *formula.layout.common]
+    for own in formula.own:
+        found += [f"{own.name}_Intercept"] if own.intercept else []
+        found += own.effects
+    return found
+
+
+def sections(formula: Formula, names: Sequence[str]) -> list[Section]:
+    """The rows of a summary, given by name, in parts that share a scale."""
+    common = {*_common(formula)}
+    rows: dict[str, list[int]] = {"effect": [], "sd": [], "cor": [], "family": []}
+    for i, name in enumerate(names):
+        kind = name.split("(")[0] if name.startswith(("sd(", "cor(")) else "family"
+        rows["effect" if name in common else kind].append(i)
+    found = [
+        Section("Population effects", rows["effect"], "line"),
+        Section(f"Standard deviations between groups ({formula.by})", rows["sd"], "from"),
+        Section("Correlations of group effects", rows["cor"], "unit"),
+        Section("Parameters of the likelihood", rows["family"], "line"),
+    ]
+    return [section for section in found if section.rows]
+
+
+def group_effects(
+    formula: Formula,
+    sampled: Iterable[Any],
+    sizes: np.ndarray,
+    totals: bool,
+    quantiles: Sequence[float],
+) -> Any:
+    """The table of `Posterior.group_effects`; `sampled` is what `sample_blocks` yields."""
+    labels, parts = [], []
+    for names, draws in sampled:
+        effects = draws["effects"]  # [S, B, M]
+        if totals:
+            zero = np.zeros_like(draws["sd"][:, 0])
+            population = [draws.get(name, zero) for name in formula.varying]
+            effects = effects + np.stack(population, 1)[:, None]
+        levels = np.quantile(effects, np.asarray(quantiles, np.float64), axis=0)
+        labels.append(names)
+        parts.append(np.stack([effects.mean(0), effects.std(0), *levels]))
+    table = np.concatenate(parts, 1)  # [statistics, N, M]
+    columns: dict[str, Any] = {"n": np.asarray(sizes)}
+    for m, effect in enumerate(formula.varying):
+        for i, statistic in enumerate(["mean", "sd", *quantile_names(quantiles)]):
+            columns[f"{effect}_{statistic}"] = table[i, :, m]
+    own = in_zone(formula.table, np.concatenate(labels), formula.zone)
+    return as_table(formula.table, labelled(formula.by, own, columns))

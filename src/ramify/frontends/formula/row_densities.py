@@ -1,0 +1,268 @@
+"""Log densities of one row's response, where NumPyro's are slower, less exact or missing; draws by NumPy.
+
+Every density takes the link, the linear predictor, the family parameters and the row, and reads row["y"];
+`log_survival` of a likelihood takes the same, and is log P(outcome > y). `docs/formulas.md` has the
+equations.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import gammaln
+from jax.scipy.stats import norm
+from jaxtyping import Array
+
+Values = Mapping[str, Array]  # family parameters, and of a row its trials
+BIG = 1e3  # stands for an infinite cutpoint: a logistic tail there is zero, and so is its slope
+MOST = 2**31 - 1  # the largest count
+TINY = 1e-30  # stands for a positive number that was rounded to zero
+_LARGE = 10.0  # beyond, three terms of Stirling's series are exact to 1e-10
+
+# The mean as a function of the linear predictor.
+INVERSE: dict[str, Callable[[Array], Array]] = {
+    "identity": lambda eta: eta,
+    "log": jnp.exp,
+    "logit": jax.nn.sigmoid,
+    "probit": norm.cdf,
+    "cloglog": lambda eta: -jnp.expm1(-jnp.exp(eta)),
+}
+
+
+def to_logits(link: str, eta: Array) -> Array:
+    """The log odds of a probability that is given by another link, without forming it."""
+    if link == "probit":
+        return norm.logcdf(eta) - norm.logcdf(-eta)
+    if link == "cloglog":
+        hazard = jnp.exp(jnp.minimum(eta, 80.0))
+        return jnp.log(-jnp.expm1(-hazard)) + hazard
+    return eta
+
+
+def log_odds(family: Values, name: str) -> Array:
+    """Of a parameter that is a probability: its linear predictor, if it has one."""
+    own = f"{name}_link"
+    return family[own] if own in family else jnp.log(family[name]) - jnp.log1p(-family[name])
+
+
+def stirling(x: Array) -> Array:
+    """Log Gamma(x) - (x - 1/2) log x + x - log(2 pi) / 2, without cancellation for large x."""
+    large, small = jnp.maximum(x, _LARGE), jnp.minimum(x, _LARGE)
+    series = (1 - (1 / 30 - 1 / (105 * large**2)) / large**2) / (12 * large)
+    exact = gammaln(small) - (small - 0.5) * jnp.log(small) + small - 0.5 * math.log(2 * math.pi)
+    return jnp.where(x > _LARGE, series, exact)
+
+
+def log_rising(a: Array, n: Array) -> Array:
+    """Log Gamma(a + n) - log Gamma(a), without cancellation for large a."""
+    main = (a - 0.5) * jnp.log1p(n / a) + n * (jnp.log(a + n) - 1)
+    return main + stirling(a + n) - stirling(a)
+
+
+# Counts.
+
+
+def poisson(link: str, eta: Array, family: Values, row: Values) -> Array:
+    """Of mean m = exp(eta)."""
+    y = row["y"]
+    return y * eta - jnp.exp(eta) - gammaln(y + 1.0)
+
+
+def negative_binomial(link: str, eta: Array, family: Values, row: Values) -> Array:
+    """Of mean m and variance m + m^2 / shape."""
+    y, shape = row["y"], family["shape"]
+    log_total = jnp.logaddexp(eta, jnp.log(shape))
+    counts = gammaln(y + shape) - gammaln(shape) - gammaln(y + 1.0)
+    return counts + shape * (jnp.log(shape) - log_total) + y * (eta - log_total)
+
+
+def log_zero_count(eta: Array, family: Values) -> Array:
+    """Log P(0) of a Poisson or negative binomial count."""
+    if "shape" not in family:
+        return -jnp.exp(eta)
+    return -family["shape"] * jax.nn.softplus(eta - jnp.log(family["shape"]))
+
+
+def zero_inflated(count: Callable[..., Array]) -> Callable[..., Array]:
+    """Zero with probability zi, else a count, which may be zero as well."""
+
+    def density(link: str, eta: Array, family: Values, row: Values) -> Array:
+        odds = log_odds(family, "zi")
+        counted = jax.nn.log_sigmoid(-odds) + count(link, eta, family, row)
+        return jnp.where(row["y"] == 0, jnp.logaddexp(jax.nn.log_sigmoid(odds), counted), counted)
+
+    return density
+
+
+def hurdle(count: Callable[..., Array]) -> Callable[..., Array]:
+    """Zero with probability hu, else a count that is not zero."""
+
+    def density(link: str, eta: Array, family: Values, row: Values) -> Array:
+        odds = log_odds(family, "hu")
+        positive = count(link, eta, family, {**row, "y": jnp.maximum(row["y"], 1)})
+        positive -= log_some(eta, family)
+        zero = row["y"] == 0
+        return jnp.where(zero, jax.nn.log_sigmoid(odds), jax.nn.log_sigmoid(-odds) + positive)
+
+    return density
+
+
+def log_some(eta: Array, family: Values) -> Array:
+    """Log P(count > 0); where the mean m is small it is log m - m / 2 for a Poisson count."""
+    log_zero = log_zero_count(eta, family)
+    rare = log_zero > -1e-6  # where exp(eta) may even be zero
+    some = jnp.log(-jnp.expm1(jnp.where(rare, -1.0, log_zero)))
+    return jnp.where(rare, eta, some)
+
+
+def sample_hurdle(key: Any, link: str, eta: Array, family: Values, row: Values) -> Array:
+    """A draw by JAX: zero, or the first event of a process on [0, 1] and those after it."""
+    keys = jax.random.split(key, 4)
+    first = jax.random.uniform(keys[0]) * -jnp.expm1(log_zero_count(eta, family))
+    rate = jnp.exp(eta)
+    if "shape" in family:
+        shape = family["shape"]
+        at = jnp.expm1(-jnp.log1p(-first) / shape) * shape / rate
+        rate = jax.random.gamma(keys[1], shape + 1) / (shape / rate + at)
+    else:
+        at = -jnp.log1p(-first) / rate
+    count = 1 + jax.random.poisson(keys[2], rate * jnp.clip(1 - at, 0, 1))
+    return jnp.where(jax.random.uniform(keys[3]) < jax.nn.sigmoid(log_odds(family, "hu")), 0, count)
+
+
+def draw_counts(rng: np.random.Generator, mean: np.ndarray) -> np.ndarray:
+    """Poisson counts; of a mean so large that they need more than 32 bits, the largest of these."""
+    return np.minimum(rng.poisson(np.minimum(mean, 2.0 * MOST)), MOST)
+
+
+def draw_mixed(rng: np.random.Generator, mean: np.ndarray, own: Mapping[str, Any]) -> np.ndarray:
+    """Poisson or, with a shape, negative binomial counts."""
+    if "shape" in own:
+        mean = rng.gamma(own["shape"], mean / own["shape"], mean.shape)
+    return draw_counts(rng, mean)
+
+
+def draw_zero_inflated(
+    rng: np.random.Generator, mean: np.ndarray, own: Mapping[str, Any]
+) -> np.ndarray:
+    """Zero with probability zi, else a count, which may be zero as well."""
+    return np.where(rng.random(mean.shape) < own["zi"], 0, draw_mixed(rng, mean, own))
+
+
+def draw_hurdle(rng: np.random.Generator, mean: np.ndarray, own: Mapping[str, Any]) -> np.ndarray:
+    """Zero with probability hu, else a count that is not zero.
+
+    The count is the number of events of a process on [0, 1] at a constant rate, which is gamma
+    distributed for a negative binomial: the time of the first event given that there is one, then the
+    rate given that time, then the number of later events.
+    """
+    mean = np.maximum(mean, TINY)
+    if "shape" in own:
+        shape = own["shape"]
+        some = -np.expm1(-shape * np.log1p(mean / shape))
+        at = np.expm1(-np.log1p(-rng.random(mean.shape) * some) / shape) * shape / mean
+        rate = rng.gamma(shape + 1, size=mean.shape) / (shape / mean + at)
+    else:
+        at = -np.log1p(rng.random(mean.shape) * np.expm1(-mean)) / mean
+        rate = mean
+    count = np.minimum(1 + draw_counts(rng, rate * np.clip(1 - at, 0, 1)), MOST)
+    return np.where(rng.random(mean.shape) < own["hu"], 0, count)
+
+
+def hurdle_mean(mean: Array, family: Values) -> Array:
+    """(1 - hu) m / P(count > 0)."""
+    eta = jnp.log(jnp.maximum(mean, TINY))
+    return (1 - family["hu"]) * jnp.exp(eta - log_some(eta, family))
+
+
+# Positive numbers; r = log(y / mean).
+
+
+def gamma(link: str, eta: Array, family: Values, row: Values) -> Array:
+    """Of mean m and variance m^2 / shape."""
+    log_y, shape = jnp.log(row["y"]), family["shape"]
+    r = log_y - eta
+    height = 0.5 * (jnp.log(shape) - math.log(2 * math.pi)) - stirling(shape)
+    return height + shape * (r - jnp.expm1(r)) - log_y
+
+
+def weibull(link: str, eta: Array, family: Values, row: Values) -> Array:
+    """Of mean m and P(y > t) = exp(-(t Gamma(1 + 1 / shape) / m)^shape)."""
+    log_y, shape = jnp.log(row["y"]), family["shape"]
+    r = shape * (log_y - eta + gammaln(1 + 1 / shape))
+    return jnp.log(shape) - log_y + r - jnp.exp(r)
+
+
+def weibull_survival(link: str, eta: Array, family: Values, row: Values) -> Array:
+    """Log P(outcome > y)."""
+    shape = family["shape"]
+    return -jnp.exp(shape * (jnp.log(row["y"]) - eta + gammaln(1 + 1 / shape)))
+
+
+def exponential(link: str, eta: Array, family: Values, row: Values) -> Array:
+    """Of mean m."""
+    return -eta - row["y"] * jnp.exp(-eta)
+
+
+def exponential_survival(link: str, eta: Array, family: Values, row: Values) -> Array:
+    """Log P(outcome > y)."""
+    return -row["y"] * jnp.exp(-eta)
+
+
+def normal_survival(link: str, eta: Array, family: Values, row: Values) -> Array:
+    """Log P(outcome > y) of a normal distribution."""
+    return norm.logcdf((INVERSE[link](eta) - row["y"]) / family["sigma"])
+
+
+def draw_weibull(rng: np.random.Generator, mean: np.ndarray, own: Mapping[str, Any]) -> np.ndarray:
+    """Of this mean and shape."""
+    from scipy.special import gammaln
+
+    scale = mean / np.exp(gammaln(1 + 1 / own["shape"]))
+    return np.maximum(scale * rng.weibull(own["shape"], mean.shape), TINY)
+
+
+# Proportions.
+
+
+def beta(link: str, eta: Array, family: Values, row: Values) -> Array:
+    """Of mean m and variance m (1 - m) / (1 + phi)."""
+    a, b = _both(link, eta, family["phi"])
+    y = row["y"]
+    height = gammaln(a + b) - gammaln(a) - gammaln(b)
+    return height + (a - 1) * jnp.log(y) + (b - 1) * jnp.log1p(-y)
+
+
+def beta_binomial(link: str, eta: Array, family: Values, row: Values) -> Array:
+    """A binomial whose probability is beta distributed, of mean m and precision phi."""
+    a, b = _both(link, eta, family["phi"])
+    y, n = row["y"], row["trials"]
+    ways = gammaln(n + 1.0) - gammaln(y + 1.0) - gammaln(n - y + 1.0)
+    return ways + log_rising(a, y) + log_rising(b, n - y) - log_rising(a + b, n)
+
+
+def _both(link: str, eta: Array, phi: Array) -> tuple[Array, Array]:
+    """The two shapes of a beta distribution."""
+    odds = to_logits(link, eta)
+    return phi * jax.nn.sigmoid(odds), phi * jax.nn.sigmoid(-odds)
+
+
+def draw_beta(rng: np.random.Generator, mean: np.ndarray, own: Mapping[str, Any]) -> np.ndarray:
+    """Within (0, 1), also where float64 or float32 would round to its ends."""
+    a, b = (np.maximum(own["phi"] * share, TINY) for share in (mean, 1 - mean))
+    return np.clip(rng.beta(a, b), TINY, 1 - 2.0**-24)
+
+
+# Levels.
+
+
+def ordered(link: str, eta: Array, family: Values, row: Values) -> Array:
+    """Log of sigmoid(a) - sigmoid(b) = sigmoid(a) sigmoid(-b) (1 - exp(b - a)), without cancellation."""
+    cut = family["cutpoints"]
+    ends = jnp.concatenate([jnp.full(1, -BIG, cut.dtype), cut, jnp.full(1, BIG, cut.dtype)])
+    level = row["y"].astype(int)
+    a, b = ends[level + 1] - eta, ends[level] - eta
+    return jax.nn.log_sigmoid(a) + jax.nn.log_sigmoid(-b) + jnp.log1p(-jnp.exp(b - a))

@@ -1,0 +1,305 @@
+"""Questions about effects: contrasts, slopes and predictions, as averages of expected outcomes.
+
+A question is a set of scenarios: the rows of a table, with some columns set to given values. What is
+expected of the rows is averaged in each scenario, draw by draw, and scenarios are compared.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+from jaxtyping import Float64
+
+from ramify.data.tables import columns_of, n_rows, rows_at
+from ramify.posterior import matching, prediction
+from ramify.posterior.answer import Answer
+from ramify.posterior.averages import Cells, Who, cell_means, no_groups
+from ramify.posterior.fitted import Fitted
+from ramify.posterior.matching import Part
+from ramify.posterior.prediction import Kind, Task
+from ramify.posterior.summary import doubts_of
+
+Compare = Literal["difference", "ratio", "odds_ratio"]
+Means = Float64[np.ndarray, "S scenarios cells *categories"]
+
+CONTRASTS: dict[str, Callable[[Means, Means], Means]] = {
+    "difference": lambda low, high: high - low,
+    "ratio": lambda low, high: high / low,
+    "odds_ratio": lambda low, high: high / (1 - high) / (low / (1 - low)),
+}
+_STEP = 0.01  # of a slope, in sds of the column
+_WORK = 2**28  # expected outcomes of one question, about: seconds
+
+
+class Settings(NamedTuple):
+    """What all questions have: which rows, whose groups, how many draws."""
+
+    table: Any  # rows; None for those of the fit, "typical" for one row with typical values
+    at: Mapping[str, Any]  # columns that are set to given values
+    by: Sequence[str]  # columns by whose values to average
+    average: bool  # False for an answer for each row
+    kind: Kind
+    groups: Who
+    draws: int
+    quantiles: Sequence[float]
+    seed: int
+
+
+class Scenario(NamedTuple):
+    """Columns that are set, and what the answer says of them."""
+
+    set: dict[str, Any]
+    about: dict[str, Any]
+
+
+def check(fit: Fitted, asked: Settings) -> None:
+    """Raises where a question does not fit the model."""
+    known = fit.adapter.variables()
+    if asked.groups not in get_args(Who):
+        all_ = ", ".join(f'"{name}"' for name in get_args(Who))
+        raise ValueError(f"groups must be one of {all_}; got {asked.groups!r}.")
+    if asked.kind == "response":
+        raise ValueError(
+            'kind must be "mean", "link" or "probability": expected outcomes are compared.'
+        )
+    for name in asked.at:
+        if name not in known and (name != fit.by or asked.groups != "own"):
+            names = ", ".join(f'"{column}"' for column in known)
+            raise ValueError(f'at= sets "{name}", which is no predictor; there are {names}.')
+    if asked.groups != "own" and fit.model.structure.prior is None:
+        raise ValueError(f'groups="{asked.groups}" needs groups with a normal distribution.')
+
+
+def predictions(fit: Fitted, asked: Settings) -> Answer:
+    """The expected outcome of the rows in each scenario."""
+    scenarios = [Scenario(dict(point), dict(point)) for point in _grid(asked.at)]
+    cells = _Evaluated(fit, asked, scenarios)
+    return cells.answer([s.about for s in scenarios], cells.values)
+
+
+def comparisons(fit: Fitted, asked: Settings, variables: Any, compare: Compare) -> Answer:
+    """By how much the expected outcome changes from one value of a column to another."""
+    if compare not in get_args(Compare):
+        known = ", ".join(f'"{name}"' for name in get_args(Compare))
+        raise ValueError(f"compare must be one of {known}; got {compare!r}.")
+    frame = _frame(fit, asked)
+    pairs = [
+        pair for name, values in _chosen(frame, variables) for pair in _pairs(frame, name, values)
+    ]
+    return _contrasted(fit, asked, pairs, CONTRASTS[compare])
+
+
+def slopes(fit: Fitted, asked: Settings, variables: Any) -> Answer:
+    """The derivative of the expected outcome in a column, by central differences."""
+    frame = _frame(fit, asked)
+    pairs = []
+    for name, _ in _chosen(frame, variables, numbers=True):
+        _check_number(frame, name)
+        column = np.asarray(frame[name], np.float64)
+        step = _STEP * float(
+            np.std(np.asarray(_frame(fit, asked._replace(table=None))[name], float))
+        )
+        step = step or _STEP
+        about = {"term": name, "contrast": "slope"}
+        low, high = ({name: column + sign * step / 2} for sign in (-1, 1))
+        pairs.append((low, high, about, step))
+    by_step = lambda low, high: high - low
+    return _contrasted(fit, asked, pairs, by_step)
+
+
+def _contrasted(
+    fit: Fitted, asked: Settings, pairs: list[Any], contrast: Callable[[Means, Means], Means]
+) -> Answer:
+    """Compares the second scenario of each pair with the first, at each point of the grid."""
+    grid, scenarios, about = _grid(asked.at), [], []
+    for low, high, said, _ in pairs:
+        for point in grid:
+            own = dict(point)
+            scenarios += [Scenario({**own, **low}, {}), Scenario({**own, **high}, {})]
+            about.append({**said, **own})
+    cells = _Evaluated(fit, asked, scenarios)
+    units = np.repeat([pair[3] for pair in pairs], len(grid))
+    shape = (1, len(units), *[1] * (cells.values.ndim - 2))
+    found = contrast(cells.values[:, 0::2], cells.values[:, 1::2]) / units.reshape(shape)
+    return cells.answer(about, found)
+
+
+class _Evaluated:
+    """Averages of the rows in all scenarios, [S, scenarios, cells, ...]."""
+
+    def __init__(self, fit: Fitted, asked: Settings, scenarios: list[Scenario]):
+        self.fit, self.asked, self.said = fit, asked, ()
+        self.categories = prediction.categories_of(fit.adapter, asked.kind)
+        table = _table(fit, asked)
+        n = n_rows(table, next(iter(table)))
+        n, table = self._sampled(n, table, len(scenarios))
+        self.cells, own = _cells(table, asked, n)
+        count = len(next(iter(self.cells.values()))) if self.cells else 1
+        cells = Cells(own, n if not asked.average else count, len(scenarios))
+        task = self._task(_stacked(table, [s.set for s in scenarios], n), cells)
+        self.values = cell_means(task, asked.groups, cells)
+
+    def _sampled(self, n: int, table: dict[str, Any], scenarios: int) -> tuple[int, dict[str, Any]]:
+        """A random part of the rows where all would take too long."""
+        most = max(_WORK // (self.asked.draws * scenarios), 1000)
+        if n <= most or not self.asked.average:
+            return n, table
+        some = np.sort(np.random.default_rng(self.asked.seed).choice(n, most, replace=False))
+        self.said = (f"averaged over a random sample of {most:,} of {n:,} rows",)
+        return most, {name: rows_at(raw, some) for name, raw in table.items()}
+
+    def _task(self, table: dict[str, Any], cells: Cells) -> Task:
+        fit, asked, n = self.fit, self.asked, len(cells.own)
+        if asked.groups != "own":
+            table = table | {fit.by: no_groups(n, cells.scenarios)}
+        where = fit.adapter.read(table, "table", outcomes=False)
+        assert where is not None
+        K = fit._local_draws(None)
+        if asked.groups == "own":
+            parts = fit._parts(where, None, K)
+        else:
+            at = fit.adapter.beside(where, None)
+            parts = [Part(matching.without_rows(fit._schema, at), at, fit.family)]
+        own = fit.adapter, fit._schema, parts[0], asked.kind, fit._outcomes
+        how = prediction.outcome_of(*own), asked.kind, asked.draws, K, asked.seed
+        return Task(fit.adapter, fit.family, parts, n * cells.scenarios, *how)
+
+    def answer(self, about: list[dict[str, Any]], values: Any) -> Answer:
+        """The table of values [S, scenarios, cells, ...]."""
+        asked, categories = self.asked, self.categories or [None]
+        S, _, count = values.shape[:3]
+        rows = []
+        for own in about:
+            for c in range(count):
+                cell = {name: column[c] for name, column in self.cells.items()}
+                row = {} if asked.average else {"row": c}
+                many = [{"category": k} if k is not None else {} for k in categories]
+                rows += [{**own, **row, **cell, **k} for k in many]
+        columns = {name: np.array([row[name] for row in rows]) for name in rows[0]}
+        found = Answer.of(
+            columns, values.reshape(S, -1), asked.quantiles, self.fit.adapter.table_kind
+        )
+        doubts = doubts_of(self.fit.notes, len(self.fit.labels))
+        return replace(found, said=self.said, doubts=doubts)
+
+
+def _table(fit: Fitted, asked: Settings) -> dict[str, Any]:
+    """The columns of the rows that the question is about."""
+    names = fit.adapter.variables()
+    wanted = [*names, *([fit.by] if asked.groups == "own" else [])]
+    if isinstance(asked.table, str):
+        if asked.table != "typical":
+            raise ValueError(f'table must be a table or "typical"; got {asked.table!r}.')
+        if asked.groups == "own":
+            raise ValueError(
+                'table="typical" is one row of no group of the fit: add groups="average", "new" or '
+                '"population".'
+            )
+        return fit.adapter.typical()
+    if asked.table is None and fit.adapter.table is None:
+        raise ValueError("this fit was loaded from a file, which holds no table: pass table=.")
+    table = fit.adapter.table if asked.table is None else asked.table
+    wanted += [name for name in asked.by if name not in wanted]
+    left = [name for name in wanted if name not in asked.at or name == fit.by]
+    return dict(columns_of(table, left or wanted))
+
+
+def _frame(fit: Fitted, asked: Settings) -> Any:
+    """The predictors as a pandas frame of numbers and categories."""
+    return fit.adapter.frame(_table(fit, asked._replace(at={}, by=())))
+
+
+def _cells(
+    table: dict[str, Any], asked: Settings, n: int
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """The values of `by` in each cell, and the cell of each row."""
+    if not asked.average:
+        return {}, np.arange(n)
+    if not asked.by:
+        return {}, np.zeros(n, np.int64)
+    columns = [np.asarray(columns_of(table, [name])[name]) for name in asked.by]
+    codes = [np.unique(column, return_inverse=True) for column in columns]
+    sizes = [len(values) for values, _ in codes]
+    flat = np.ravel_multi_index([code for _, code in codes], sizes)
+    used, own = np.unique(flat, return_inverse=True)
+    places = np.unravel_index(used, sizes)
+    named = zip(asked.by, codes, places, strict=True)
+    return {name: values[place] for name, (values, _), place in named}, own
+
+
+def _grid(at: Mapping[str, Any]) -> list[tuple[tuple[str, Any], ...]]:
+    """Every combination of the given values."""
+    many = lambda x: list(x) if np.ndim(x) or isinstance(x, list | tuple) else [x]
+    return list(product(*([(name, value) for value in many(own)] for name, own in at.items())))
+
+
+def _stacked(table: dict[str, Any], set_: list[dict[str, Any]], n: int) -> dict[str, Any]:
+    """The rows once for each scenario, with the columns that it sets."""
+    again = np.tile(np.arange(n), len(set_))
+    names = dict.fromkeys([*table, *(name for one in set_ for name in one)])
+    out: dict[str, Any] = {}
+    for name in names:
+        if all(name not in one for one in set_):
+            out[name] = rows_at(table[name], again)
+            continue
+        parts = [_values(one.get(name), table.get(name), n) for one in set_]
+        out[name] = np.concatenate(parts)
+    return out
+
+
+def _values(given: Any, raw: Any, n: int) -> np.ndarray:
+    if given is None:
+        return np.asarray(raw)
+    return np.asarray(given) if np.ndim(given) else np.repeat(np.asarray([given]), n)
+
+
+def _chosen(frame: Any, variables: Any, numbers: bool = False) -> list[tuple[str, Any]]:
+    """The columns asked for, each with the values that were given for it."""
+    if variables is None:
+        every = [name for name in frame.columns if not (numbers and _is_category(frame[name]))]
+        return [(name, None) for name in every]
+    if isinstance(variables, Mapping):
+        found = list(variables.items())
+    else:
+        found = [
+            (name, None) for name in ([variables] if isinstance(variables, str) else variables)
+        ]
+    for name, _ in found:
+        if name not in frame.columns:
+            known = ", ".join(f'"{column}"' for column in frame.columns)
+            raise ValueError(f'"{name}" is no predictor of this formula; it has {known}.')
+    return found
+
+
+def _pairs(frame: Any, name: str, values: Any) -> list[Any]:
+    """(low, high, words, 1) of each contrast of a column."""
+    column = frame[name]
+    if values is None and not _is_category(column):
+        own = np.asarray(column, np.float64)
+        about = {"term": name, "contrast": "+1"}
+        return [({name: own}, {name: own + 1}, about, 1.0)]
+    if values is None:
+        values = [x.item() if isinstance(x, np.generic) else x for x in _levels(column)]
+    if np.ndim(values) != 1 or len(values) < 2:
+        raise ValueError(f'"{name}" is to be compared at {values!r}; expected two or more values.')
+    first, *others = values
+    word = lambda x: f"{x:g}" if isinstance(x, int | float) and not isinstance(x, bool) else str(x)
+    return [
+        ({name: first}, {name: x}, {"term": name, "contrast": f"{word(x)} - {word(first)}"}, 1.0)
+        for x in others
+    ]
+
+
+def _is_category(column: Any) -> bool:
+    return hasattr(column.dtype, "categories") or column.dtype == bool
+
+
+def _levels(column: Any) -> list[Any]:
+    return [False, True] if column.dtype == bool else list(column.cat.categories)
+
+
+def _check_number(frame: Any, name: str) -> None:
+    if _is_category(frame[name]):
+        raise ValueError(f'"{name}" has categories and so no slope: use comparisons("{name}").')

@@ -1,0 +1,267 @@
+"""Leaving out a row, or a group, by importance weights; and comparing models by it.
+
+The posterior without y_i is the posterior times 1 / p(y_i | theta), so that draws of one, weighted,
+stand for the other: elpd_i = log p(y_i | y_-i) = log sum_s w_s p(y_i | theta_s) with weights w_s ~
+1 / p(y_i | theta_s). The weights are Pareto-smoothed, and their k-hat says whether to rely on them
+(Vehtari, Gelman and Gabry, 2017). Of a group, z is integrated out; of a row, z is drawn with theta.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, final, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Float64, PRNGKeyArray, Shaped
+
+from ramify.data.groups import Groups
+from ramify.data.host import ranges
+from ramify.families.build import method_of
+from ramify.models.densities import log_joints
+from ramify.models.model import Model
+from ramify.numerics import budgets
+from ramify.numerics.points import group_points
+from ramify.numerics.programs import program
+from ramify.numerics.psis import log_sum, smoothed
+from ramify.numerics.sums import log_mean_exp
+from ramify.numerics.thresholds import MOST_K_HAT
+from ramify.posterior.conditioned import Conditioned, blocks_of, condition
+from ramify.posterior.draws import Chunk, at_once, map_draws, posterior_theta
+from ramify.posterior.fitted import Fitted
+from ramify.posterior.held_out import test_values
+from ramify.posterior.marginal_values import has_rule, log_mass_by_group
+from ramify.posterior.notebook import html_lines, html_table
+from ramify.posterior.trust import named
+
+By = Literal["row", "group"]
+_LOCAL_DRAWS = 128  # of each group's z, where it is not integrated by quadrature
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class Loo:
+    """The expected log predictive density of rows, or groups, that were left out one by one.
+
+    Attributes:
+        by: "row" or "group".
+        labels: positions of the rows in their table, or labels of the groups, [n].
+        elpd: log p(y_i | all others) of each, in nats, [n].
+        k_hat: of the weights of each; NaN where it was refitted.
+        lpd: log p(y_i | all), with nothing left out, [n].
+        column: name of the label column.
+    """
+
+    by: By
+    labels: Shaped[np.ndarray, " n"]
+    elpd: Float64[np.ndarray, " n"]
+    k_hat: Float64[np.ndarray, " n"]
+    lpd: Float64[np.ndarray, " n"]
+    column: str
+
+    @property
+    def total(self) -> float:
+        """The sum over rows, or groups; larger is better."""
+        return float(self.elpd.sum())
+
+    @property
+    def se(self) -> float:
+        """Standard error of the total, from the spread of its terms."""
+        return float(np.sqrt(len(self.elpd)) * self.elpd.std())
+
+    @property
+    def p(self) -> float:
+        """The effective number of parameters: by how much leaving out lowers the density."""
+        return float((self.lpd - self.elpd).sum())
+
+    @property
+    def bad(self) -> Shaped[np.ndarray, " m"]:
+        """Labels of those whose weights can't be relied upon."""
+        return self.labels[self.k_hat > MOST_K_HAT]
+
+    def _lines(self) -> list[str]:
+        what = "rows" if self.by == "row" else f'groups by "{self.column}"'
+        lines = [f"elpd {self.total:,.1f} ± {self.se:.1f} nats, {len(self.elpd):,} {what} left out"]
+        lines.append(f"effective parameters {self.p:.1f}")
+        again, bad = int(np.isnan(self.k_hat).sum()), self.bad
+        lines += [f"{again:,} fitted again without them"] if again else []
+        if not len(bad):
+            return [*lines, f"no k-hat above {MOST_K_HAT}: the weights can be relied upon"]
+        cure = (
+            "refit=True fits again without each" if self.by == "group" else "rely on no difference"
+        )
+        cure += " of a few nats" if self.by == "row" else ""
+        who = f"{len(bad):,} of {len(self.elpd):,} ({named(bad, len(bad))})"
+        return [
+            *lines,
+            f"k-hat above {MOST_K_HAT} in {who}, whose densities may be too high: {cure}",
+        ]
+
+    def __repr__(self) -> str:
+        return "\n  ".join(self._lines())
+
+    def _repr_html_(self) -> str:
+        first, *rest = self._lines()
+        return html_lines(first, rest)
+
+
+def loo(fit: Fitted, groups: Groups, by: By, draws: int, seed: int) -> Loo:
+    """Leaves out each row, or each group, by importance weights."""
+    if by not in get_args(By):
+        raise ValueError(f'by must be "row" or "group"; got {by!r}.')
+    if by == "row":
+        labels, count = np.arange(groups.n_rows), groups.n_rows
+        blocks = _rows(fit, groups, draws, seed)
+    else:
+        labels, count = groups.labels, len(groups)
+        blocks = _groups(fit, groups, draws, seed)
+    found = np.full((3, count), np.nan)
+    for places, values in blocks:
+        found[:, places] = _left_out(np.asarray(values, np.float64))
+    if by == "row":  # in the order of the table
+        order = np.argsort(groups.row_order, kind="stable")
+        labels, found = groups.row_order[order], found[:, order]
+    elpd, k_hat, lpd = found
+    return Loo(by, labels, elpd, k_hat, lpd, fit.by)
+
+
+def _left_out(log_lik: Float64[np.ndarray, "S n"]) -> Float64[np.ndarray, "3 n"]:
+    """Elpd, k-hat and lpd of each column of log densities."""
+    log_weight, k = smoothed(-log_lik)
+    lpd = log_sum(log_lik.T) - np.log(len(log_lik))
+    return np.stack([log_sum((log_weight + log_lik).T), k, lpd])
+
+
+def _rows(
+    fit: Fitted, groups: Groups, draws: int, seed: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields places of rows and their log p(y | theta, z) at draws of both, [S, rows]."""
+    model, K = fit.model, fit._local_draws(None)
+    theta = posterior_theta(jax.random.key(seed), fit.family, model, draws)
+    rows = int(
+        np.clip(budgets.DENSITY_NUMBERS // draws, 1, budgets.on_this_device(budgets.RESULT_ROWS))
+    )
+    parts = fit._parts(replace(groups, row_order=np.arange(groups.n_rows)), groups, K)
+    for given, at, places in blocks_of(parts, model, K, rows=rows):
+        use = lambda chunk, z, _: test_values(model, chunk, z, at, True)  # noqa: B023
+        yield places, map_draws(use, given, model, theta, K)[:, : len(places)]
+
+
+def _groups(
+    fit: Fitted, groups: Groups, draws: int, seed: int
+) -> Iterator[tuple[slice, np.ndarray]]:
+    """Yields places of groups and their log p^(y_i | theta) at draws of theta, [S, groups]."""
+    key, model, family = jax.random.key(seed), fit.model, fit.family
+    if method_of(family) == "joint":
+        raise ValueError(
+            "joint() has no q(z_i | theta) to integrate a group by: fit a solved() family, or leave "
+            'out rows by by="row".'
+        )
+    theta = posterior_theta(key, family, model, draws)
+    for block in ranges(groups):
+        known = condition(family, model, block.batches[0], 2)
+        if has_rule(family, model):
+            values = log_mass_by_group(known, model, theta.theta)
+        else:
+            size = at_once(known, model, draws, _LOCAL_DRAWS)
+            chunks = [_by_draws(known, model, key, c, _LOCAL_DRAWS) for c in theta.chunks(size)]
+            values = np.concatenate(chunks)[:draws]
+        yield slice(block.start, block.stop), values[:, : block.stop - block.start]
+
+
+@program
+def _by_draws(
+    known: Conditioned, model: Model, key: PRNGKeyArray, chunk: Chunk, K: int
+) -> Float[Array, "C B"]:
+    """Log p^(y_i | theta) by K draws of z, which all draws of theta share."""
+    conditional, batch = known.conditional(model), known.batch
+    points = group_points(key, batch.index, K, model.z.size)
+
+    def one(theta: Float[Array, " D"]) -> Float[Array, " B"]:
+        z, log_q = jax.vmap(conditional(theta).propose)(points)
+        return log_mean_exp(log_joints(model, batch, theta, z) - log_q)
+
+    return jax.vmap(one)(jnp.asarray(chunk.theta))
+
+
+def refitted(found: Loo, groups: Groups, again: Callable[[Groups], Any], draws: int) -> Loo:
+    """Fits again without each group whose weights can't be relied upon."""
+    elpd, k_hat = found.elpd.copy(), found.k_hat.copy()
+    for i in np.flatnonzero(k_hat > MOST_K_HAT):
+        rest = np.arange(len(groups)) != i
+        without, one = groups.subset(positions=rest), groups.subset(positions=~rest)
+        elpd[i] = again(without).log_predictive(None, one, draws, "per_group")
+        k_hat[i] = np.nan
+    return replace(found, elpd=elpd, k_hat=k_hat)
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """Models by their expected log predictive density, the best first.
+
+    Attributes:
+        names: of the models.
+        columns: "elpd", "se", "difference" from the best and "difference_se", an array each.
+        doubts: of models whose weights can't all be relied upon.
+    """
+
+    names: list[str]
+    columns: dict[str, Float64[np.ndarray, " models"]]
+    doubts: tuple[str, ...] = ()
+
+    def __getitem__(self, name: str) -> Any:
+        """A column, or as a dict the row of a model."""
+        if name in self.columns:
+            return self.columns[name]
+        row = self.names.index(name)
+        return {column: float(values[row]) for column, values in self.columns.items()}
+
+    def _cells(self) -> list[tuple[str, list[str]]]:
+        cells = lambda i: [f"{values[i]:,.1f}" for values in self.columns.values()]
+        return [(name, cells(i)) for i, name in enumerate(self.names)]
+
+    def __repr__(self) -> str:
+        lines = [["", *self.columns], *([name, *cells] for name, cells in self._cells())]
+        wide = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        text = ["  ".join(c.rjust(w) for c, w in zip(line, wide, strict=True)) for line in lines]
+        return "\n".join([*text, *self.doubts])
+
+    def _repr_html_(self) -> str:
+        said = html_lines(self.doubts[0], self.doubts[1:]) if self.doubts else ""
+        return html_table([*self.columns], self._cells()) + said
+
+
+def compare(models: Mapping[str, Any], by: By = "row") -> Comparison:
+    """Compares fits of the same data by leaving out rows, or groups.
+
+    Args:
+        models: name -> posterior, or what its `loo` returned.
+        by: what to leave out of posteriors: "row" or "group".
+
+    Returns:
+        Models by elpd, the best first, each with its difference from the best and the standard error of
+        that, which is that of the sum of the differences of the terms.
+    """
+    if len(models) < 2:
+        raise ValueError(f"compare expected two models or more; got {len(models)}.")
+    found = {n: m if isinstance(m, Loo) else m.loo(by=by) for n, m in models.items()}
+    first, *others = found.values()
+    for name, other in found.items():
+        if other.by != first.by or not np.array_equal(other.labels, first.labels):
+            raise ValueError(
+                f'"{name}" left out other {other.by}s ({len(other.labels):,}) than "{next(iter(found))}" '
+                f"({len(first.labels):,} {first.by}s): compare fits of the same rows."
+            )
+    names = sorted(found, key=lambda name: -found[name].total)
+    best, n = found[names[0]], len(first.elpd)
+    apart = [found[name].elpd - best.elpd for name in names]
+    columns = {
+        "elpd": [found[name].total for name in names],
+        "se": [found[name].se for name in names],
+        "difference": [d.sum() for d in apart],
+        "difference_se": [np.sqrt(n) * d.std() for d in apart],
+    }
+    many = {name: len(found[name].bad) for name in names}
+    bad = [f"{name}: k-hat above {MOST_K_HAT} in {m:,} of {n:,}" for name, m in many.items() if m]
+    return Comparison(names, {c: np.asarray(v, np.float64) for c, v in columns.items()}, tuple(bad))

@@ -1,0 +1,195 @@
+"""Contrasts, slopes and predictions: against `predict`, exact formulas, quadrature and NUTS."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.special import expit
+from scipy.stats import norm
+
+import ramify as rf
+
+FORMULA = "bought ~ x + kind + age + (1 + x | user)"
+S = 200
+
+
+def simulated(users=20, rows=8, seed=0):
+    rng = np.random.default_rng(seed)
+    n = users * rows
+    user = np.repeat([f"u{i:02}" for i in range(users)], rows)
+    x, kind = rng.normal(size=n), rng.choice(["a", "b", "c"], n)
+    age = np.repeat(rng.uniform(20, 60, users).round(), rows)
+    own = rng.normal(size=(users, 2)).repeat(rows, 0) * [1.0, 0.5]
+    eta = own[:, 0] + (0.8 + own[:, 1]) * x - 0.5 * (kind == "b") + 0.02 * (age - 40)
+    bought = rng.random(n) < expit(eta)
+    return pd.DataFrame({"user": user, "x": x, "kind": kind, "age": age, "bought": bought})
+
+
+@pytest.fixture(scope="module")
+def table():
+    return simulated()
+
+
+@pytest.fixture(scope="module")
+def posterior(table):
+    return rf.fit(FORMULA, table, likelihood="bernoulli", theta="gaussian")
+
+
+def means(posterior, table, **columns):
+    changed = table.assign(**columns)
+    return posterior.predict(changed, draws=S, kind="mean", summary=False).astype(np.float64)
+
+
+def test_predictions_are_those_of_predict(posterior, table):
+    by_row = posterior.predictions(average=False, draws=S)
+    np.testing.assert_allclose(by_row.draws, means(posterior, table), atol=1e-6)
+    everyone = posterior.predictions(draws=S)
+    np.testing.assert_allclose(everyone.draws[:, 0], by_row.draws.mean(1), rtol=1e-6)
+    grid = posterior.predictions({"x": [0, 1]}, by="kind", draws=S)
+    assert [*zip(grid["x"], grid["kind"], strict=True)][:4] == [
+        (0, "a"),
+        (0, "b"),
+        (0, "c"),
+        (1, "a"),
+    ]
+    exact = means(posterior, table, x=1.0)[:, table.kind == "b"].mean(1)
+    np.testing.assert_allclose(grid.draws[:, 4], exact, rtol=1e-5)
+    np.testing.assert_allclose(grid["mean"][4], exact.mean(), rtol=1e-5)
+    np.testing.assert_allclose(grid["q95"][4], np.quantile(exact, 0.95), rtol=1e-5)
+    assert isinstance(grid.table, pd.DataFrame) and list(grid.table.kind) == list(grid["kind"])
+
+
+def test_contrasts_are_differences_and_ratios_of_averages(posterior, table):
+    a, b = (means(posterior, table, kind=level).mean(1) for level in "ab")
+    found = posterior.comparisons("kind", draws=S)
+    assert list(found["contrast"]) == ["b - a", "c - a"]
+    np.testing.assert_allclose(found.draws[:, 0], b - a, atol=1e-6)
+    ratio = posterior.comparisons({"kind": ["a", "b"]}, compare="ratio", draws=S)
+    np.testing.assert_allclose(ratio.draws[:, 0], b / a, rtol=1e-5)
+    odds = posterior.comparisons({"kind": ["a", "b"]}, compare="odds_ratio", draws=S)
+    np.testing.assert_allclose(odds.draws[:, 0], b / (1 - b) * (1 - a) / a, rtol=1e-4)
+    raised = means(posterior, table, x=table.x + 1).mean(1) - means(posterior, table).mean(1)
+    np.testing.assert_allclose(posterior.comparisons("x", draws=S).draws[:, 0], raised, atol=1e-6)
+    old = posterior.comparisons("kind", {"age": 60}, draws=S)
+    exact = means(posterior, table, kind="b", age=60).mean(1) - means(
+        posterior, table, kind="a", age=60
+    ).mean(1)
+    np.testing.assert_allclose(old.draws[:, 0], exact, atol=1e-6)
+
+
+def test_slopes_are_finite_differences(posterior, table):
+    step = 0.05
+    high, low = (means(posterior, table, x=table.x + h) for h in (step / 2, -step / 2))
+    slope = posterior.slopes("x", draws=S)
+    np.testing.assert_allclose(slope.draws[:, 0], ((high - low) / step).mean(1), atol=2e-4)
+    link = posterior.slopes("age", kind="link", groups="average", draws=S)
+    exact = posterior.sample_theta(S)["age"]
+    np.testing.assert_allclose(link.draws[:, 0], exact, atol=1e-5)
+    by_user = posterior.slopes("x", by="user", kind="link", draws=S)
+    effects = posterior.sample(S)
+    own = effects["x"][:, None] + effects["effects"][:, :, 1]
+    np.testing.assert_allclose(by_user.draws, own, atol=2e-3)
+
+
+def test_groups_of_the_population(posterior):
+    theta = posterior.sample_theta(S)
+    at = {"x": 0.7, "kind": "b", "age": 30.0}
+    eta = theta["Intercept"] + 0.7 * theta["x"] + theta["kind[b]"] + 30 * theta["age"]
+    ask = lambda who, draws=S: posterior.predictions(at, table="typical", groups=who, draws=draws)
+    np.testing.assert_allclose(ask("average").draws[:, 0], expit(eta), atol=1e-5)
+    a, b, c = theta["sd"][:, 0], theta["sd"][:, 1], theta["cor"][:, 0, 1]
+    sd = np.sqrt(a**2 + 2 * 0.7 * a * b * c + (0.7 * b) ** 2)
+    level = norm.ppf((np.arange(2000) + 0.5) / 2000)
+    exact = expit(eta[:, None] + sd[:, None] * level).mean(1)
+    np.testing.assert_allclose(ask("population").draws[:, 0], exact, atol=2e-3)  # sds to 5
+    np.testing.assert_allclose(ask("population")["mean"][0], exact.mean(), atol=1e-4)
+    new = ask("new", 4000)
+    se = new["sd"][0] / np.sqrt(4000)
+    np.testing.assert_allclose(new["mean"][0], ask("population", 4000)["mean"][0], atol=4 * se)
+    assert new["sd"][0] > 2 * ask("population")["sd"][0]
+
+
+def test_a_table_of_ones_own_and_levels_of_an_ordered_response(posterior, table):
+    some = table.iloc[[3, 90]]
+    found = posterior.predictions(table=some, average=False, draws=S)
+    np.testing.assert_allclose(found.draws, means(posterior, some), atol=1e-6)
+    with pytest.raises(ValueError, match='kind="probability" is for'):
+        posterior.predictions(kind="probability")
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (
+            lambda p: p.comparisons("z"),
+            '"z" is no predictor of this formula; it has "age", "kind", "x"',
+        ),
+        (lambda p: p.slopes("kind"), '"kind" has categories and so no slope'),
+        (lambda p: p.predictions({"z": 1}), 'at= sets "z", which is no predictor'),
+        (lambda p: p.predictions(table="typical"), 'add groups="average", "new" or "population"'),
+        (lambda p: p.comparisons({"x": [1]}), "expected two or more values"),
+    ],
+)
+def test_refusals(posterior, call, message):
+    with pytest.raises(ValueError, match=message):
+        call(posterior)
+
+
+def test_a_loaded_fit_needs_its_table(posterior, table, tmp_path):
+    posterior.save(tmp_path / "fit")
+    again = rf.load(tmp_path / "fit")
+    with pytest.raises(ValueError, match="which holds no table: pass table="):
+        again.comparisons("kind")
+    found = again.comparisons("kind", table=table, draws=S)
+    np.testing.assert_allclose(found.draws, posterior.comparisons("kind", draws=S).draws, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_contrasts_and_slopes_are_those_of_nuts():
+    """Average contrasts by NUTS on the same model, flat, with the same priors."""
+    import jax
+    import jax.numpy as jnp
+    import numpyro
+    import numpyro.distributions as dist
+    from numpyro.infer import MCMC, NUTS
+
+    table = simulated(users=40, rows=15, seed=1)
+    priors = {"b": dist.Normal(0, 1), "sd": dist.HalfNormal(1), "cor": dist.LKJ(2, 1.0)}
+    model, groups = rf.from_formula(FORMULA, table, likelihood="bernoulli", priors=priors)
+    posterior = rf.fit(model, groups)
+    user = pd.factorize(table.user, sort=True)[0]
+    columns = lambda t: np.column_stack([t.x, t.kind == "b", t.kind == "c", t.age])
+    centred = lambda t: columns(t) - columns(table).mean(0)
+
+    def flat(X, x, y):
+        intercept = numpyro.sample("intercept", dist.Normal(0, 2.5))
+        b = numpyro.sample("b", dist.Normal(0, 1).expand([4]))
+        sd = numpyro.sample("sd", dist.HalfNormal(1).expand([2]))
+        factor = numpyro.sample("factor", dist.LKJCholesky(2, 1.0))
+        with numpyro.plate("users", 40):
+            e = numpyro.sample("e", dist.Normal(0, 1).expand([2]).to_event(1))
+        u = numpyro.deterministic("u", e @ (sd[:, None] * factor).T)
+        eta = intercept + X @ b + u[user, 0] + u[user, 1] * x
+        numpyro.sample("y", dist.Bernoulli(logits=eta), obs=y)
+
+    mcmc = MCMC(NUTS(flat), num_warmup=1000, num_samples=4000, num_chains=2, progress_bar=False)
+    y = jnp.asarray(table.bought.to_numpy(float))
+    mcmc.run(jax.random.key(0), jnp.asarray(centred(table)), jnp.asarray(table.x.to_numpy()), y)
+    draws = {name: np.asarray(v)[::4] for name, v in mcmc.get_samples().items()}
+
+    def expected(t):
+        u = draws["u"][:, user]
+        eta = draws["intercept"][:, None] + draws["b"] @ centred(t).T
+        return expit(eta + u[:, :, 0] + u[:, :, 1] * t.x.to_numpy()).mean(1)
+
+    kind = expected(table.assign(kind="b")) - expected(table.assign(kind="a"))
+    step = 0.02
+    slope = (
+        expected(table.assign(x=table.x + step)) - expected(table.assign(x=table.x - step))
+    ) / (2 * step)
+    ours = (
+        posterior.comparisons({"kind": ["a", "b"]}, draws=4000),
+        posterior.slopes("x", draws=4000),
+    )
+    for found, exact in zip(ours, (kind, slope), strict=True):
+        assert abs(found["mean"][0] - exact.mean()) < 0.15 * exact.std()
+        assert abs(found["sd"][0] / exact.std() - 1) < 0.1
