@@ -9,11 +9,13 @@ NAMES = {
     "cpu": "hierarchical logistic regression with 10,000 groups, compared with NumPyro and GPBoost",
     "gpu": "the paper's largest problem: solved, and amortized with two recipes",
     "latency": "every call of a user's journey in a new process: seconds, programs, compiling",
+    "levels": "several grouping factors: lme4's InstEval data beside lme4's published numbers",
     "million": "`ramify fit` on 1,000,000 rows of 100,000 groups: wall time and peak memory",
     "numpyro_cost": "step time of NumPyro models compared with the same models as three densities",
     "predict": "a prediction for one new group, given its rows",
     "right": "default fits of many problems against long references, over several seeds",
     "slopes": "groups of 10 Bernoulli rows with 20 slopes: seeds, bias, noise and the simulated truth",
+    "store": "rows larger than memory: sorted on disk, and a fit that streams them",
     "same": "whether small models give the numbers that the first release gave",
 }
 

@@ -17,9 +17,9 @@ import pytest
 import ramify as rf
 from cli_case import FORMULA, shops
 from ramify.cli.files import write_table
+from ramify.data.atomic import locked
 from ramify.fitting import by_steps, checkpoints, solved
 from ramify.fitting.fingerprint import fingerprint
-from ramify.io.atomic import locked
 
 COMMAND = "from ramify.cli import main; main()"
 
@@ -183,7 +183,8 @@ def case(tmp_path_factory):
     for _ in range(2):  # the first time compiles
         began = time.perf_counter()
         running = start(folder, "fit", "shops.csv", FORMULA, "--out", "whole", "--overwrite")
-        assert running.wait(300) == 0, running.stderr.read()
+        err = running.communicate(timeout=300)[1]
+        assert running.returncode == 0, err
     return folder, answer(folder / "whole"), time.perf_counter() - began
 
 

@@ -39,6 +39,11 @@ def test_formulas_examples():
 
 
 @pytest.mark.slow
+def test_levels_examples():
+    run("docs/levels.md")
+
+
+@pytest.mark.slow
 def test_calibration_examples():
     run("docs/calibration.md")
 

@@ -14,7 +14,7 @@ import pytest
 import ramify as rf
 from cli_case import FORMULA, shops
 from ramify.cli.files import write_table
-from ramify.io.atomic import MARK
+from ramify.data.atomic import MARK
 
 pytestmark = pytest.mark.slow
 

@@ -53,9 +53,10 @@ def test_left_side(text, response, trials, weights):
         ("y ~ x + 1 | g)", 13, "closes nothing"),
         ("y ~ x", 5, "no grouping term"),
         ("y ~ x + 1 | g", 10, "parentheses"),
-        ("y ~ (1 | g) + (1 | h)", 14, "only one grouping term"),
-        ("y ~ x + (1 | g/h)", 14, "crossed and nested"),
-        ("y ~ x + (1 | g:h)", 14, "crossed and nested"),
+        ("y ~ (1 | g) * (1 | h)", 11, "expected + after"),
+        ("y ~ (1 | g) - (1 | h)", 14, "added with +"),
+        ("y ~ x + (1 | g + h)", 15, "a term for each"),
+        ("y ~ x + (1 | g:g)", 13, "named twice"),
         ("y ~ x * (1 | g)", 8, "added with +"),
         ("y ~ x + + z + (1 | g)", 8, "missing before '+'"),
         ("y ~ x z + (1 | g)", 6, "expected an operator"),
@@ -79,3 +80,18 @@ def test_errors_point_at_the_place(text, caret, says):
     assert says in first
     assert shown == f"  {text}"
     assert pointer == f"  {' ' * caret}^"
+
+
+@pytest.mark.parametrize(
+    "text, common, factors",
+    [
+        ("y ~ x + (1 | a) + (1 + x || b)", "x", ["a", "b"]),
+        ("y ~ (1 | a) + x + (1 | b:c) - 1", "x - 1", ["a", "b:c"]),
+        ("y ~ (1 | a/b/c)", "1", ["a", "a:b", "a:b:c"]),
+        ("y ~ x + (1 | g) + (0 + x | g)", "x", ["g", "g"]),
+    ],
+)
+def test_several_grouping_terms(text, common, factors):
+    parts = parse(text)
+    assert parts.several and parts.common == common
+    assert [term.by for term in parts.terms] == factors

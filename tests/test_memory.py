@@ -27,7 +27,7 @@ def scarce():
 
 def test_the_limit_of_a_process_counts(scarce):
     scarce(10**8)
-    assert memory._available() == pytest.approx(10**8, rel=0.2)
+    assert memory.available() == pytest.approx(10**8, rel=0.2)
 
 
 @pytest.mark.parametrize("version", [1, 2])

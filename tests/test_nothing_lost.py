@@ -13,8 +13,8 @@ from cli_case import line, ramify, shops
 from hostile.faults import files_up_to
 from ramify.cli.files import write_table
 from ramify.cli.keeping import Keeper
+from ramify.data.atomic import locked
 from ramify.data.groups import Groups
-from ramify.io.atomic import locked
 from ramify.io.replacing import _move_in
 from ramify.numerics.compilation_cache import _remove_damaged
 

@@ -16,7 +16,7 @@ import ramify
 ROOT = Path(ramify.__file__).parent
 # In this order: a room may import those before it. "ramify" stands for the public names, `_api`.
 ROOMS = (
-    "numerics data engine models families inference io posterior diagnostics frontends fitting "
+    "numerics data engine models families inference levels io posterior diagnostics frontends fitting "
     "report ramify demo cli"
 ).split()
 AT_THE_ROOT = {"ramify", "ramify._api", "ramify._version", "ramify.__main__"}
@@ -31,6 +31,7 @@ PUBLIC = {
     "ramify.posterior.questions.Questions.comparisons": "which rows, groups and scale",
     "ramify.posterior.questions.Questions.slopes": "which rows, groups and scale",
     "ramify.posterior.posterior.Posterior.predict": "where, given what, and how to summarise",
+    "ramify.posterior.levels.LevelsPosterior.predict": "the same of several factors",
     "ramify.cli.commands.diagnose": "the options of a command",
     "ramify.cli.commands.fit": "the options of a command",
     "ramify.cli.commands.predict": "the options of a command",
@@ -72,7 +73,10 @@ def room_of(module):
 
 def declared(room):
     """What the room's docstring says that it may import."""
-    lines = re.findall(r"^May import: (.*)\.$", ast.get_docstring(TREES[f"ramify.{room}"]), re.M)
+    docstring = ast.get_docstring(TREES[f"ramify.{room}"])
+    lines = [
+        " ".join(found.split()) for found in re.findall(r"^May import: ([^.]*)\.$", docstring, re.M)
+    ]
     assert len(lines) == 1, f'{room}/__init__.py needs a line "May import: a, b, c." or "nothing."'
     return set() if lines == ["nothing"] else set(lines[0].split(", "))
 

@@ -330,7 +330,7 @@ def test_a_link_to_a_folder_is_followed(groups, tmp_path):
 
 def test_a_save_that_fails_leaves_the_old_fit(saved, groups, monkeypatch):
     before = {path.name: path.read_bytes() for path in saved.iterdir()}
-    monkeypatch.setattr(_saving, "_write_labels", lambda *_: 1 / 0)
+    monkeypatch.setattr(_saving, "write_labels", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         Posterior(MODEL, moved(branch(MODEL, groups)), groups).save(saved)
     assert {path.name: path.read_bytes() for path in saved.iterdir()} == before

@@ -12,6 +12,7 @@ from ramify.families.joint import joint_to_branch as joint_to_branch
 from ramify.fitting.calibrate import calibrate as calibrate
 from ramify.fitting.fit import fit as fit
 from ramify.fitting.loading import load as load
+from ramify.fitting.update import update as update
 from ramify.frontends.formula.build import from_formula as from_formula
 from ramify.frontends.numpyro.build import from_numpyro as from_numpyro
 from ramify.inference.failures import NonFiniteError as NonFiniteError

@@ -13,8 +13,8 @@ from ramify.cli.csv_form import CsvForm, csv_form
 from ramify.cli.errors import OneLineErrors
 from ramify.cli.files import check_readable, check_writable, read_table, write_table
 from ramify.cli.keeping import Keeper
+from ramify.data.atomic import check_file
 from ramify.frontends.formula.text import formula_columns
-from ramify.io.atomic import check_file
 from ramify.io.folder import read_fit
 from ramify.io.replacing import place_for
 
@@ -381,7 +381,7 @@ def _with_rows(path: Path, table: Any) -> Any:
 
 def _known(posterior: Any, table: Any) -> str:
     """How many groups the rows have, and how many of those are in the fit."""
-    if not table.num_rows:
+    if not table.num_rows or posterior.by not in table.column_names:
         return ""
     groups = rf.Groups.from_table(table, by=posterior.by, rows=[]).renumbered(posterior.labels)
     known = int((groups.number < len(posterior.labels)).sum())

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ramify.cli.csv_form import USUAL, CsvForm
+from ramify.data.atomic import check_file, write_file
 from ramify.data.parquet import check_names, open_parquet, read_columns
-from ramify.io.atomic import check_file, write_file
 
 SUFFIXES = (".csv", ".parquet", ".pq")
 CSV = (".csv", ".csv.gz")  # that are read

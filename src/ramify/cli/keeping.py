@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ramify.io.atomic import locked, reason
+from ramify.data.atomic import locked, reason
 from ramify.io.folder import FIT, file_of
 from ramify.io.replacing import free_name, place_for
 

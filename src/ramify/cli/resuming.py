@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from ramify.io.atomic import write_file
+from ramify.data.atomic import write_file
 
 COMMAND = "command.json"
 

@@ -4,14 +4,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Real
+from os import PathLike
 from typing import Any, final
 
 import numpy as np
 from jaxtyping import Bool, Int, Int64, Shaped
 
 from ramify.data.labels import canonical, find, show
-from ramify.data.reading import fields_from_parquet, fields_from_table
+from ramify.data.opening import fields_from_parquet, fields_from_store
+from ramify.data.reading import fields_from_table
+from ramify.data.store import Store, read_rows
 from ramify.data.tables import Table, objects
+from ramify.numerics.memory import check_memory
 
 
 @final
@@ -34,6 +38,8 @@ class Groups:
         row_order: position of each row in the table it was read from, [n_rows].
         zoned: whether the labels were times with a time zone, which are kept in UTC; None if they
             are no times, or it is not known.
+        store: where the columns are mapped from, if they are on disk; groups are then in the order
+            of a hash of their labels.
 
     Example:
         >>> table = {"user": ["bo", "al", "bo"], "y": [1.0, 2.0, 3.0], "age": [30, 41, 30]}
@@ -54,6 +60,7 @@ class Groups:
     number: Int64[np.ndarray, " N"]
     row_order: Int64[np.ndarray, " n_rows"]
     zoned: bool | None = None
+    store: Store | None = None
 
     def __post_init__(self) -> None:
         own = (self.labels, self.sizes, self.number, self.row_order)
@@ -112,21 +119,32 @@ class Groups:
         rows: str | Sequence[str],
         group: str | Sequence[str] = (),
         group_table: Table | None = None,
+        store: str | PathLike[str] | None = None,
     ) -> "Groups":
-        """Reads a Parquet file, or a folder of them, into memory.
+        """Reads a Parquet file, or a folder of them, into memory or into a store on disk.
 
         Only the named columns are read, with all their rows. While they are sorted there are two
-        copies of them: the host's memory must hold the data twice.
+        copies of them: the host's memory must hold the data twice. With `store=` they are sorted
+        on disk by DuckDB, once, and mapped into memory: for data that are larger than that.
 
         Args:
-            path: a file, a folder (searched recursively; `key=value` folders become columns), or
-                a list of files.
+            path: a file, a folder (searched recursively; `key=value` folders become columns), a
+                pattern such as "ratings/*.parquet", a URL of a file system that Arrow knows, or a
+                list of files.
             by: the column with the group labels.
             rows: row columns.
             group: group columns.
-            group_table: as in [`Groups.from_table`][]; also a path to Parquet.
+            group_table: as in [`Groups.from_table`][]; also a path to Parquet. Not with a store.
+            store: a folder for the store. It is built if it is not there or the files have changed
+                since (by their names, sizes and times), and takes about as much disk as the data,
+                twice that while it is built.
         """
-        return cls(**fields_from_parquet(path, by, rows, group, group_table))
+        return cls(**fields_from_parquet(path, (by, rows, group), group_table, store))
+
+    @classmethod
+    def from_store(cls, folder: str | PathLike[str]) -> "Groups":
+        """Opens a store that `from_parquet(..., store=folder)` built, without its source."""
+        return cls(**fields_from_store(folder))
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -141,6 +159,11 @@ class Groups:
     def n_rows(self) -> int:
         """Total number of rows."""
         return len(self.row_order)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the row columns."""
+        return sum(column.nbytes for column in self.rows.values())
 
     @cached_property
     def starts(self) -> Int64[np.ndarray, " N"]:
@@ -173,13 +196,29 @@ class Groups:
         test = _held_out(self.sizes, test_fraction, np.random.default_rng(seed))
         return self._rows_where(~test), self._rows_where(test)
 
+    def in_memory(self) -> "Groups":
+        """The same groups, in the same order, with all columns in memory; raises if they do not fit."""
+        if self.store is None:
+            return self
+        self._check_fits()
+        copies = lambda columns: {name: np.array(column) for name, column in columns.items()}
+        rows, group, order = copies(self.rows), copies(self.group), np.array(self.row_order)
+        return replace(self, rows=rows, group=group, row_order=order, store=None)
+
+    def _check_fits(self) -> None:
+        if self.store is not None:
+            cure = "Use fewer rows, or a machine with more memory"
+            check_memory(self.n_bytes, None, f"the rows of {self.store.folder}", cure)
+
     def _rows_where(self, kept: Bool[np.ndarray, " n_rows"]) -> "Groups":
+        self._check_fits()
         owner = np.repeat(np.arange(len(self)), self.sizes)[kept]
         return replace(
             self,
             sizes=np.bincount(owner, minlength=len(self)).astype(np.int64),
             rows={name: column[kept] for name, column in self.rows.items()},
             row_order=self.row_order[kept],
+            store=None,
         )
 
     def subset(self, *, labels: Any = None, positions: Any = None) -> "Groups":
@@ -246,10 +285,11 @@ class Groups:
             self,
             labels=self.labels[chosen],
             sizes=self.sizes[chosen],
-            rows={name: column[rows] for name, column in self.rows.items()},
+            rows={name: read_rows(column, rows) for name, column in self.rows.items()},
             group={name: column[chosen] for name, column in self.group.items()},
             number=self.number[chosen],
-            row_order=self.row_order[rows],
+            row_order=read_rows(self.row_order, rows),
+            store=None,
         )
 
     def renumbered(self, labels: Any) -> "Groups":
@@ -266,6 +306,8 @@ class Groups:
             >>> groups.renumbered(["a", "b", "c"]).number.tolist()
             [1, 3]
         """
+        if labels is self.labels:
+            return replace(self, number=np.arange(len(self)))
         given = labels if isinstance(labels, np.ndarray) else objects(list(labels))
         there = canonical("labels", given)
         number = find(there, self.labels, "this data set")
@@ -280,6 +322,7 @@ class Groups:
             f'Groups by "{self.by}": {len(self):,} groups, {self.n_rows:,} rows '
             f"({low:,.0f} / {middle:,g} / {high:,.0f} per group: min / median / max"
             + (f"; {empty:,} without rows)" if empty else ")")
+            + (f", in the store {self.store.folder}" if self.store else "")
         )
         return "\n".join([head, *_lines("rows", self.rows), *_lines("group", self.group)])
 

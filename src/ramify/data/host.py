@@ -11,6 +11,7 @@ from jaxtyping import Int, Shaped
 from ramify.data.batch import Batch
 from ramify.data.groups import Groups
 from ramify.data.partition import rounded, sequential, shared_shape
+from ramify.data.store import read_rows
 from ramify.numerics import budgets
 
 
@@ -50,7 +51,9 @@ def pack(groups: Groups, members: Int[np.ndarray, " B"], R: int) -> Batch:
     filled_rows = lambda own: _filled(own, R, own[-1])
     places = lambda c: _filled(narrow(c[real]), B, c[real[0]])
     fields: dict[str, Any] = {
-        "rows": {n: filled_rows(narrow(with_a_row(c[take]))) for n, c in groups.rows.items()},
+        "rows": {
+            n: filled_rows(narrow(with_a_row(read_rows(c, take)))) for n, c in groups.rows.items()
+        },
         "group": {n: places(c) for n, c in groups.group.items()},
         "segment": _filled(segment, R, segment[-1] if total else 0),
         "index": places(groups.number).astype(np.int32),
@@ -90,8 +93,9 @@ def check_range(groups: Groups) -> None:
     """Raises where a column has values that the precision JAX computes in can't hold."""
     largest = float(jnp.finfo(jnp.result_type(float)).max)
     for name, column in (groups.rows | groups.group).items():
-        if column.dtype.kind == "f" and column.size:
-            most = float(max(column.max(), -column.min()))
+        if column.dtype.kind == "f" and column.size and column.dtype.itemsize > 4:
+            parts = (read_rows(column, slice(k, k + 2**20)) for k in range(0, len(column), 2**20))
+            most = float(max(max(part.max(), -part.min()) for part in parts))
             if np.isfinite(most) and most > largest:
                 raise ValueError(
                     f'column "{name}" has values too large for float32 (up to {most:.3g}): rescale '

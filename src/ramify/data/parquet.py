@@ -4,6 +4,7 @@ The library and the command both read Parquet here. JAX is not imported, so that
 reports an unreadable file at once.
 """
 
+import glob
 import os
 from difflib import get_close_matches
 from typing import Any
@@ -56,7 +57,8 @@ def _check_size(data: Any, source: Any, columns: list[str] | None) -> None:
 
 def check_fits(wanted: float, what: str) -> None:
     """Raises where rows that take so many bytes do not fit into memory."""
-    check_memory(int(wanted), None, what, "Use fewer rows, or a machine with more memory")
+    cure = "Use fewer rows, a machine with more memory, or Groups.from_parquet(..., store=folder)"
+    check_memory(int(wanted), None, what, cure)
 
 
 def check_names(where: Any, wanted: list[str], there: list[Any]) -> None:
@@ -88,6 +90,11 @@ def _files(source: str | list[str]) -> tuple[Any, list[str], str | None]:
 
     if isinstance(source, list):
         return fs.LocalFileSystem(), [_local(file) for file in source], None
+    if glob.has_magic(source) and not os.path.lexists(source) and "://" not in source:
+        files = sorted(glob.glob(os.path.expanduser(source), recursive=True))
+        if not files:
+            raise FileNotFoundError(f"no file is called {source}.")
+        return fs.LocalFileSystem(), [_local(file) for file in files], None
     filesystem, path = fs.LocalFileSystem(), _local(source)
     if "://" in source:
         filesystem, path = fs.FileSystem.from_uri(source)

@@ -1,14 +1,12 @@
 """From a table to the fields of a Groups: check names, read and check columns, sort once."""
 
 from collections.abc import Sequence
-from os import PathLike, fspath
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Int, Int64, Shaped
 
 from ramify.data.labels import Factor, Labels, factorize, find, kind_of, show
-from ramify.data.parquet import check_names, open_parquet, read_columns
 from ramify.data.tables import Raw, Table, any_in_row, columns_of, read, zone_of
 
 Names = str | Sequence[str]
@@ -21,7 +19,7 @@ def fields_from_table(
     table: Table, by: str, rows: Names, group: Names, group_table: Table | None
 ) -> dict[str, Any]:
     """Returns the fields of a Groups; the arguments are those of `Groups.from_table`."""
-    row_names, group_names = _checked(by, rows, group)
+    row_names, group_names = checked_names(by, rows, group)
     raw = columns_of(table, [by, *row_names, *(group_names if group_table is None else [])])
     if group_table is not None:
         labels, columns = _read_group_table(group_table, by, group_names)
@@ -94,7 +92,7 @@ def _in_group_table(by: str, factor: Factor, labels: Labels) -> Factor:
     return Factor(labels, place[factor.code])
 
 
-def _checked(by: str, rows: Names, group: Names) -> tuple[list[str], list[str]]:
+def checked_names(by: str, rows: Names, group: Names) -> tuple[list[str], list[str]]:
     """Returns the names of row and group columns as lists; raises if one has two roles."""
     named, roles = {"by": [by], "rows": rows, "group": group}, {}
     for role, own in named.items():
@@ -114,25 +112,6 @@ def _checked(by: str, rows: Names, group: Names) -> tuple[list[str], list[str]]:
             )
         roles[name] = role
     return named["rows"], named["group"]
-
-
-def fields_from_parquet(
-    path: Any, by: str, rows: Names, group: Names, group_table: Table | None
-) -> dict[str, Any]:
-    """Returns the fields of a Groups; the arguments are those of `Groups.from_parquet`."""
-    row_names, group_names = _checked(by, rows, group)
-    if isinstance(group_table, str | PathLike):
-        group_table = _read_parquet(group_table, [by, *group_names])
-    table = _read_parquet(path, [by, *row_names, *(group_names if group_table is None else [])])
-    return fields_from_table(table, by, row_names, group_names, group_table)
-
-
-def _read_parquet(path: Any, names: list[str]) -> Table:
-    """Reads these columns of a Parquet file or folder into an Arrow table."""
-    source = [fspath(part) for part in path] if isinstance(path, list) else fspath(path)
-    data = open_parquet(source)
-    check_names(f"Parquet {source!r}", names, data.schema.names)
-    return read_columns(data, source, names)
 
 
 def read_numbers(name: str, raw: Raw, factor: Factor) -> Values:

@@ -10,6 +10,7 @@ from jaxtyping import Array, Int, Num
 from ramify.data.batch import Batch
 from ramify.data.groups import Groups
 from ramify.data.host import check_range, narrow, pack, with_a_row
+from ramify.numerics.memory import check_memory
 
 Places = Int[Array, " B"]  # the position of the group at each place, -1 for filler
 Scale = Num[Array, ""] | float | int  # see `Batch.scale`
@@ -34,6 +35,9 @@ def to_device(groups: Groups) -> Resident:
             f"the data has {groups.n_rows:,} rows; one device counts up to 2,147,483,647 of them: "
             "fit fewer rows."
         )
+    if groups.store is not None:
+        cure = "Use solved(), which streams them, or fewer rows"
+        check_memory(groups.n_bytes, None, f"all rows of {groups.store.folder} on the device", cure)
     check_range(groups)
     return Resident(
         rows={name: jnp.asarray(narrow(with_a_row(c))) for name, c in groups.rows.items()},

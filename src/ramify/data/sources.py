@@ -1,6 +1,8 @@
 """Where blocks come from: the data cut into blocks, on the host or on the device."""
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import jax
@@ -11,6 +13,9 @@ from ramify.data.batch import Batch
 from ramify.data.groups import Groups
 from ramify.data.host import check_range, pack
 from ramify.data.resident import cut_out, to_device
+from ramify.data.store import Store
+
+AHEAD = 4  # blocks that are read before they are asked for
 
 
 @dataclass(frozen=True)
@@ -22,8 +27,29 @@ class BlockSource:
     rows: int  # R, rows of a block
     block: Callable[[int], Batch]  # a block by its number, on the device
 
+    # Of a source that streams: reads the groups of a block by its number, in any thread.
+    read: Callable[[int], Groups] | None = None
+    store: Store | None = None  # that its groups are from
+
     def __len__(self) -> int:
         return len(self.members)
+
+    def blocks(self, numbers: Sequence[int]) -> Iterator[Batch]:
+        """Some blocks in turn; those of a source that streams are read ahead, by another thread."""
+        if self.read is None:
+            yield from map(self.block, numbers)
+            return
+        with ThreadPoolExecutor(1) as thread:
+            reading = deque(thread.submit(self.read, number) for number in numbers[:AHEAD])
+            for k, number in enumerate(numbers):
+                groups = reading.popleft().result()
+                if k + AHEAD < len(numbers):
+                    reading.append(thread.submit(self.read, numbers[k + AHEAD]))
+                yield self._packed(groups, number)
+
+    def _packed(self, groups: Groups, number: int) -> Batch:
+        own = self.members[number]
+        return pack(groups, np.where(own >= 0, np.arange(len(own)), -1), self.rows)
 
 
 def packed(groups: Groups, members: Int[np.ndarray, "J B"], rows: int) -> BlockSource:
@@ -37,6 +63,15 @@ def kept(groups: Groups, members: Int[np.ndarray, "J B"], rows: int) -> BlockSou
     check_range(groups)
     batches = [pack(groups, own, rows) for own in members]
     return BlockSource(groups.sizes, members, rows, batches.__getitem__)
+
+
+def streamed(groups: Groups, members: Int[np.ndarray, "J B"], rows: int) -> BlockSource:
+    """Columns in the files of a store: a block is read when it is asked for, or before."""
+    check_range(groups)
+    read = lambda number: groups.subset(positions=members[number][members[number] >= 0])
+    block = lambda number: next(source.blocks([number]))
+    source = BlockSource(groups.sizes, members, rows, block, read, groups.store)
+    return source
 
 
 def resident(groups: Groups, members: Int[np.ndarray, "J B"], rows: int) -> BlockSource:

@@ -29,12 +29,13 @@ from ramify.numerics.psis import effective_draws, k_hat
 from ramify.numerics.sums import log_mean_exp
 from ramify.posterior.conditioned import Conditioned, condition
 from ramify.posterior.draws import Chunk, Draws, draw_theta
+from ramify.posterior.levels import LevelsPosterior
 from ramify.posterior.marginal_values import has_rule
 from ramify.posterior.notebook import html_lines, html_table
 from ramify.posterior.posterior import Posterior
 from ramify.posterior.prediction import labelled
 from ramify.posterior.theta_check import affordable, again_at_theta, theta_log_weights
-from ramify.posterior.trust import off_sds
+from ramify.posterior.trust import findings, off_sds, verdict_of
 
 
 @final
@@ -120,6 +121,8 @@ def diagnose(
         draws: S, draws of theta; by default as many as seconds allow, 50 to 1,000.
         seed: the answer is a function of it.
     """
+    if isinstance(posterior, LevelsPosterior):
+        return _of_levels(posterior)
     groups = posterior._for_metrics(groups)
     # Not the draws of the fit itself: its own Monte Carlo error is to be seen.
     key = jax.random.fold_in(jax.random.key(seed), 2**31 - 1)
@@ -127,6 +130,22 @@ def diagnose(
     judged, locals_ = _judge_groups(posterior, groups, jax.random.fold_in(key, 1))
     verdict, reasons = judge(posterior, found, judged, locals_, groups)
     return Diagnosis(verdict, reasons, *found, posterior.by, judged.labels, judged.sizes, *locals_)
+
+
+def _of_levels(posterior: LevelsPosterior) -> Diagnosis:
+    """The verdict on a fit with several factors, by its own notes; its groups are not judged."""
+    notes, nothing = posterior.notes, np.zeros(0)
+    found = findings(notes, len(posterior.labels))
+    drawn = len(posterior.pool.theta)
+    good = (
+        f"correcting Laplace's method for kept effects moved theta by {notes['laplace_sds']:.2g} of its "
+        "posterior sds"
+    )
+    reasons = [finding.said for finding in found] or [good]
+    own = verdict_of(found), reasons, notes["theta_k_hat"], notes["theta_effective_draws"], drawn
+    shifts: tuple[dict[str, float], float] = {}, 0.0
+    none = nothing, nothing.astype(np.int64), nothing, nothing, nothing, nothing, nothing > 0
+    return Diagnosis(*own, *shifts, *shifts, posterior.by, *none)
 
 
 def _judge_theta(

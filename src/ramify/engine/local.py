@@ -1,5 +1,6 @@
 """Sums over blocks: the protocol of an engine, and the engine that computes in this process."""
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any, Protocol, runtime_checkable
@@ -12,6 +13,11 @@ from ramify.data.sources import BlockSource
 
 # (block, what all blocks are told, what is kept for this block) -> (what to add up, what to keep)
 BlockFunction = Callable[[Batch, Any, Any], tuple[Any, Any]]
+Kept = list[Any] | dict[int, Any]  # by the number of the block
+
+# Blocks whose parts are added up together, before the sums of the pieces are: whoever computes a piece,
+# the sum is the same. A device has at most this many blocks of a streamed source ahead, and as many.
+PIECE = 16
 
 
 @runtime_checkable
@@ -23,7 +29,7 @@ class Engine(Protocol):
         function: BlockFunction,
         source: BlockSource,
         shared: Any,
-        kept: list[Any],
+        kept: Kept,
         numbers: Sequence[int],
     ) -> Any:
         """The sum of what the function returns, a tree of float64 arrays.
@@ -32,29 +38,55 @@ class Engine(Protocol):
             function: called once for each block.
             source: where blocks come from.
             shared: a tree of arrays that is the same for all blocks.
-            kept: a tree for each block of the source, replaced by what the function returns.
+            kept: a tree for each block, by its number, replaced by what the function returns.
             numbers: the blocks to add up, in this order.
         """
         ...
 
+    def fetch(self, kept: Sequence[Any]) -> list[Any]:
+        """What is kept for some blocks, as NumPy arrays."""
+        ...
+
 
 class LocalEngine:
-    """Computes in this process, one block after the other, on JAX's default device."""
+    """Computes in this process, on one device or on several."""
+
+    def __init__(self, devices: Sequence[Any] = ()):
+        """Pieces are dealt to these devices in turn; by default JAX's default device has them all."""
+        self.devices: list[Any] = list(devices) if len(devices) > 1 else [None]
 
     def sum(
         self,
         function: BlockFunction,
         source: BlockSource,
         shared: Any,
-        kept: list[Any],
+        kept: Kept,
         numbers: Sequence[int],
     ) -> Any:
-        """See `Engine.sum`. The device works ahead: its results are read after the last block."""
-        parts = []
-        for number in numbers:
-            part, kept[number] = function(source.block(number), shared, kept[number])
-            parts.append(part)
-        return added(jax.device_get(parts))
+        """See `Engine.sum`. Devices work ahead: the results of a piece are read a piece later."""
+        told = [shared if d is None else jax.device_put(shared, d) for d in self.devices]
+        blocks, running, sums = source.blocks(numbers), deque(), []
+        for k, piece in enumerate(pieces(numbers)):
+            turn, parts = k % len(self.devices), []
+            for number in piece:
+                own = next(blocks), kept[number]
+                if (device := self.devices[turn]) is not None:
+                    own = jax.device_put(own, device)
+                part, kept[number] = function(own[0], told[turn], own[1])
+                parts.append(part)
+            running.append(parts)
+            if len(running) > len(self.devices):
+                sums.append(added(jax.device_get(running.popleft())))
+        return added([*sums, *(added(jax.device_get(parts)) for parts in running)])
+
+    def fetch(self, kept: Sequence[Any]) -> list[Any]:
+        """See `Engine.fetch`."""
+        return jax.device_get(list(kept))
+
+
+def pieces(numbers: Sequence[int]) -> list[Sequence[int]]:
+    """Blocks in runs of `PIECE`."""
+    return [numbers[start : start + PIECE] for start in range(0, len(numbers), PIECE)]
 
 
 def added(parts: Sequence[Any]) -> Any:

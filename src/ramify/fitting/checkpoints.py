@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ramify.io.atomic import check_beside, locked
+from ramify.data.atomic import check_beside, locked
 from ramify.io.checkpoint import State, clear_unfinished, read_state, write_state
 
 SECONDS = 60.0  # between two checkpoints

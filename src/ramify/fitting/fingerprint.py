@@ -50,6 +50,8 @@ def _densities(model: Model, groups: Groups) -> list[Any]:
 
 
 def _of_data(groups: Groups) -> str:
+    if groups.store is not None:
+        return groups.store.content
     labels = groups.labels
     plain = str(labels.tolist()) if labels.dtype == object else labels
     columns = [x for own in (groups.rows, groups.group) for pair in own.items() for x in pair]

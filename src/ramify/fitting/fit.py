@@ -1,7 +1,7 @@
 """`fit`: from a model and data to a posterior, with defaults chosen from both."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, get_args
@@ -13,6 +13,7 @@ from ramify.data.batch import Batch, example
 from ramify.data.groups import Groups
 from ramify.data.host import pack
 from ramify.data.resident import to_device
+from ramify.engine.choice import chosen_engine
 from ramify.families.branched import Branched
 from ramify.families.build import Family, amortized, solved
 from ramify.families.joint import Joint
@@ -20,9 +21,11 @@ from ramify.families.solver import MAX_DIM, Solver
 from ramify.fitting.by_steps import StepsTask, adam, default_plateau, fit_by_steps
 from ramify.fitting.checkpoints import checkpoints
 from ramify.fitting.fingerprint import fingerprint
+from ramify.fitting.levels import fit_levels
 from ramify.fitting.solved import Task, Wish, fit_solved
 from ramify.fitting.theta_shape import Theta
 from ramify.frontends.formula.build import Missing, from_formula
+from ramify.frontends.formula.levels_model import LevelsFormulaModel
 from ramify.inference.curvature_check import missing_curvature
 from ramify.inference.elbo import Estimator
 from ramify.inference.minibatches import Minibatches
@@ -38,7 +41,7 @@ from ramify.posterior.posterior import Posterior
 
 @computing
 def fit(
-    model: Model | str,
+    model: Model | LevelsFormulaModel | str,
     groups: Any,
     *,
     likelihood: str | None = None,
@@ -58,13 +61,17 @@ def fit(
     progress: bool | None = None,
     theta: Theta | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
+    streamed: bool | None = None,
+    devices: int | Sequence[Any] | None = None,
+    engine: Any = None,
 ) -> Posterior:
     """Fits a family to the posterior of a model; `fit(model, groups)` alone gives a good answer.
 
     `fit("y ~ x + (1 | g)", table, likelihood="bernoulli")` is short for `from_formula` and `fit`.
 
     Args:
-        model: the model, or a formula.
+        model: the model, or a formula. One with several grouping factors is fitted in one way
+            (`docs/levels.md`) and takes only `seed`.
         groups: the data; with a formula a pandas, polars or Arrow table, or a dict of arrays.
         likelihood: with a formula only, as are `link`, `priors` and `missing`: see `from_formula`.
         link: of the likelihood.
@@ -91,8 +98,19 @@ def fit(
         checkpoint: a folder where the state of the fit is kept, every minute and at Ctrl-C or
             SIGTERM. The same call goes on from what is there; on a CPU the answer is bit for bit
             that of a fit which was not stopped. A checkpoint of another fit is refused.
+        streamed: whether a `solved` fit reads the rows of a store from the disk in every sweep, or
+            once and keeps them; by default what their size asks for. The answer is the same.
+        devices: how many of JAX's local devices a `solved` fit computes on, or which; by default all
+            GPUs, or one CPU. The answer does not depend on it.
+        engine: a `dask.distributed.Client`, on whose workers a `solved` fit of a store computes its
+            sums; by default this process. The answer does not depend on the number of workers.
     """
     model, groups = _model_and_groups(model, groups, likelihood, link, priors, missing)
+    if isinstance(model, LevelsFormulaModel):
+        options = {"family": family, "local_draws": local_draws, "optimizer": optimizer}
+        options |= {"theta": theta, "checkpoint": checkpoint, "max_steps": max_steps}
+        _check_levels(model, groups, options)
+        return fit_levels(model, groups, seed)
     _check_family_kind(family)
     if theta not in (None, *get_args(Theta)):
         raise ValueError(f'theta must be "gaussian", "weighted" or "nuts"; got {theta!r}.')
@@ -108,16 +126,19 @@ def fit(
     solves = family if isinstance(family, Branched) and own else None
     if solves and asked and (wrong := _missing_curvature(model, groups, solves)):
         raise ValueError(f"solved() does not fit this model: {wrong}. Use amortized().")
-    wish = Wish(local_draws, draws, rows, seed, theta)
+    wish = Wish(local_draws, draws, rows, seed, theta, streamed)
+    engine = chosen_engine(engine, devices)
     steps = {"estimator": estimator, "minibatch": minibatch, "own": optimizer is not None}
     steps |= {} if solves and local_draws != 1 else {"max_steps": max_steps}
-    of = partial(fingerprint, model, groups, family, wish._asdict() | steps)
+    options = wish._replace(streamed=None)._asdict() | steps  # those that an answer depends on
+    of = partial(fingerprint, model, groups, family, options)
     bar = Progress(progress, len(groups), max_steps, max_seconds)
     with bar, checkpoints(checkpoint, of) as kept:
         if solves and optimizer is None:
             budget = Budget(bar, max_steps)
             few = groups if local_draws == 1 else model.adapter.condensed(groups)
-            posterior = fit_solved(Task(model, few, solves, wish), groups, budget, kept, why)
+            task = Task(model, few, solves, wish, engine)
+            posterior = fit_solved(task, groups, budget, kept, why)
             own = {"local_draws": local_draws, "draws": draws, "rows": rows, "seed": seed}
             posterior.again = partial(fit, model, progress=False, theta=theta, **own)
             if local_draws != 1:
@@ -141,7 +162,7 @@ def _model_and_groups(
     link: str | None,
     priors: Mapping[str, Any] | None,
     missing: Missing | None,
-) -> tuple[Model, Groups]:
+) -> tuple[Model | LevelsFormulaModel, Groups]:
     """The model and its data, made from a formula if that is what came in."""
     if isinstance(model, str):
         if isinstance(groups, Groups):
@@ -162,8 +183,27 @@ def _model_and_groups(
             )
     if isinstance(groups, str):
         raise TypeError("the arguments are swapped: expected rf.fit(formula, table).")
-    check_model_and_groups(model, groups, "rf.fit")
+    if not isinstance(model, LevelsFormulaModel):
+        check_model_and_groups(model, groups, "rf.fit")
     return model, groups
+
+
+def _check_levels(model: LevelsFormulaModel, groups: Any, options: dict[str, Any]) -> None:
+    """Raises for what a model with several factors can't be fitted with."""
+    asked = [name for name, given in options.items() if given is not None]
+    if asked:
+        raise ValueError(
+            f"{asked[0]}= is for models with one grouping factor; this one has several, which are fitted "
+            "in one way only: leave it out."
+        )
+    if not isinstance(groups, Groups):
+        raise TypeError(
+            f"rf.fit expected the Groups that from_formula returned; got {type(groups).__name__}."
+        )
+    if "X" not in groups.rows or groups.by != model.formula.by:
+        raise ValueError(
+            "these groups are not those of this model: use those from_formula returned."
+        )
 
 
 def default_family(model: Model, groups: Groups) -> tuple[Branched, str]:

@@ -4,15 +4,17 @@ import os
 from pathlib import Path
 from typing import Any
 
+from ramify.data.atomic import locked
 from ramify.data.groups import Groups
 from ramify.families.build import Family
 from ramify.families.joint import Joint
 from ramify.families.solver import Solver
+from ramify.fitting.levels import load_levels
 from ramify.frontends.formula import saving
 from ramify.frontends.formula.checks import check_outcomes
 from ramify.frontends.formula.model import FormulaModel
-from ramify.io.atomic import locked
 from ramify.io.folder import FIT, ROWS, SavedFit, read_fit
+from ramify.io.levels import is_levels
 from ramify.io.saving import check_spaces, read_record
 from ramify.models.model import Model
 from ramify.posterior.matching import DataSchema, schema_of
@@ -39,7 +41,10 @@ def load(
     """
     folder = Path(path)
     with locked(folder, shared=True):  # no other process replaces the fit in the meantime
-        return _read(read_fit(folder), model, encoder)
+        saved = read_fit(folder)
+        if is_levels(saved):
+            return load_levels(saved)
+        return _read(saved, model, encoder)
 
 
 def _read(saved: SavedFit, model: Model | None, encoder: Any) -> Posterior:

@@ -1,6 +1,6 @@
 """`fit` for the solved family: the globals by Newton on their marginal posterior, no steps of Adam."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -11,10 +11,11 @@ import optax
 
 from ramify.data.batch import example
 from ramify.data.groups import Groups
-from ramify.data.partition import block_shape, partition, shared_shape
+from ramify.data.partition import block_shape, partition, sequential, shared_shape
 from ramify.data.resident import to_device
-from ramify.data.sources import BlockSource, on_device
-from ramify.engine.local import LocalEngine
+from ramify.data.sources import BlockSource, on_device, streamed
+from ramify.engine.dask import DaskEngine
+from ramify.engine.local import Engine, LocalEngine
 from ramify.families.branched import Branched
 from ramify.families.gaussian import Gaussian
 from ramify.families.matched import can_match
@@ -52,6 +53,7 @@ class Wish(NamedTuple):
     rows: int | None
     seed: int
     theta: Theta | None = None
+    streamed: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -62,11 +64,13 @@ class Task:
     groups: Groups
     family: Branched
     wish: Wish
+    engine: Engine = field(default_factory=LocalEngine)
 
     def in_seen_directions(self) -> "Task":
         """The same in the directions of z that rows see, where they do not see all."""
-        if self.wish.local_draws == 1 or self.family.local.start is not None:
-            return self
+        own = self.family.local.start is not None or self.wish.local_draws == 1
+        if own or self.groups.store is not None or isinstance(self.engine, DaskEngine):
+            return self  # rows on a disk, or on other machines, are not read here
         model, groups = in_seen_directions(self.model, self.groups)
         return replace(self, model=model, groups=groups)
 
@@ -121,10 +125,21 @@ class Task:
             R, B = shared_shape(sizes)
         else:
             R, B = block_shape(sizes, self.wish.rows, most=_rows(K * self.model.z.size))
-        members = partition(np.random.default_rng(self.wish.seed), sizes, R, B)
+        # The groups of a store are in no order already, and neighbours are read faster.
+        stored, rng = self.groups.store is not None, np.random.default_rng(self.wish.seed)
+        members = sequential(sizes, R, B) if stored else partition(rng, sizes, R, B)
         if last is not None and last.rows == R and np.array_equal(last.members, members):
             return last
-        return on_device(self.groups, members, R)
+        return (streamed if self.streams else on_device)(self.groups, members, R)
+
+    @property
+    def streams(self) -> bool:
+        """Whether blocks are read from the disk in every sweep."""
+        if isinstance(self.engine, DaskEngine):  # its workers read; this process a few blocks
+            return self.groups.store is not None
+        if self.wish.streamed is not None or self.groups.store is None:
+            return bool(self.wish.streamed) and self.groups.store is not None
+        return self.groups.n_bytes > budgets.RESIDENT_SHARE * budgets.device_memory()
 
     def marginal(
         self,
@@ -150,7 +165,7 @@ class Task:
 
         source = self.source(K, last and last.source)
         key = jax.random.key(self.wish.seed)
-        return Marginal(problem, source, LocalEngine(), key, room, report, budget)
+        return Marginal(problem, source, self.engine, key, room, report, budget)
 
 
 def fit_solved(
@@ -189,6 +204,8 @@ def fit_solved(
         notes["quadrature_points"] = points
     if task.model is not model:
         notes["seen_directions"] = task.model.z.size
+    if task.streams:
+        notes["streamed"] = True
     if few is not groups:
         notes["condensed_rows"] = few.n_rows
     if wish.local_draws is None:
@@ -230,7 +247,8 @@ def search(
         except np.linalg.LinAlgError:
             raise _ran_away(task, state) from None
         if not budget.spent():  # at the end of the budget, a step leaves out some of its sweeps
-            kept.keep("search", partial(search_state, state, history, budget), now=done(state))
+            now = partial(search_state, state, history, budget, task.engine)
+            kept.keep("search", now, now=done(state))
     return finish(state, F), F, history
 
 
@@ -315,6 +333,5 @@ def resampled_draws(rows: int) -> int:
 def _rows(numbers: int) -> int:
     """Most rows of a sweep's block on an accelerator if each row has so many numbers of z."""
     # Kernels take longer to start than to run unless a block is large.
-    memory = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", 2**34)
-    rows = memory * budgets.SWEEP_MEMORY // (jnp.zeros(()).nbytes * numbers)
+    rows = budgets.device_memory() * budgets.SWEEP_MEMORY // (jnp.zeros(()).nbytes * numbers)
     return int(np.clip(rows, *budgets.SWEEP_ROWS))

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ramify.engine.local import Engine
 from ramify.inference import steps
 from ramify.inference.marginal import Tilt
 from ramify.inference.minibatches import Place
@@ -35,7 +36,7 @@ class StepsState(NamedTuple):
         return int(self.learner.step)
 
 
-def search_state(state: Search, history: Rows, budget: Budget) -> State:
+def search_state(state: Search, history: Rows, budget: Budget, engine: Engine) -> State:
     """A search for theta, with what it told and the budget it has spent."""
     arrays, numbers = {}, {"steps": budget.steps, "seconds": budget.bar.seconds}
     for name, value in state._replace(tilt=None, memory=None)._asdict().items():
@@ -44,7 +45,7 @@ def search_state(state: Search, history: Rows, budget: Budget) -> State:
         arrays |= {f"tilt/{name}": part for name, part in state.tilt._asdict().items()}
     if state.memory is not None:
         modes, numbers["newton_steps"] = state.memory
-        begin, converged = zip(*jax.device_get(modes), strict=True)
+        begin, converged = zip(*engine.fetch(modes), strict=True)
         arrays |= {"modes": np.stack(begin), "converged": np.stack(converged)}
     columns = {name: np.asarray([row[name] for row in history]) for name in history[0]}
     return State(arrays | {f"history/{name}": c for name, c in columns.items()}, numbers)

@@ -2,5 +2,5 @@
 
 Each front end makes a `Model` and an adapter, which reads a user's tables and names results.
 
-May import: numerics, data, models, io, posterior.
+May import: numerics, data, models, levels, io, posterior.
 """

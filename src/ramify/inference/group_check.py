@@ -39,7 +39,8 @@ class Look(NamedTuple):
 
 def look_at_groups(F: Marginal, centre: Float[np.ndarray, " D"]) -> Look:
     """Looks at the groups of the first blocks, which are of no order, with theta at `centre`."""
-    known = F.modes[np.isfinite(F.modes).all(1)]
+    known = F.modes
+    known = known[np.isfinite(known).all(1)]
     if not len(known):
         none = np.zeros(0)
         return Look(none.astype(int), none, none, none > 0)

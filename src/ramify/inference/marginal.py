@@ -9,13 +9,16 @@ sweep over the data returns it with its gradient; an engine adds up what `infere
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from ramify.data.batch import Batch
 from ramify.data.sources import BlockSource
 from ramify.engine.local import Engine
 from ramify.inference.progress import Budget
@@ -76,6 +79,8 @@ class Marginal:
         """`points` is how many points of theta one sweep takes; `budget` counts the sweeps."""
         self.problem, self.source, self.engine, self.key = problem, source, engine, key
         self.points, self.report, self.budget = points, report, budget
+        # One function for all sweeps, so that a worker elsewhere compiles it once.
+        self._sums = partial(_sums_of_block, eqx.filter(problem, eqx.is_array, inverse=True))
         self.model, self.members, self.exact = problem.model, source.members, problem.hessian
         self.groups_upto = np.cumsum((self.members >= 0).sum(1))
         D = self.model.theta.size
@@ -96,21 +101,26 @@ class Marginal:
             unknown = Modes(jnp.full((B, M), jnp.nan, jnp.result_type(float)), jnp.ones(B, bool))
             memory = [unknown] * len(self.source), 0.0
         modes, self.newton_steps = memory
-        self._modes = [Modes(*map(jnp.asarray, block)) for block in modes]
+        on_device = lambda own: Modes(*map(jnp.asarray, own)) if isinstance(own, Modes) else own
+        self._modes = [on_device(block) for block in modes]  # others are the engine's own
+
+    @property
+    def known_modes(self) -> list[Modes]:
+        """What the sweeps found of each block, as NumPy arrays."""
+        return self.engine.fetch(self._modes)
 
     @property
     def modes(self) -> Float[np.ndarray, "N M"]:
         """The mode of each group that the last sweep found, NaN where it found none."""
-        return self._of_groups([modes.begin for modes in self._modes], np.nan)
+        return self._of_groups([modes.begin for modes in self.known_modes], np.nan)
 
     @property
     def converged(self) -> Bool[np.ndarray, " N"]:
         """Which groups' modes the last sweep found."""
-        return self._of_groups([modes.converged for modes in self._modes], True)
+        return self._of_groups([modes.converged for modes in self.known_modes], True)
 
-    def _of_groups(self, blocks: list[Array], unknown: Any) -> np.ndarray:
+    def _of_groups(self, parts: list[Any], unknown: Any) -> np.ndarray:
         """What blocks hold for their places, in the order of the groups."""
-        parts = jax.device_get(blocks)
         found = np.full((len(self.source.sizes), *parts[0].shape[1:]), unknown, parts[0].dtype)
         for members, part in zip(self.members, parts, strict=True):
             found[members[members >= 0]] = part[members >= 0]
@@ -123,6 +133,11 @@ class Marginal:
         self.newton_steps = float(found.steps) / blocks
         hessian = found.hessian / len(thetas) if curved else None
         return Expansion(float(found.values.mean()), found.slopes.mean(0), hessian)
+
+    def share(self, theta: np.ndarray) -> Expansion:
+        """What the groups alone add to F at theta, without the prior, with its Hessian."""
+        found = self._sweep(theta[None], len(self.source), curved=True)[1]
+        return Expansion(float(found.values[0]), found.slopes[0], found.hessian)
 
     def first_bad_block(self, theta: np.ndarray) -> int:
         """The first block where F is not finite at theta; 0 where it is finite everywhere."""
@@ -205,7 +220,7 @@ class Marginal:
         self, number: int, theta: np.ndarray, begin: Float[np.ndarray, "B M"] | None
     ) -> tuple[Modes, Around]:
         """The modes of a block's groups at theta, by Newton from `begin`; from those known if None."""
-        modes = self._modes[number]
+        modes = Modes(*map(jnp.asarray, self.engine.fetch([self._modes[number]])[0]))
         if begin is not None:
             modes = modes._replace(begin=jnp.asarray(np.asarray(begin, modes.begin.dtype)))
         nowhere = self._at(theta[None])._replace(count=jnp.asarray(np.int32(0)))
@@ -238,8 +253,8 @@ class Marginal:
         if self.budget is not None and isinstance(blocks, int):
             self.budget.steps += 1
         at = self._at(thetas, of, curved, draws)
-        function = lambda *block: sweep_block(problem or self.problem, *block)[:2]
-        return at.thetas, self.engine.sum(function, self.source, at, self._modes, numbers)
+        told = at, eqx.filter(problem or self.problem, eqx.is_array)
+        return at.thetas, self.engine.sum(self._sums, self.source, told, self._modes, numbers)
 
     def _at(
         self,
@@ -263,6 +278,14 @@ class Marginal:
         elbo = value + nats - 0.5 * np.linalg.slogdet(precision)[1]
         row = {"elbo": float(elbo), "groups": int(self.groups_upto[blocks - 1])}
         self.report(row | {"newton_steps": self.newton_steps})
+
+
+def _sums_of_block(
+    problem: Problem, batch: Batch, told: tuple[At, Problem], modes: Modes
+) -> tuple[Sums, Modes]:
+    """What a sweep adds up and keeps; `problem` is without its arrays, which are told."""
+    at, arrays = told
+    return sweep_block(eqx.combine(arrays, problem), batch, at, modes)[:2]
 
 
 @program

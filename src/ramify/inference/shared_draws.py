@@ -35,7 +35,7 @@ def can_share(problem: Problem) -> bool:
 def by_shared_draws(F: Marginal, learned: Learned) -> Values:
     """F near q(theta)'s mean by shared draws."""
     F.expand(learned.mean[None])  # leaves the modes there
-    modes_of = F.memory[0]
+    modes_of = F.known_modes
     problem = F.problem._replace(local_draws=budgets.SHARED_DRAWS, hessian=False)
     centre = jnp.asarray(learned.mean, jnp.result_type(float))
 
@@ -44,7 +44,7 @@ def by_shared_draws(F: Marginal, learned: Learned) -> Values:
         own = thetas.astype(centre.dtype)
         total = np.asarray(log_priors(F.model, own), np.float64)
         for number, modes in enumerate(modes_of):
-            fixed = problem, F.source.block(number), modes, F.key, centre
+            fixed = problem, F.source.block(number), Modes(*map(jnp.asarray, modes)), F.key, centre
             sums = in_chunks(lambda chunk: _block_values(*fixed, chunk), own, CHUNK)  # noqa: B023
             total += np.asarray(sums, np.float64).sum(0)
         return total

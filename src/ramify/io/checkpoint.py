@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from ramify.io.atomic import MARK, write_file
+from ramify.data.atomic import MARK, write_file
 from ramify.io.saving import write_arrays
 
 FORMAT_VERSION = 1

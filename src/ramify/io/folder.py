@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ramify._version import __version__
-from ramify.io.atomic import refuse_link
+from ramify.data.atomic import refuse_link
 
 FORMAT = "ramify-fit"
 FORMAT_VERSION = 1

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from ramify.io.atomic import check_beside, locked, new_folder, reason, unwritten
+from ramify.data.atomic import check_beside, locked, new_folder, reason, unwritten
 from ramify.io.folder import FILES, FIT, NEXT, OF_FORMULAS, REPORT, file_of, read_fit
 
 

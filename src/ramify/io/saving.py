@@ -75,7 +75,7 @@ def read_record(saved: SavedFit, encoder: Any) -> FitRecord:
     arrays = read_arrays(saved.needed(ARRAYS))
     family = _filled(_shapes(fit["family"], encoder, folder), arrays, folder)
     columns = lambda c: {n: (tuple(shape), kind) for n, (shape, kind) in c.items()}
-    labels = _read_labels(saved.needed(LABELS), np.dtype(fit["labels_dtype"]))
+    labels = read_labels(saved.needed(LABELS), np.dtype(fit["labels_dtype"]))
     N = fit.get("N", len(labels))  # fits of earlier versions do not say how many there were
     if not len(labels) == N == family.N:
         raise ValueError(
@@ -126,14 +126,14 @@ def _write(record: FitRecord, folder: Path, more: Callable[[Path], None]) -> Non
         "labels_dtype": record.labels.dtype.str,
         **{name: getattr(record, name) for name in IN_JSON},
     }
-    _write_labels(record.labels, folder / LABELS)
+    write_labels(record.labels, folder / LABELS)
     more(folder)
-    plain = json.loads(json.dumps(fit, default=_plain))
+    plain = json.loads(json.dumps(fit, default=as_plain))
     (folder / "partial").write_text(json.dumps(seal(folder, plain), indent=1), encoding="utf-8")
     (folder / "partial").rename(folder / FIT)  # where it is, the others are whole
 
 
-def _plain(value: Any) -> Any:
+def as_plain(value: Any) -> Any:
     """NumPy numbers and arrays as JSON."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
@@ -292,7 +292,8 @@ def part_of(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarr
     return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
 
 
-def _write_labels(labels: Shaped[np.ndarray, " N"], path: Path) -> None:
+def write_labels(labels: Shaped[np.ndarray, " N"], path: Path) -> None:
+    """Writes the labels of groups, of any kind."""
     # Arrow lacks some of NumPy's units of time, so times are saved as integers.
     plain = labels.view(np.int64) if labels.dtype.kind in "mM" else labels
     try:
@@ -304,7 +305,8 @@ def _write_labels(labels: Shaped[np.ndarray, " N"], path: Path) -> None:
         writer.write_table(table)
 
 
-def _read_labels(path: Path, dtype: np.dtype) -> Shaped[np.ndarray, " N"]:
+def read_labels(path: Path, dtype: np.dtype) -> Shaped[np.ndarray, " N"]:
+    """The labels that `write_labels` wrote."""
     try:
         with pa.OSFile(str(path), "rb") as file:
             column = pa.ipc.open_file(file).read_all().column("label").combine_chunks()

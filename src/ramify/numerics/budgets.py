@@ -6,9 +6,12 @@ counted in row likelihoods: evaluations of the likelihood of one row at one thet
 
 import jax
 
+from ramify.numerics.memory import available
+
 # --- Data on the device ---
 # Rows of a block: enough to keep the machine busy, few enough for a step to stay short.
 BLOCK_ROWS = {"cpu": 16_384, "accelerator": 65_536}
+RESIDENT_SHARE = 1 / 4  # of the device's memory: the rows of a store that take more are streamed
 SMALL_DATA_ROWS = 2**15  # data of no more rows are computed in small blocks on a CPU
 SMALL_BLOCK_ROWS, SMALL_BLOCK_GROUPS = 512, 32  # of such a block; more for large or small groups
 
@@ -76,6 +79,12 @@ WELL_KNOWN_GROUPS = 1000
 def on_this_device(budget: dict[str, int]) -> int:
     """The budget for JAX's default device."""
     return budget["cpu" if jax.default_backend() == "cpu" else "accelerator"]
+
+
+def device_memory() -> float:
+    """Bytes that the device has, or that the host has left if that is the device."""
+    stats = jax.local_devices()[0].memory_stats() or {}
+    return stats.get("bytes_limit") or available()
 
 
 def chunk_size(draws: int, per_draw: int) -> int:

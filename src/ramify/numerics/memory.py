@@ -18,14 +18,14 @@ _LIMITS = (
 
 def check_memory(wanted: int, limit: int | float | None, what: str, cure: str) -> None:
     """Raises where an array would take more bytes than the limit, or than half of the memory."""
-    limit = _available() / 2 if limit is None else limit
+    limit = available() / 2 if limit is None else limit
     if wanted > limit:
         raise MemoryError(
             f"{what} take {_bytes(wanted)}; at most {_bytes(limit)} may be used. {cure}."
         )
 
 
-def _available() -> float:
+def available() -> float:
     """Bytes of memory that can be had; 16 GB where the system does not tell."""
     found = [left for left in (_in_machine(), _in_group(GROUPS), _in_process()) if left is not None]
     return max(min(found, default=16e9), 0.0)

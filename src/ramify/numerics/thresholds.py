@@ -6,3 +6,4 @@ MOVED, FAR = 0.1, 0.5
 WIDTH = 0.05  # by which they would change an sd, of itself: worth a look
 NOISES = 3.0  # standard errors of a shift that may be chance
 SOME, MANY = 0.01, 0.1  # of the groups: more than a few odd ones; too many
+LAPLACE = 0.3  # sds by which correcting Laplace's method moves theta: a part of it may be left

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from jaxtyping import Bool, Float64, Shaped
 
-from ramify.numerics.thresholds import FAR, MANY, MOST_K_HAT, MOVED, SOME, WIDTH
+from ramify.numerics.thresholds import FAR, LAPLACE, MANY, MOST_K_HAT, MOVED, SOME, WIDTH
 
 Verdict = Literal["trust", "check", "do not trust"]
 
@@ -36,6 +36,7 @@ def findings(notes: Mapping[str, Any], N: int) -> list[Finding]:
     """What is wrong, or may be, by the notes of a fit of N groups."""
     found = [_unfinished(notes), _bias(notes), _noise(notes), _unconverged(notes, N)]
     found += [_width(notes), _uneven_theta(notes), _second_modes(notes), _uneven(notes)]
+    found += [_laplace(notes), _profile(notes)]
     warnings = [Finding(1, line) for line in notes.get("warnings", [])]
     return [finding for finding in found if finding is not None] + warnings
 
@@ -89,8 +90,27 @@ def _width(notes: Mapping[str, Any]) -> Finding | None:
 def _uneven_theta(notes: Mapping[str, Any]) -> Finding | None:
     k, chains = float(notes.get("theta_k_hat", 0.0)), "theta_r_hat" in notes
     said = f"theta's posterior is far from a Gaussian, and from a Student t (k-hat {k:.2f})"
-    said += ': fit with theta="nuts"'
+    # With several factors there is no other way to fit.
+    said += "" if notes.get("method") == "levels" else ': fit with theta="nuts"'
     return Finding(2, said) if k > MOST_K_HAT and not chains else None
+
+
+def _laplace(notes: Mapping[str, Any]) -> Finding | None:
+    moved = _size(notes, "laplace_sds")
+    said = (
+        f"the effects of kept factors are not normal: correcting for that moved theta by {moved:.2g} of "
+        "its posterior sds, and a part of that may be left. Levels with few rows are the cause"
+    )
+    return Finding(1 + (moved > 2 * FAR), said) if moved > LAPLACE else None
+
+
+def _profile(notes: Mapping[str, Any]) -> Finding | None:
+    off = _size(notes, "theta_profile_nats")
+    said = (
+        f"theta's posterior differs by {off:.2g} nats from the one that its draws are from: its "
+        "intervals may be off"
+    )
+    return Finding(1 + (off > 2 * FAR), said) if off > FAR else None
 
 
 def _second_modes(notes: Mapping[str, Any]) -> Finding | None:

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from ramify._version import __version__
+from ramify.data.atomic import check_file, write_file
 from ramify.data.groups import Groups
 from ramify.diagnostics.diagnosis import Diagnosis, diagnose
 from ramify.families.build import covariance_of, method_of
-from ramify.io.atomic import check_file, write_file
 from ramify.numerics.precision import computing
 from ramify.numerics.thresholds import MOST_K_HAT, MOVED
+from ramify.posterior.levels import LevelsPosterior
 from ramify.posterior.posterior import Posterior
 from ramify.posterior.summary import Summary
 from ramify.report import facts, figures
@@ -57,6 +58,11 @@ def write_report(
     Returns:
         The path.
     """
+    if isinstance(posterior, LevelsPosterior):
+        raise ValueError(
+            "a report is not there yet for a fit with several grouping factors; see "
+            "posterior.summary() and posterior.group_effects(factor)."
+        )
     template, plotly = _imported()
     path = Path(path)
     check_file(path)

@@ -13,11 +13,21 @@ from ramify.frontends.formula import reading
 from ramify.frontends.formula.design import Coding, check_installed, code, components
 from ramify.frontends.formula.formula import EffectLayout, Formula, Units, lay_out
 from ramify.frontends.formula.frame import read_frame
+from ramify.frontends.formula.levels_build import from_terms
+from ramify.frontends.formula.levels_model import LevelsFormulaModel
+from ramify.frontends.formula.levels_reading import predictors as all_predictors
 from ramify.frontends.formula.likelihoods import LIKELIHOODS, Likelihood, start
 from ramify.frontends.formula.model import FormulaModel
 from ramify.frontends.formula.parameter_formulas import ParameterFormula, evaluate
 from ramify.frontends.formula.priors import defaults, replaced
-from ramify.frontends.formula.text import FormulaText, error, parse, parse_parameter, split
+from ramify.frontends.formula.text import (
+    FormulaError,
+    FormulaText,
+    error,
+    parse,
+    parse_parameter,
+    split,
+)
 from ramify.numerics.precision import computing
 
 Missing = Literal["error", "drop"]
@@ -41,12 +51,13 @@ def from_formula(
     trials: str | None = None,
     weights: str | None = None,
     missing: Missing = "error",
-) -> tuple[FormulaModel, Groups]:
+) -> tuple[FormulaModel | LevelsFormulaModel, Groups]:
     """A model and its data from a formula in the grammar of lme4, brms and Bambi.
 
     Common effects may have interactions, polynomials, splines and categories, which the `formulae`
-    package codes; one grouping term says what varies by group: `(1 + x | g)` with correlations,
-    `(1 + x || g)` without. See `docs/formulas.md`.
+    package codes; grouping terms say what varies by group: `(1 + x | g)` with correlations,
+    `(1 + x || g)` without; `(1 | a) + (1 | b)`, `(1 | a:b)` and `(1 | a/b)` for several factors. See
+    `docs/formulas.md` and `docs/levels.md`.
 
     Args:
         formula: such as "y ~ 1 + x + (1 + x | user)", "y | trials(n) ~ x + (1 | user)".
@@ -82,6 +93,9 @@ def from_formula(
     parts = parse(text)
     parts = parts._replace(trials=trials or parts.trials, weights=weights or parts.weights)
     link = _link(likelihood, link)
+    if parts.several:
+        table = _check_several(parts, others, table, missing)
+        return from_terms(parts, table, likelihood, link, priors or {})
     parameters = [_parsed(other, parts.by, likelihood) for other in others]
     side = reading.predictors(parts, *parameters)
     used = [*reading.response_columns(parts), *side, *parts.extra]
@@ -140,7 +154,7 @@ def _evaluated(
     frame = read_frame(table, reading.predictors(parts), "table", len(y))
     common, X = code(parts.common, parts.text, frame)
     group, W = code(parts.group, parts.text, frame)
-    _check_design(parts, common, X, group, W, family)
+    check_design(parts, common, X, group, W, family)
     if family.support == "binary":
         _warn_of_separation(common.names, X, y)
     offset, rows = common.offset(frame), reading.labelled_groups({"X": X}, table, parts.by)
@@ -227,6 +241,29 @@ def _check_columns(parts: FormulaText, table: Any, used: list[str]) -> None:
         raise ValueError("the table has no rows: expected one for each observation.")
 
 
+def _check_several(parts: FormulaText, others: list[str], table: Any, missing: str) -> Any:
+    """The same of a formula with several grouping terms; returns the table without missing values."""
+    if others:
+        what = "formulas of parameters are for models with one grouping factor; leave it out"
+        raise FormulaError(f"formula: {what}: {others[0]}")
+    if parts.cens is not None:
+        raise error(parts.text, parts.cens, "cens() is for models with one grouping factor")
+    factors = list(dict.fromkeys(c for term in parts.terms for c in term.columns))
+    own = reading.response_columns(parts)
+    used = [*own, *all_predictors(parts), *parts.extra, *factors]
+    for name in used:
+        try:
+            columns_of(table, [name])
+        except ValueError as problem:
+            raise error(parts.text, name, str(problem).rstrip(".")) from None
+    columns_of(table, [*dict.fromkeys(used)])  # of one length
+    if len(own) == 1 and own[0] in [*all_predictors(parts), *factors]:
+        raise error(parts.text, own[0], f"the response {own[0]!r} can't be a predictor as well")
+    if not n_rows(table, factors[0]):
+        raise ValueError("the table has no rows: expected one for each observation.")
+    return _without_missing(table, [*dict.fromkeys(used)], missing)
+
+
 def _check_scale(title: str, column: Float[np.ndarray, " n"]) -> None:
     """Raises if single precision can't compute with values of this size."""
     low, high = (float(column.min()), float(column.max())) if len(column) else (0.0, 0.0)
@@ -238,7 +275,7 @@ def _check_scale(title: str, column: Float[np.ndarray, " n"]) -> None:
         )
 
 
-def _check_design(
+def check_design(
     parts: FormulaText,
     common: Coding,
     X: Matrix,

@@ -138,7 +138,7 @@ def replaced(priors: Priors, given: Mapping[str, Any], formula: Formula) -> Prio
         sizes |= {f"{own.name}_cor": len(own.varying)}
     for name in sorted(given, key=lambda n: (n in priors, n not in ("b", "sd"))):
         for target in [name] if name in priors else wide.get(name, []):
-            new[target] = _checked(name, target, given[name], sizes.get(target))
+            new[target] = checked(name, target, given[name], sizes.get(target))
         if name not in priors and not wide.get(name):
             near = get_close_matches(name, [*priors, "b", "sd"], 2, 0.5)
             hint = f" Did you mean {' or '.join(near)}?" if near else ""
@@ -149,7 +149,7 @@ def replaced(priors: Priors, given: Mapping[str, Any], formula: Formula) -> Prio
     return new
 
 
-def _checked(name: str, target: str, prior: Any, M: int | None) -> Any:
+def checked(name: str, target: str, prior: Any, M: int | None) -> Any:
     """A user's prior; `M` is the size of a correlation matrix, if the target is one."""
     prior = from_text(name, prior) if isinstance(prior, str) else prior
     if not isinstance(prior, dist.Distribution):

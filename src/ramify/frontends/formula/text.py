@@ -1,7 +1,7 @@
-"""Parsing a formula into its response, its common part and its one grouping term.
+"""Parsing a formula into its response, its common part and its grouping terms.
 
-The grouping term is taken out here. `formulae`, which codes the predictors, would make a dense array
-of rows x groups of the grouping column.
+The grouping terms are taken out here. `formulae`, which codes the predictors, would make a dense array
+of rows x groups of a grouping column.
 """
 
 import re
@@ -35,6 +35,19 @@ class Token(NamedTuple):
     at: int
 
 
+class GroupingTerm(NamedTuple):
+    """A grouping term such as (1 + x | user); a/b is two of them, by a and by a:b."""
+
+    group: str  # the effects, left of the bar
+    columns: tuple[str, ...]  # the grouping columns: several of an interaction such as dept:service
+    independent: bool  # whether the bar is double, so that effects have no correlations
+
+    @property
+    def by(self) -> str:
+        """The name of the factor."""
+        return ":".join(self.columns)
+
+
 class FormulaText(NamedTuple):
     """A formula in parts."""
 
@@ -43,10 +56,28 @@ class FormulaText(NamedTuple):
     trials: str | None  # the column (or number) of binomial trials, if any
     weights: str | None  # the column of weights, if any
     cens: str | None  # the column that says which responses are right censored, if any
-    common: str  # the common part: right of the tilde, without the grouping term
-    group: str  # the effects that vary by group, left of the bar in the grouping term
-    by: str  # the grouping column
-    independent: bool  # whether the bar is double, so that effects have no correlations
+    common: str  # the common part: right of the tilde, without the grouping terms
+    terms: tuple[GroupingTerm, ...]
+
+    @property
+    def several(self) -> bool:
+        """Whether there is more than one term with one column."""
+        return len(self.terms) > 1 or any(len(term.columns) > 1 for term in self.terms)
+
+    @property
+    def group(self) -> str:
+        """The effects of the only grouping term."""
+        return self.terms[0].group
+
+    @property
+    def by(self) -> str:
+        """The grouping column of the only term."""
+        return self.terms[0].by
+
+    @property
+    def independent(self) -> bool:
+        """Whether the effects of the only term have no correlations."""
+        return self.terms[0].independent
 
     @property
     def extra(self) -> list[str]:
@@ -83,8 +114,10 @@ def parse_parameter(text: str, by: str) -> FormulaText:
     if not any(token.text in ("|", "||") for token in tokens):
         marked = f"{text} + (1 | g)"  # so that all else is checked as in any formula
         parts = parse(marked)
-        return parts._replace(text=text, group="", by=by)
+        return parts._replace(text=text, terms=(GroupingTerm("", (by,), False),))
     parts = parse(text)
+    if parts.several:
+        raise error(text, 0, "the formula of a parameter has one grouping term with one column")
     if (parts.trials, parts.weights, parts.cens) != (None, None, None):
         raise error(text, 0, "trials, weights and cens belong to the formula of the response")
     if parts.by != by:
@@ -238,29 +271,32 @@ def _additions(text: str) -> dict[str, str] | None:
     return found if len(found) == len(calls) else None
 
 
-def _right(text: str, tokens: list[Token], tilde: Token) -> tuple[str, str, str, bool]:
-    """Common part, group-level effects, grouping column, and whether they are independent."""
-    terms = _grouping_terms(text, tokens)
-    if not terms:
+def _right(text: str, tokens: list[Token], tilde: Token) -> tuple[str, tuple[GroupingTerm, ...]]:
+    """Common part and grouping terms."""
+    places = _grouping_terms(text, tokens)
+    if not places:
         what = "there is no grouping term such as (1 | user); add one"
         raise error(text, len(text.rstrip()), what)
-    if len(terms) > 1:
-        what = "only one grouping term is supported: crossed and nested factors are not"
-        raise error(text, terms[1][0].at, what)
-    opening, bar, closing = terms[0]
-    group, by = text[opening.at + 1 : bar.at].strip(), text[bar.at + len(bar.text) : closing.at]
-    _check_factor(text, tokens, bar, closing)
-    if not group:
-        raise error(text, bar.at, "there are no effects before |; write (1 | g) for an intercept")
-    before = text[tilde.at + 1 : opening.at].rstrip()
-    after = text[closing.at + 1 :].strip()
-    if before and before[-1] != "+":
-        raise error(text, opening.at, "a grouping term is added with +")
-    if after and after[0] not in "+-":
-        raise error(text, closing.at + 1, "expected + after a grouping term")
-    before = before.removesuffix("+").strip()
+    common, end, terms = "", tilde.at + 1, []
+    for opening, bar, closing in places:
+        group = text[opening.at + 1 : bar.at].strip()
+        factors = _factors(text, tokens, bar, closing)
+        if not group:
+            raise error(
+                text, bar.at, "there are no effects before |; write (1 | g) for an intercept"
+            )
+        before = text[end : opening.at].rstrip()
+        if (common or before) and (before or common)[-1] != "+":
+            raise error(text, opening.at, "a grouping term is added with +")
+        after = text[closing.at + 1 :].strip()
+        if after and after[0] not in "+-":
+            raise error(text, closing.at + 1, "expected + after a grouping term")
+        common = f"{common} {before}".strip() if before.strip() != "+" else common
+        end = closing.at + 1
+        terms += [GroupingTerm(group, columns, bar.text == "||") for columns in factors]
+    before, after = common.strip("+ "), text[end:].strip()
     common = f"{before} {after}" if before else after.removeprefix("+")
-    return common.strip() or "1", group, unquoted(by.strip()), bar.text == "||"
+    return common.strip() or "1", tuple(terms)
 
 
 def _grouping_terms(text: str, tokens: list[Token]) -> list[tuple[Token, Token, Token]]:
@@ -284,10 +320,20 @@ def _grouping_terms(text: str, tokens: list[Token]) -> list[tuple[Token, Token, 
     return terms
 
 
-def _check_factor(text: str, tokens: list[Token], bar: Token, closing: Token) -> None:
-    factor = [t for t in tokens if bar.at < t.at < closing.at]
-    if len(factor) > 1 or factor[0].kind != "name":
-        where = factor[:2][-1]
-        cure = "make one column of them" if where.text in (":", "/", "*", "+") else "name a column"
-        what = "expected one grouping column after |; crossed and nested factors are not supported"
+def _factors(text: str, tokens: list[Token], bar: Token, closing: Token) -> list[tuple[str, ...]]:
+    """The columns of each factor right of a bar: a:b is one factor, a/b are the two a and a:b."""
+    found = [t for t in tokens if bar.at < t.at < closing.at]
+    names, operators = found[::2], found[1::2]
+    kinds = {operator.text for operator in operators}
+    plain = all(token.kind == "name" for token in names) and len(names) == len(operators) + 1
+    if not plain or len(kinds) > 1 or not kinds <= {":", "/"}:
+        where = next((t for t in operators if t.text not in (":", "/")), found[:2][-1])
+        many = where.text in ("*", "+", ":", "/")
+        cure = "write a term for each, (1 | a) + (1 | b)" if many else "name a column"
+        what = "expected one grouping column after |, or a:b, or a/b"
         raise error(text, where.at, f"{what}: {cure}")
+    columns = tuple(unquoted(token.text) for token in names)
+    if len(set(columns)) < len(columns):
+        raise error(text, names[0].at, "a grouping column is named twice in one term")
+    nested = "/" in kinds
+    return [columns[: i + 1] for i in range(len(columns))] if nested else [columns]

@@ -1,0 +1,137 @@
+"""A data set larger than memory: Parquet files, sorted into a store, and a fit that streams it.
+
+    python -m benchmarks store --rows 200000000 --groups 10000000 --folder /disk/large
+
+Each part is a process of its own, whose peak memory the operating system reports: the files (drawn from
+a logistic model with a level for each user, rows in random order), DuckDB alone (the same sort, into
+Parquet), the store, and fits of it, streamed and, if asked by --resident, resident. Parts that are done
+are not done again.
+"""
+
+import argparse
+import json
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks import ROOT
+
+FILE_ROWS = 5_000_000
+MU, TAU = -0.5, 0.8
+PARTS = ("files", "duckdb", "store", "fit", "resident")
+
+
+def write_files(folder: Path, rows: int, groups: int) -> dict[str, float]:
+    """Rows of users 0 to groups - 1, each in any of the files."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    level = np.random.default_rng(0).normal(MU, TAU, groups).astype(np.float32)
+    (folder / "files").mkdir(parents=True)
+    for k, start in enumerate(range(0, rows, FILE_ROWS)):
+        rng = np.random.default_rng([1, k])
+        user = rng.integers(0, groups, min(FILE_ROWS, rows - start))
+        y = rng.random(len(user), np.float32) < 1 / (1 + np.exp(-level[user]))
+        columns = {"user": user, "x": rng.random(len(user), np.float32), "y": y.astype(np.int32)}
+        pq.write_table(pa.table(columns), folder / "files" / f"{k:04}.parquet")
+    return {"rows": rows, "groups": groups}
+
+
+def sort_alone(folder: Path) -> dict[str, float]:
+    """The same rows sorted by DuckDB from Parquet to Parquet, with as much memory."""
+    import duckdb
+
+    from ramify.data.sorting import MEMORY
+
+    own = {"memory_limit": MEMORY, "temp_directory": str(folder / "spill")}
+    with duckdb.connect(config=own) as connection:
+        connection.execute(
+            f"COPY (SELECT * FROM '{folder}/files/*.parquet' ORDER BY md5_number_lower(user::VARCHAR), "
+            f"user) TO '{folder}/alone.parquet'"
+        )
+    (folder / "alone.parquet").unlink()
+    return {}
+
+
+def build(folder: Path) -> dict[str, float]:
+    """The store."""
+    import ramify as rf
+
+    groups = rf.Groups.from_parquet(
+        folder / "files", by="user", rows=["x", "y"], store=folder / "s"
+    )
+    size = sum(path.stat().st_size for path in (folder / "s").rglob("*") if path.is_file())
+    return {"rows": groups.n_rows, "groups": len(groups), "GB": size / 1e9}
+
+
+def fit(folder: Path, streamed: bool) -> dict[str, float]:
+    """A fit of the store."""
+    import jax.numpy as jnp
+    import numpyro.distributions as dist
+
+    import ramify as rf
+
+    groups = rf.Groups.from_store(folder / "s")
+    model = rf.Model(
+        theta={"mu": rf.real(), "tau": rf.positive()},
+        z={"b": rf.real()},
+        log_prior=lambda t: dist.Normal(0, 2).log_prob(t["mu"]) - t["tau"],
+        log_local=lambda t, z, group: dist.Normal(t["mu"], t["tau"]).log_prob(z["b"]),
+        log_lik=lambda t, z, row: dist.Bernoulli(logits=z["b"] + 0 * jnp.sum(row["x"])).log_prob(
+            row["y"]
+        ),
+    )
+    posterior = rf.fit(model, groups, streamed=streamed)
+    theta = posterior.summary().columns
+    found = {f"{n} ({t})": float(m) for n, t, m in zip(("mu", "tau"), (MU, TAU), theta["mean"])}
+    sds = {f"sd of {n}": float(sd) for n, sd in zip(("mu", "tau"), theta["sd"])}
+    sweeps = posterior.notes["sweeps"]
+    rate = float(np.max(posterior.history["groups"])) * sweeps / posterior.notes["seconds"]
+    return {**found, **sds, "sweeps": sweeps, "groups x sweeps / s, at most": rate}
+
+
+def main(words: list[str]) -> int:
+    """Runs the parts, each in a process of its own, and prints what they took."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--groups", type=int, default=100_000)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--resident", action="store_true")
+    parser.add_argument("--part", choices=PARTS)
+    own = parser.parse_args(words)
+    if own.part:
+        return _part(own)
+    for part in PARTS if own.resident else PARTS[:-1]:
+        done = {"files": own.folder / "files", "store": own.folder / "s" / "store.json"}.get(part)
+        if done is not None and done.exists():
+            continue
+        command = [sys.executable, "-m", "benchmarks", "store", *words, "--part", part]
+        if subprocess.run(command, cwd=ROOT, check=False).returncode:
+            return 1
+    shutil.rmtree(own.folder / "spill", ignore_errors=True)
+    return 0
+
+
+def _part(own: argparse.Namespace) -> int:
+    began = time.perf_counter()
+    calls = {
+        "files": lambda: write_files(own.folder, own.rows, own.groups),
+        "duckdb": lambda: sort_alone(own.folder),
+        "store": lambda: build(own.folder),
+        "fit": lambda: fit(own.folder, True),
+        "resident": lambda: fit(own.folder, False),
+    }
+    found = calls[own.part]()
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    found |= {"seconds": time.perf_counter() - began, "peak GiB": usage.ru_maxrss / 2**20}
+    found["CPU seconds"] = usage.ru_utime + usage.ru_stime
+    found["rows / s"] = own.rows / found["seconds"]
+    print(
+        own.part, json.dumps({name: round(value, 4) for name, value in found.items()}), flush=True
+    )
+    return 0

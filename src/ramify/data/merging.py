@@ -1,0 +1,31 @@
+"""A data set with some of its groups replaced, and others added."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from ramify.data.groups import Groups
+from ramify.data.labels import find
+
+
+def with_groups(groups: Groups, new: Groups) -> Groups:
+    """The groups, those that are in `new` with their rows there; in the order of their labels."""
+    known = find(groups.labels, new.labels, "the new groups")
+    kept = np.setdiff1d(np.arange(len(groups)), known[known >= 0])
+    if not len(kept):
+        return replace(new, number=np.arange(len(new)))
+    old, n = groups.in_memory().subset(positions=kept), groups.n_rows
+    both = lambda a, b: {name: np.concatenate([a[name], b[name]]) for name in a}
+    merged = replace(
+        old,
+        labels=np.concatenate([old.labels, new.labels]),
+        sizes=np.concatenate([old.sizes, new.sizes]),
+        rows=both(old.rows, new.rows),
+        group=both(old.group, new.group),
+        number=np.arange(len(old) + len(new)),
+        row_order=np.concatenate([old.row_order, n + new.row_order]),
+    )
+    ordered = merged.subset(positions=np.argsort(merged.labels, kind="stable"))
+    order = np.empty_like(ordered.row_order)
+    order[np.argsort(ordered.row_order, kind="stable")] = np.arange(ordered.n_rows)
+    return replace(ordered, number=np.arange(len(ordered)), row_order=order)

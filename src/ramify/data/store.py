@@ -1,0 +1,116 @@
+"""A store: a data set on disk, sorted by group once, whose columns are mapped into memory.
+
+    store/
+      store.json           what it was made of, and what its files hold
+      3f9c0a12/            the files of one build; a new build has a folder of its own
+        row-0.npy ...      row columns, each [n_rows, ...]
+        group-0.npy ...    group columns, each [N, ...]
+        sizes.npy          rows of each group, [N]
+        row_order.npy      position of each row in the source, [n_rows]
+        labels.arrow       the label of each group, an Arrow file with one column, `label`
+
+Groups are in the order of a hash of their labels, so that any run of them is a random sample. The store
+is complete when store.json names its folder; a build that was interrupted is removed by the next one.
+"""
+
+import json
+from mmap import mmap
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from ramify._version import __version__
+from ramify.data.atomic import reason
+from ramify.data.labels import canonical
+
+FORMAT, FORMAT_VERSION, STORE = "ramify-store", 1, "store.json"
+
+
+class Store(NamedTuple):
+    """Where the columns of a data set are mapped from."""
+
+    folder: Path
+    content: str  # a checksum of its columns
+
+
+def read_store(folder: Path) -> dict[str, Any] | None:
+    """What store.json says; None if there is none. Raises if this version can't read it."""
+    path = folder / STORE
+    if not path.is_file():
+        return None
+    try:
+        said = json.loads(path.read_text(encoding="utf-8"))
+        version = said["format_version"] if said["format"] == FORMAT else None
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is damaged, or not of a store: remove the folder.") from error
+    if version != FORMAT_VERSION:
+        raise ValueError(
+            f"{folder} is a store of format {version}, by ramify {said.get('ramify_version')}; this is "
+            f"ramify {__version__}, which reads format {FORMAT_VERSION}. Choose another folder, or "
+            "remove this one to have it built again."
+        )
+    return said
+
+
+def open_store(folder: Path) -> dict[str, Any]:
+    """The fields of a Groups, its columns mapped from the files of a store."""
+    said = read_store(folder)
+    if said is None:
+        raise FileNotFoundError(f"there is no store in {folder}: it has no {STORE}.")
+    own = folder / said["build"]
+    try:
+        labels = _read_labels(own / "labels.arrow", said["by"])
+        array = lambda name: np.load(own / f"{name}.npy", mmap_mode="r")
+        columns = lambda role: {
+            name: array(f"{role}-{k}") for k, name in enumerate(said[f"{role}s"])
+        }
+        rows, group = columns("row"), columns("group")
+        sizes, order = np.load(own / "sizes.npy"), array("row_order")
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise ValueError(f"the store {folder} is damaged: {error}. Remove it.") from error
+    lengths = {len(order), int(sizes.sum()), *map(len, rows.values())}
+    if lengths != {said["n_rows"]} or len(labels) != len(sizes):
+        raise ValueError(f"the store {folder} is damaged: its files do not go together. Remove it.")
+    return {
+        "by": said["by"],
+        "labels": labels,
+        "sizes": sizes,
+        "rows": rows,
+        "group": group,
+        "number": np.arange(len(labels), dtype=np.int64),
+        "row_order": order,
+        "zoned": said["zoned"],
+        "store": Store(folder, said["content"]),
+    }
+
+
+def write_labels(path: Path, labels: pa.Array) -> None:
+    """Writes the labels of a store."""
+    table = pa.table({"label": labels})
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+
+
+def _read_labels(path: Path, by: str) -> np.ndarray:
+    with pa.memory_map(str(path)) as file:
+        column = pa.ipc.open_file(file).read_all().column("label").combine_chunks()
+        return np.array(canonical(f'column "{by}"', column.to_numpy(zero_copy_only=False)))
+
+
+def read_rows(column: np.ndarray, take: Any) -> np.ndarray:
+    """Some rows of a column. Neighbours in a file are read from it: mapped pages would stay in memory."""
+    if not (isinstance(column, np.memmap) and isinstance(take, slice)):
+        return column[take]
+    assert isinstance(column.base, mmap) and column.filename  # a whole file
+    start, stop, _ = take.indices(len(column))
+    width, each = column.dtype.itemsize, int(np.prod(column.shape[1:]))
+    count, at = each * (stop - start), column.offset + each * width * start
+    try:
+        values = np.fromfile(column.filename, column.dtype, count, "", at)
+    except OSError as error:
+        raise OSError(f"{column.filename} can't be read any more: {reason(error)}.") from error
+    if len(values) != count:
+        raise OSError(f"{column.filename} was cut short while it was read: build the store again.")
+    return values.reshape(-1, *column.shape[1:])

@@ -1,0 +1,154 @@
+"""Sums over blocks on the workers of a `dask.distributed.Client`, which open the store themselves.
+
+A piece of blocks is one task. What a piece keeps from sweep to sweep, its groups' modes, stays on the
+worker that computed it, as the result of the task, and is an input of the next. If a worker dies, Dask
+computes again what it held, from the first sweep on, elsewhere: the sums are the same bits.
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ramify.data.groups import Groups
+from ramify.data.partition import sequential
+from ramify.data.sources import BlockSource, streamed
+from ramify.engine.local import BlockFunction, Kept, LocalEngine, added, pieces
+from ramify.numerics.precision import computing
+
+
+class Where(NamedTuple):
+    """Where a worker finds blocks: a store, and the shape of its blocks."""
+
+    folder: str
+    content: str
+    rows: int
+    places: int
+
+
+class Remote(NamedTuple):
+    """What is kept for a block, on a worker."""
+
+    piece: Any  # the future of a piece: its sum, and what is kept for its blocks
+    place: int  # of the block in the piece
+
+
+class DaskEngine:
+    """Computes on the workers of a client."""
+
+    def __init__(self, client: Any):
+        """The client is the user's own, and stays open."""
+        self._client = client
+        self._functions: dict[int, tuple[BlockFunction, Any]] = {}  # and their futures
+
+    def sum(
+        self,
+        function: BlockFunction,
+        source: BlockSource,
+        shared: Any,
+        kept: Kept,
+        numbers: Sequence[int],
+    ) -> Any:
+        """See `Engine.sum`."""
+        where, own = _where(source), self._shipped(function)
+        made, sums = [], []
+        for piece in pieces(numbers):
+            before = list(
+                {id(kept[n].piece): kept[n].piece for n in piece if _is_remote(kept[n])}.values()
+            )
+            taken = [_taken(kept[n], before) for n in piece]
+            task = own, where, shared, before, taken, list(piece)
+            made.append(self._client.submit(_sum_piece, *task, pure=False))
+            sums.append(self._client.submit(_first, made[-1], pure=False))
+        total = added(self._client.gather(sums))
+        for piece, done in zip(pieces(numbers), made, strict=True):
+            for place, number in enumerate(piece):
+                kept[number] = Remote(done, place)
+        return total
+
+    def fetch(self, kept: Sequence[Any]) -> list[Any]:
+        """See `Engine.fetch`."""
+        held = {id(own.piece): own.piece for own in kept if _is_remote(own)}
+        asked = {
+            key: self._client.submit(_second, piece, pure=False) for key, piece in held.items()
+        }
+        found = self._client.gather(asked)
+        here = lambda own: found[id(own.piece)][own.place] if _is_remote(own) else own
+        return jax.device_get([here(own) for own in kept])
+
+    def _shipped(self, function: BlockFunction) -> Any:
+        """The function as a result on the workers: each has one copy of it, and compiles it once."""
+        if id(function) not in self._functions:
+            shipped = self._client.submit(_same, function, pure=False)
+            self._functions[id(function)] = function, shipped
+        return self._functions[id(function)][1]
+
+
+def _where(source: BlockSource) -> Where:
+    if source.store is None:
+        raise ValueError(
+            "engine= is a Dask client, whose workers read the data from a store: make the groups by "
+            "rf.Groups.from_parquet(..., store=folder), in a folder that all workers see."
+        )
+    folder, content = source.store
+    return Where(str(Path(folder).resolve()), content, source.rows, source.members.shape[1])
+
+
+def _pieces_of(kept: Iterable[Any]) -> list[Any]:
+    """The pieces that hold what is kept, each once."""
+    return list({id(own.piece): own.piece for own in kept if _is_remote(own)}.values())
+
+
+def _is_remote(kept: Any) -> bool:
+    return isinstance(kept, Remote)
+
+
+def _taken(kept: Any, before: list[Any]) -> Any:
+    """What a task takes of the pieces before it: which, and at what place; or what is kept, itself."""
+    if not _is_remote(kept):
+        return jax.device_get(kept)
+    return next(k for k, piece in enumerate(before) if piece is kept.piece), kept.place
+
+
+# What runs on a worker.
+
+
+@computing
+def _sum_piece(
+    function: BlockFunction,
+    where: Where,
+    shared: Any,
+    before: list[Any],
+    taken: list[Any],
+    numbers: list[int],
+) -> tuple[Any, list[Any]]:
+    """The sum over a piece, and what is kept for its blocks."""
+    known = lambda own: before[own[0]][1][own[1]] if type(own) is tuple else own
+    kept: Any = {
+        n: jax.tree.map(jnp.asarray, known(t)) for n, t in zip(numbers, taken, strict=True)
+    }
+    total = LocalEngine().sum(function, _source(where), shared, kept, numbers)
+    return total, jax.device_get([kept[number] for number in numbers])
+
+
+@lru_cache(maxsize=4)
+def _source(where: Where) -> BlockSource:
+    groups = Groups.from_store(where.folder)
+    if groups.store is None or groups.store.content != where.content:
+        raise ValueError(f"the store {where.folder} is not the one that the fit began with.")
+    return streamed(groups, sequential(groups.sizes, where.rows, where.places), where.rows)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _first(pair: Any) -> Any:
+    return pair[0]
+
+
+def _second(pair: Any) -> Any:
+    return pair[1]

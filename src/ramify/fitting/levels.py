@@ -1,0 +1,95 @@
+"""`fit` of a model with several factors."""
+
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ramify.data.groups import Groups
+from ramify.frontends.formula.levels_adapter import FormulaLevelsAdapter
+from ramify.frontends.formula.levels_model import LevelsFormulaModel
+from ramify.frontends.formula.levels_saving import load as load_formula
+from ramify.frontends.formula.levels_saving import load_rows
+from ramify.io.folder import SavedFit
+from ramify.io.levels import read_levels
+from ramify.levels.design import Design
+from ramify.levels.marginal import Marginal, NotSolved
+from ramify.levels.model import LevelsModel
+from ramify.levels.search import search
+from ramify.levels.shape import Pool, cloud, laplace_sds, pool
+from ramify.posterior.levels import LevelsPosterior
+
+START = 0.3  # of all sds, in units of the linear predictor
+
+
+def fit_levels(model: LevelsFormulaModel, groups: Groups, seed: int) -> LevelsPosterior:
+    """The posterior of a model with several factors: theta's mode and shape, then draws of b."""
+    began, adapter = time.perf_counter(), FormulaLevelsAdapter(model)
+    G = Marginal(model, adapter.design(groups))
+    try:
+        found = search(G, start(model))
+    except (NotSolved, np.linalg.LinAlgError) as error:
+        raise ValueError(
+            "the fit failed: the common and kept effects could not be found. Is a predictor collinear "
+            "with others, or of very large scale?"
+        ) from error
+    drawn = cloud(G, found, seed)
+    draws = pool(G, found, drawn, seed)
+    moved = laplace_sds(G, found)
+    notes = {
+        "method": "levels",
+        "seconds": time.perf_counter() - began,
+        "kept": G.size,
+        "algebra": G.algebra,
+        "integrated": adapter.factors[adapter.integrated].name,
+        "quadrature_points": 1 if G.rule is None else len(np.asarray(G.rule.log_weight)),
+        "evaluations": G.evaluations,
+        "factorizations": G.factors,
+        "log_marginal": found.optimum.value,
+        "converged": found.converged,
+        "left_sds": float(np.sqrt(2 * found.gain)),
+        "design": model.notes,
+        "bias_sds": 0.0,
+        "laplace_sds": float(np.abs(moved).max()),
+        **drawn.notes,
+    }
+    return LevelsPosterior(model, adapter, groups, draws, notes)
+
+
+def start(model: LevelsModel) -> np.ndarray:
+    """Theta where a search begins."""
+    values = {}
+    for name, parameter in model.theta.parameters.items():
+        kind = name.split("_")[0]
+        if kind == "cor":
+            values[name] = np.eye(parameter.shape[0])
+        elif name == "cutpoints":
+            values[name] = (
+                np.linspace(-1.5, 1.5, parameter.shape[0]) if parameter.shape[0] > 1 else [0.0]
+            )
+        else:
+            values[name] = np.full(parameter.shape, {"sd": START, "nu": 10.0}.get(kind, 0.8))
+    with jax.enable_x64(True):
+        own = {name: jnp.asarray(value, jnp.float64) for name, value in values.items()}
+        return np.array(model.theta.unconstrain(own))
+
+
+def load_levels(saved: SavedFit) -> LevelsPosterior:
+    """A saved fit as a posterior again."""
+    formula, priors = load_formula(saved)
+    model = LevelsFormulaModel(formula, priors)
+    adapter = FormulaLevelsAdapter(model)
+    groups = load_rows(saved, formula)
+    design = adapter.design(groups)
+    record = read_levels(saved, sizes_of(model, design))
+    notes = record.notes
+    model.notes = list(notes.get("design", []))
+    drawn = Pool(**{name: own.astype(np.float64) for name, own in record.pool.items()})
+    return LevelsPosterior(model, adapter, groups, drawn, notes, record.history)
+
+
+def sizes_of(model: LevelsModel, design: Design) -> dict[str, Any]:
+    """The numbers of columns of a pool's arrays."""
+    return {"theta": model.theta.size, "beta": design.X.shape[1], "u": design.K.shape[1]}

@@ -1,0 +1,156 @@
+"""A formula with several grouping terms on disk: `config.json`, and the rows of the fit beside it."""
+
+import json
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ramify._version import __version__
+from ramify.data.groups import Groups
+from ramify.frontends.formula import design, priors
+from ramify.frontends.formula.levels_build import defaults, replaced
+from ramify.frontends.formula.levels_formula import CommonUnits, Levels, LevelsFormula, TermSpec
+from ramify.frontends.formula.likelihoods import LIKELIHOODS
+from ramify.frontends.formula.text import parse
+from ramify.io.folder import CONFIG, ROWS, SavedFit, check_version, read_json
+from ramify.io.saving import part_of, read_arrays, write_arrays
+
+FORMAT_VERSION = 2  # the first with several grouping terms
+_KINDS = "iubUM"  # of labels that JSON can hold
+
+
+def save(formula: LevelsFormula, given: priors.Priors, groups: Groups | None, folder: Path) -> None:
+    """Writes a formula with its state, its levels and its priors, and the columns of the fit."""
+    units = formula.units
+    config = {
+        "formula": formula.parts.text,
+        "likelihood": formula.likelihood,
+        "link": formula.link,
+        "trials": formula.parts.trials,
+        "weights": formula.parts.weights,
+        "levels": formula.levels,
+        "table": formula.table,
+        "priors": {name: priors.to_plain(prior) for name, prior in given.items()},
+        "priors_in_words": {name: priors.in_words(p) for name, p in given.items()},
+        "units": units._asdict(),
+        "common": design.to_plain(formula.common),
+        "terms": [
+            {
+                "coding": design.to_plain(term.coding),
+                "factor": term.factor,
+                "correlated": term.correlated,
+                "unit": term.unit,
+            }
+            for term in formula.terms
+        ],
+        "factors": [_plain_levels(factor) for factor in formula.factors],
+        "integrated": formula.integrated,
+        "format_version": FORMAT_VERSION,
+        "versions": {"ramify": __version__, "formulae": version("formulae")},
+    }
+    (folder / CONFIG).write_text(json.dumps(config, indent=1, allow_nan=False))
+    if groups is not None:
+        arrays = {"sizes": groups.sizes, "row_order": groups.row_order}
+        write_arrays(folder / ROWS, arrays | {f"rows/{n}": c for n, c in groups.rows.items()})
+
+
+def _plain_levels(factor: Levels) -> dict[str, Any]:
+    for name, labels in zip(factor.columns, factor.labels, strict=True):
+        if labels.dtype.kind not in _KINDS:
+            raise TypeError(
+                f'the labels of "{name}" are of a type that can\'t be saved ({labels.dtype}): convert '
+                "them to strings or integers."
+            )
+    text = lambda own: own.astype(str) if own.dtype.kind == "M" else own
+    return {
+        "columns": factor.columns,
+        "labels": [text(own).tolist() for own in factor.labels],
+        "dtypes": [own.dtype.str for own in factor.labels],
+        "combined": factor.combined.tolist(),
+        "zone": factor.zone,
+    }
+
+
+def load(saved: SavedFit) -> tuple[LevelsFormula, priors.Priors]:
+    """The formula of a saved fit, and its priors."""
+    path = saved.needed(CONFIG)
+    design.check_installed()
+    config = read_json(path)
+    check_version(path, config, FORMAT_VERSION, saved.fit.get("ramify_version"))
+    try:
+        formula = _formula(config)
+        found = {name: priors.from_plain(plain) for name, plain in config["priors"].items()}
+        known = defaults(formula, 1.0)
+        if {*found} != {*known}:
+            raise ValueError("its priors are not those of its formula's parameters")
+        return formula, replaced(known, found, formula)
+    except Exception as error:  # whatever other libraries make of what is not a formula's
+        raise ValueError(f"{path} is damaged or not of a formula.") from error
+
+
+def _formula(config: dict[str, Any]) -> LevelsFormula:
+    parts = parse(config["formula"])
+    parts = parts._replace(trials=config["trials"], weights=config["weights"])
+    units: dict[str, Any] = {
+        n: tuple(v) if isinstance(v, list) else v for n, v in config["units"].items()
+    }
+    terms = tuple(
+        TermSpec(
+            design.from_plain(term["coding"]),
+            int(term["factor"]),
+            bool(term["correlated"]),
+            tuple(map(float, term["unit"])),
+        )
+        for term in config["terms"]
+    )
+    factors = tuple(_levels(plain) for plain in config["factors"])
+    if config["likelihood"] not in LIKELIHOODS or not 0 <= config["integrated"] < len(factors):
+        raise ValueError("it names no likelihood or no factor")
+    if [term.columns for term in parts.terms] != [factors[t.factor].columns for t in terms]:
+        raise ValueError("its terms are not those of its formula")
+    return LevelsFormula(
+        parts,
+        config["likelihood"],
+        config["link"],
+        design.from_plain(config["common"]),
+        terms,
+        factors,
+        int(config["integrated"]),
+        CommonUnits(**units),
+        config["levels"],
+        config["table"],
+    )
+
+
+def _levels(plain: dict[str, Any]) -> Levels:
+    columns = tuple(map(str, plain["columns"]))
+    pairs = zip(plain["labels"], plain["dtypes"], strict=True)
+    labels = tuple(np.array(own, dtype=np.dtype(kind)) for own, kind in pairs)
+    combined = np.array(plain["combined"], np.int64).reshape(-1, len(columns))
+    inside = all(
+        (c >= 0).all() and (c < len(own)).all() for c, own in zip(combined.T, labels, strict=True)
+    )
+    if not inside or not len(combined):
+        raise ValueError("its levels are not combinations of labels")
+    return Levels(columns, labels, combined, plain["zone"])
+
+
+def load_rows(saved: SavedFit, formula: LevelsFormula) -> Groups:
+    """The data of the fit."""
+    path = saved.needed(ROWS)
+    arrays = read_arrays(path)
+    rows, nothing = part_of(arrays, "rows/"), np.zeros(0)
+    sizes, order = arrays.get("sizes", nothing), arrays.get("row_order", nothing)
+    factor = formula.factors[formula.integrated]
+    lengths = {len(column) for column in rows.values() if column.ndim} | {len(order)}
+    whole = sizes.dtype.kind in "iu" and len(sizes) == len(factor) and (sizes >= 0).all()
+    if not whole or lengths != {int(sizes.sum())} or "y" not in rows or "X" not in rows:
+        raise ValueError(
+            f"{path} does not have the groups of the fit, or as many rows as they have. The folder's "
+            "files do not belong together."
+        )
+    number = np.arange(len(factor), dtype=np.int64)
+    labels = factor.shown.copy()
+    return Groups(formula.by, labels, sizes, rows, {}, number, order.astype(np.int64))

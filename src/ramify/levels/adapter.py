@@ -1,0 +1,97 @@
+"""LevelsAdapter: what a posterior of a model with several factors needs of a front end."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float64, Int64, Shaped
+
+from ramify.data.groups import Groups
+from ramify.levels.design import Design
+
+
+class FactorInfo(NamedTuple):
+    """A factor of a fit."""
+
+    name: str
+    labels: Shaped[np.ndarray, " L"]  # of its levels
+    terms: tuple[int, ...]  # its grouping terms
+    effects: tuple[str, ...]  # the names of its effects, term by term
+
+
+class RowsAt(NamedTuple):
+    """Rows of a table to predict, or to condition on."""
+
+    design: Design  # whose u are those of known levels; its `code` is that of the integrated factor
+    # The level of each row in each factor: those that the fit has not seen have numbers after its own,
+    # the same in all tables that were read with the same `seen`; -2 for a row without a label.
+    codes: list[Int64[np.ndarray, " n"]]
+    terms: list[Float64[np.ndarray, "n m"]]  # the columns of each term
+
+
+class LevelsAdapter:
+    """Reads tables, names results and makes outcomes for a `LevelsModel`; a front end derives its own."""
+
+    factors: list[FactorInfo]
+    integrated: int  # the place of the integrated factor
+    table: str  # the kind of table that results come back as
+    response: str  # what the outcome is called
+
+    def design(self, groups: Groups) -> Design:
+        """The rows of a fit."""
+        raise NotImplementedError
+
+    def read(self, table: Any, what: str, seen: list[dict[Any, int]], *, outcomes: bool) -> RowsAt:
+        """Rows of a user's table; `seen` collects levels that the fit has not seen, for each factor."""
+        raise NotImplementedError
+
+    def read_groups(self, table: Any, what: str) -> Groups:
+        """A table with outcomes as the groups of a fit."""
+        raise NotImplementedError
+
+    def summary_rows(
+        self, values: Mapping[str, np.ndarray], beta: Float64[np.ndarray, "S P"]
+    ) -> dict[str, Float64[np.ndarray, " S"]]:
+        """Draws of every parameter by its name, on the user's scale."""
+        raise NotImplementedError
+
+    def deviations(self, term: int, effects: Float64[np.ndarray, "*S m"]) -> np.ndarray:
+        """Effects of a term on the user's scale."""
+        raise NotImplementedError
+
+    def categories(self, kind: str) -> list[str]:
+        """The names of the categories of a prediction of this kind; [] if it is one number."""
+        raise NotImplementedError
+
+    def expected(
+        self, kind: str, eta: Float64[np.ndarray, "S n"], values: Mapping[str, Any], at: RowsAt
+    ) -> np.ndarray:
+        """Means, linear predictors or probabilities of rows, on the user's scale."""
+        raise NotImplementedError
+
+    def outcomes(
+        self, rng: np.random.Generator, eta: np.ndarray, values: Mapping[str, Any], at: RowsAt
+    ) -> np.ndarray:
+        """New outcomes of rows, on the user's scale."""
+        raise NotImplementedError
+
+    def observed(self, groups: Groups) -> np.ndarray:
+        """The outcomes of the fit's rows, on the user's scale."""
+        raise NotImplementedError
+
+    def describe(self) -> list[tuple[str, str]]:
+        """Names and values for the table of what was fitted."""
+        raise NotImplementedError
+
+    def priors(self) -> list[tuple[str, str]]:
+        """Names of the parameters and their priors, in words."""
+        raise NotImplementedError
+
+    def columns(self) -> dict[str, str | None]:
+        """The columns of a table that `read` needs, each with its kind, "number" or "category"."""
+        raise NotImplementedError
+
+    def save(self, folder: Path, groups: Groups | None) -> None:
+        """Writes to the folder of a saved fit what `load` needs to rebuild the model."""
+        raise NotImplementedError

@@ -1,0 +1,162 @@
+"""The rows of a model with several factors, as the arrays of its linear predictor."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from jaxtyping import Float64, Int64
+
+from ramify.levels.closed_forms import constant
+
+SMALL = 200_000  # entries of an array that stands for a sparse matrix
+Rows = Float64[np.ndarray, " n"]
+
+
+class KeptTerm(NamedTuple):
+    """The place of a kept term's effects in u: level by level, the effects of a level side by side."""
+
+    start: int
+    levels: int
+    effects: int
+
+    @property
+    def stop(self) -> int:
+        """The place after its last effect."""
+        return self.start + self.levels * self.effects
+
+
+@dataclass(frozen=True)
+class Design:
+    """Rows of the linear predictor eta = offset + X beta + K u + sum_m W_m z_m of the row's group."""
+
+    code: Int64[np.ndarray, " n"]  # the row's group of the integrated factor
+    N: int  # groups of that factor
+    W: Float64[np.ndarray, "n M"]
+    X: Float64[np.ndarray, "n P"]
+    K: Any  # sparse, by rows, [n, q]
+    offset: Rows
+    columns: dict[str, np.ndarray]  # what the likelihood reads of a row: y, trials, weights
+    kept: tuple[KeptTerm, ...]  # the terms of u
+
+    def eta(self, beta: np.ndarray, u: np.ndarray, z: Float64[np.ndarray, "N M"]) -> Rows:
+        """The linear predictor of every row."""
+        return self.without_z(beta, u) + self.of_z(z)
+
+    def without_z(self, beta: np.ndarray, u: np.ndarray) -> Rows:
+        """The linear predictor less the part of z."""
+        return self.offset + self.X @ beta + self.kept_part(u)
+
+    def of_z(self, z: Float64[np.ndarray, "N M"]) -> Rows:
+        """The part of z in the linear predictor."""
+        return np.einsum("rm,rm->r", self.W, z[self.code])
+
+    def by_group(self, values: Rows) -> Float64[np.ndarray, " N"]:
+        """Sums over the rows of each group."""
+        return np.bincount(self.code, values, self.N)
+
+    def weighted(self, values: Rows) -> Float64[np.ndarray, "N M"]:
+        """Sums over the rows of each group of values times w_r."""
+        return np.stack([self.by_group(values * w) for w in self.W.T], 1)
+
+    def products(self, values: Rows) -> Float64[np.ndarray, "N M M"]:
+        """Sums over the rows of each group of values times w_r w_r'."""
+        M = self.W.shape[1]
+        found = np.empty((self.N, M, M))
+        for i, j in zip(*np.tril_indices(M), strict=True):
+            found[:, i, j] = found[:, j, i] = self.by_group(values * self.W[:, i] * self.W[:, j])
+        return found
+
+    def subset(self, groups: Int64[np.ndarray, " G"]) -> "Design":
+        """The rows of some groups, which are numbered anew in this order."""
+        place = np.full(self.N, -1)
+        place[groups] = np.arange(len(groups))
+        rows = place[self.code] >= 0
+        return replace(
+            self,
+            code=place[self.code[rows]],
+            N=len(groups),
+            W=self.W[rows],
+            X=self.X[rows],
+            K=self.K[rows],
+            offset=self.offset[rows],
+            columns={name: column[rows] for name, column in self.columns.items()},
+        )
+
+    @cached_property
+    def _constants(self) -> dict[str, dict[str, np.ndarray]]:
+        return {}
+
+    def with_constant(self, form: str) -> dict[str, np.ndarray]:
+        """The columns, with the constant of a closed form of the likelihood."""
+        if form not in self._constants:
+            self._constants[form] = {**self.columns, "constant": constant(form, self.columns)}
+        return self._constants[form]
+
+    @cached_property
+    def dense(self) -> Float64[np.ndarray, "n q"] | None:
+        """K as an array, where it is small: sparse matrices of few entries cost more than they save."""
+        n, q = self.K.shape
+        return self.K.toarray() if n * q <= SMALL and self.N * q <= SMALL else None
+
+    @cached_property
+    def flat(self) -> tuple[np.ndarray, np.ndarray]:
+        """The row of each entry of K, and its place in G'K, an array."""
+        row = np.repeat(np.arange(self.K.shape[0]), np.diff(self.K.indptr))
+        return row, self.code[row] * self.K.shape[1] + self.K.indices
+
+    def kept_sum(self, values: Rows) -> Float64[np.ndarray, " q"]:
+        """K' values."""
+        return self.K.T @ values if self.dense is None else values @ self.dense
+
+    def kept_part(self, u: np.ndarray) -> Rows:
+        """K u."""
+        return self.K @ u if self.dense is None else self.dense @ u
+
+    @cached_property
+    def _terms(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+        return {}
+
+    def of_term(self, term: KeptTerm) -> tuple[Int64[np.ndarray, " n"], Float64[np.ndarray, "n m"]]:
+        """The level of a kept term that each row has, and the columns of its effects."""
+        if term.start not in self._terms:
+            own: Any = sp.csr_array(self.K[:, term.start : term.stop])
+            own.sort_indices()
+            row = np.repeat(np.arange(own.shape[0]), np.diff(own.indptr))
+            level, columns = (
+                np.zeros(own.shape[0], np.int64),
+                np.zeros((own.shape[0], term.effects)),
+            )
+            level[row] = own.indices // term.effects
+            columns[row, own.indices % term.effects] = own.data
+            self._terms[term.start] = level, columns
+        return self._terms[term.start]
+
+    @cached_property
+    def entries(self) -> tuple[np.ndarray, np.ndarray, Any]:
+        """The row of each entry of K, its place among the entries of G'K, and the pattern of that."""
+        K = self.K.tocsr()
+        row = np.repeat(np.arange(K.shape[0]), np.diff(K.indptr))
+        key = self.code[row] * max(K.shape[1], 1) + K.indices
+        distinct, place = np.unique(key, return_inverse=True)
+        groups, columns = np.divmod(distinct, max(K.shape[1], 1))
+        start = np.searchsorted(groups, np.arange(self.N + 1))
+        pattern = sp.csr_array((np.ones(len(distinct)), columns, start), (self.N, K.shape[1]))
+        return row, place, pattern
+
+    def grouped(self, values: Rows) -> Any:
+        """G' diag(values) K: sums over the rows of each group of values times k_r, [N, q]."""
+        if self.dense is not None:
+            row, place = self.flat
+            size = self.N * self.K.shape[1]
+            return np.bincount(place, values[row] * self.K.data, size).reshape(self.N, -1)
+        row, place, pattern = self.entries
+        data = np.bincount(place, values[row] * self.K.data, pattern.nnz)
+        return sp.csr_array((data, pattern.indices, pattern.indptr), pattern.shape)
+
+    def grouped_common(self, values: Rows) -> Float64[np.ndarray, "N P"]:
+        """The same of the common columns."""
+        if not self.X.shape[1]:
+            return np.zeros((self.N, 0))
+        return np.stack([self.by_group(values * x) for x in self.X.T], 1)

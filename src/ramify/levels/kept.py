@@ -1,0 +1,171 @@
+"""S, minus the curvature of F in the kept effects b = (beta, u), and its factor.
+
+    S = V' diag(w) V - sum_c (G' diag(t_c) V)' (G' diag(t_c) V) + the priors' precision,  V = (X, K)
+
+with G the membership of rows in groups. The block of u is sparse or dense; the common effects border it.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import scipy.linalg as sl
+import scipy.sparse as sp
+from jaxtyping import Float64
+from scipy.sparse.linalg import splu
+
+from ramify.levels.design import Design, KeptTerm
+from ramify.numerics.memory import check_memory
+
+Algebra = Literal["dense", "sparse"]
+SMALL = 400  # kept effects: below, dense is always faster
+SPARSE = 0.03  # share of entries of S that are not zero: above, fill-in makes dense faster
+MOST_DENSE = 20_000
+
+
+class Blocks(NamedTuple):
+    """S by its blocks: of u, of u and beta, and of beta."""
+
+    u: Any  # sparse or an array, [q, q]
+    border: Float64[np.ndarray, "q P"]
+    common: Float64[np.ndarray, "P P"]
+
+
+def assemble(
+    design: Design,
+    curvature: Float64[np.ndarray, " n"],
+    shared: Float64[np.ndarray, "C n"],
+    precision: Any,
+    common: Float64[np.ndarray, " P"],
+) -> Blocks:
+    """S, given the prior precision of u (sparse) and of beta (its diagonal)."""
+    X, K = design.X, design.K if design.dense is None else design.dense
+    weighted = curvature[:, None] * X
+    if design.dense is None:
+        u = K.T @ sp.diags_array(curvature) @ K + precision
+    else:
+        u = K.T @ (curvature[:, None] * K) + precision
+    border, own = K.T @ weighted, X.T @ weighted + np.diag(common)
+    for values in shared:
+        of_u, of_common = design.grouped(values), design.grouped_common(values)
+        u = u - of_u.T @ of_u
+        border = border - of_u.T @ of_common
+        own = own - of_common.T @ of_common
+    return Blocks(u, border, own)
+
+
+def choose(design: Design) -> Algebra:
+    """Dense or sparse, by the number of kept effects and the pattern of S; raises if neither can be."""
+    q = design.K.shape[1]
+    if q <= SMALL:
+        return "dense"
+    touched = design.entries[2]
+    sample = touched if q < 50_000 else touched[:: touched.shape[0] // 50_000 + 1]
+    pairs = float(np.sum(np.diff(sample.indptr).astype(np.float64) ** 2))
+    pairs *= touched.shape[0] / max(sample.shape[0], 1)
+    dense = pairs > SPARSE * q * q
+    if not dense and pairs < 5e8:
+        linked = touched.T @ touched + design.K.T @ design.K
+        dense = linked.nnz > SPARSE * q * q
+    if dense and q > MOST_DENSE:
+        raise ValueError(
+            f"the crossed factors of this model have {q:,} effects beside those that are integrated out, "
+            f"and share rows throughout; up to {MOST_DENSE:,} are supported. Leave out the factor with "
+            "the most levels, or merge its rare levels."
+        )
+    return "dense" if dense else "sparse"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """S factorized: solves, its log determinant and draws with covariance S^-1."""
+
+    of_u: Any  # the factor of the block of u
+    back: Float64[np.ndarray, "q P"]  # its inverse times the border
+    of_common: Any  # lower Cholesky factor of what is left of the block of beta
+    blocks: list[np.ndarray]  # [L, m, m]: S of each level by itself, by term
+    log_det: float
+
+    def solve(self, beta: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """S^-1 (beta, u); vectors or columns."""
+        common = sl.cho_solve((self.of_common, True), beta - self.back.T @ u)
+        return common, self.of_u.solve(u) - self.back @ common
+
+    def noise(self, rng: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Draws with mean zero and covariance S^-1: [P, count] and [q, count]."""
+        P = len(self.of_common)
+        common = sl.solve_triangular(
+            self.of_common, rng.normal(size=(P, count)), lower=True, trans=1
+        )
+        u = self.of_u.root_solve(rng.normal(size=(len(self.back), count)))
+        return common, u - self.back @ common
+
+
+def factorize(blocks: Blocks, algebra: Algebra, terms: tuple[KeptTerm, ...]) -> Kept:
+    """The factor of S; raises LinAlgError if it is not positive definite."""
+    factor = _Dense(blocks.u) if algebra == "dense" else _Sparse(blocks.u)
+    back = factor.solve(blocks.border)
+    left = blocks.common - blocks.border.T @ back
+    of_common = sl.cholesky(left, lower=True) if len(left) else left
+    log_det = factor.log_det + 2 * float(np.log(np.diag(of_common)).sum())
+    own = [_level_blocks(blocks.u, term) for term in terms]
+    return Kept(factor, back, of_common, own, log_det)
+
+
+def _level_blocks(matrix: Any, term: KeptTerm) -> Float64[np.ndarray, "L m m"]:
+    """The diagonal blocks of the levels of a term."""
+    m, found = term.effects, np.empty((term.levels, term.effects, term.effects))
+    for apart in range(m):
+        own = matrix.diagonal(apart)
+        for i in range(m - apart):
+            entries = own[term.start + i : term.stop : m]
+            found[: len(entries), i, i + apart] = found[: len(entries), i + apart, i] = entries
+    return found
+
+
+class _Dense:
+    """A Cholesky factor."""
+
+    def __init__(self, matrix: Any):
+        q = matrix.shape[0]
+        if q > 2000:
+            check_memory(3 * 8 * q * q, None, f"{q:,} kept effects", "Use fewer levels")
+        dense = matrix.toarray(order="F") if sp.issparse(matrix) else np.array(matrix, order="F")
+        self.factor = sl.cholesky(dense, lower=True, overwrite_a=True) if q else dense
+        self.log_det = 2 * float(np.log(np.diag(self.factor)).sum())
+
+    def solve(self, right: np.ndarray) -> np.ndarray:
+        """S^-1 right."""
+        return sl.cho_solve((self.factor, True), right) if len(self.factor) else right
+
+    def root_solve(self, noise: np.ndarray) -> np.ndarray:
+        """L^-T noise."""
+        if not len(self.factor):
+            return noise
+        return sl.solve_triangular(self.factor, noise, lower=True, trans=1)
+
+
+class _Sparse:
+    """SuperLU's factors of a symmetric matrix, pivoted on its diagonal: P S P' = L D L'."""
+
+    def __init__(self, matrix: Any):
+        options = {"SymmetricMode": True, "ColPerm": "MMD_AT_PLUS_A"}
+        self.lu = splu(sp.csc_matrix(matrix), diag_pivot_thresh=0.0, options=options)
+        pivots = self.lu.U.diagonal()
+        if not (pivots > 0).all() or not np.array_equal(self.lu.perm_r, self.lu.perm_c):
+            raise np.linalg.LinAlgError(
+                "the curvature in the kept effects is not positive definite"
+            )
+        self.log_det, self.pivots = float(np.log(pivots).sum()), pivots
+        self.lower = sp.csr_matrix(self.lu.L.T)
+
+    def solve(self, right: np.ndarray) -> np.ndarray:
+        """S^-1 right."""
+        return self.lu.solve(np.ascontiguousarray(right)) if right.size else right
+
+    def root_solve(self, noise: np.ndarray) -> np.ndarray:
+        """A square root of S^-1 times noise."""
+        from scipy.sparse.linalg import spsolve_triangular
+
+        x = spsolve_triangular(self.lower, noise / np.sqrt(self.pivots)[:, None], lower=False)
+        return x[self.lu.perm_c]

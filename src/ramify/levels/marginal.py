@@ -1,0 +1,182 @@
+"""G(theta): the log of theta's marginal posterior, z integrated out and b by Laplace's method."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from jaxtyping import Float64
+
+from ramify.levels.design import Design
+from ramify.levels.integral import integrate, rule_for, solve
+from ramify.levels.kept import Algebra, Kept, assemble, choose, factorize
+from ramify.levels.laplace import correction
+from ramify.levels.marginal_state import Effects, State
+from ramify.levels.model import Given, LevelsModel
+
+CLOSE = 1e-7  # nats that the last step in b may gain
+MOST_STEPS = 60
+SLOW = 0.2  # of the gain of the step before: a factor that shrinks it less is made anew
+
+
+class Optimum(NamedTuple):
+    """The maximum over b of F at one theta."""
+
+    theta: Float64[np.ndarray, " D"]
+    given: Given
+    state: State
+    kept: Kept
+    value: float  # G
+    correction: float  # the part of it that `laplace` adds
+
+    @property
+    def effects(self) -> Effects:
+        """Where the maximum is."""
+        return self.state.effects
+
+
+class NotSolved(Exception):
+    """The kept effects could not be found at a theta."""
+
+
+class Marginal:
+    """G as a function of theta; remembers where the last maximum over b was.
+
+    The Gaussian of b has mean `b^`; `steps` counts the factors of S that were made.
+    """
+
+    def __init__(self, model: LevelsModel, design: Design, algebra: Algebra | None = None):
+        self.model, self.design = model, design
+        self.rule = rule_for(model, len(design.offset))
+        self.algebra: Algebra = algebra or choose(design)
+        self.evaluations, self.factors = 0, 0
+        self._last: Optimum | None = None
+
+    @property
+    def size(self) -> int:
+        """The number of kept effects, q."""
+        return self.design.X.shape[1] + self.design.K.shape[1]
+
+    def start(self) -> Effects:
+        """All effects zero."""
+        design = self.design
+        M = self.model.M
+        return Effects(
+            np.zeros(design.X.shape[1]), np.zeros(design.K.shape[1]), np.zeros((design.N, M))
+        )
+
+    def precision(self, given: Given) -> Any:
+        """The prior precision of u; sparse, or an array where K is one."""
+        if self.design.dense is not None:
+            whole = np.zeros((self.design.K.shape[1],) * 2)
+            for term, own in zip(self.design.kept, given.kept, strict=True):
+                place = slice(term.start, term.stop)
+                whole[place, place] = np.kron(np.eye(term.levels), own)
+            return whole
+        blocks = [
+            sp.kron(sp.eye_array(term.levels), own)
+            for term, own in zip(self.design.kept, given.kept, strict=True)
+        ]
+        q = self.design.K.shape[1]
+        return sp.csr_array(sp.block_diag(blocks)) if blocks else sp.csr_array((q, q))
+
+    def state(self, given: Given, precision: Any, at: Effects, *, solved: bool = False) -> State:
+        """F and its slope in b."""
+        model, design = self.model, self.design
+        base = design.without_z(at.beta, at.u)
+        found = solve(model, given, design, base, at.z)
+        integral = integrate(model, given, design, base, found, self.rule)
+        prior, slope, common = model.common_prior(at.beta)
+        pulled = precision @ at.u
+        value = integral.value + prior - 0.5 * float(at.u @ pulled)
+        value += 0.5 * sum(
+            term.levels * (log_det - term.effects * np.log(2 * np.pi))
+            for term, log_det in zip(design.kept, given.kept_log_det, strict=True)
+        )
+        slope_beta = design.X.T @ integral.slope + slope
+        slope_u = design.kept_sum(integral.slope) - pulled
+        return State(value, slope_beta, slope_u, common, integral, at._replace(z=found.z), base)
+
+    def factor(self, state: State, precision: Any) -> Kept:
+        """The factor of S at a state; that of Laplace's method where S is not positive definite."""
+        self.factors += 1
+        found, design = state.integral, self.design
+        try:
+            blocks = assemble(design, found.curvature, found.shared, precision, state.common)
+            return factorize(blocks, self.algebra, design.kept)
+        except np.linalg.LinAlgError:
+            rows, root = found.solved.rows, found.solved.root
+            shared = rows.curvature * np.einsum("rm,rmc->cr", design.W, root[design.code])
+            blocks = assemble(design, rows.curvature, shared, precision, state.common)
+            return factorize(blocks, self.algebra, design.kept)
+
+    def moved(self, state: State, beta: np.ndarray, u: np.ndarray) -> Effects:
+        """The effects after a step in b, with z where its mode is expected."""
+        design, solved = self.design, state.integral.solved
+        change = solved.rows.curvature * (design.X @ beta + design.kept_part(u))
+        back = np.einsum("nij,nkj,nk->ni", solved.root, solved.root, design.weighted(change))
+        at = state.effects
+        return Effects(at.beta + beta, at.u + u, at.z - back)
+
+    def optimum(
+        self,
+        theta: Float64[np.ndarray, " D"],
+        begin: Optimum | None = None,
+        given: Given | None = None,
+    ) -> Optimum:
+        """The maximum of F over b at theta, by Newton from the last one; raises NotSolved."""
+        self.evaluations += 1
+        begin = begin or self._last
+        given = given or self.model.at(theta)
+        precision = self.precision(given)
+        state = self.state(given, precision, self.start() if begin is None else begin.effects)
+        kept, fresh, last = None, False, np.inf
+        for _ in range(MOST_STEPS):
+            if kept is None:
+                kept, fresh = self.factor(state, precision), True
+            beta, u = kept.solve(state.slope_beta, state.slope_u)
+            gain = 0.5 * float(state.slope_beta @ beta + state.slope_u @ u)
+            if not np.isfinite(gain):
+                raise NotSolved
+            if gain < CLOSE:
+                break
+            if not fresh and gain > SLOW * last:
+                kept = None
+                continue
+            state, full = self._stepped(given, precision, state, beta, u)
+            last, fresh = gain, False
+            if not full:
+                kept = None
+        else:
+            raise NotSolved
+        if not fresh and not self.model.linear:
+            kept = self.factor(state, precision)
+        assert kept is not None
+        value = given.log_prior + state.value - 0.5 * kept.log_det
+        value += 0.5 * self.size * np.log(2 * np.pi)
+        more = correction(self.model, given, self.design, state, kept)
+        found = Optimum(theta, given, state, kept, value + more, more)
+        self._last = found
+        return found
+
+    def _stepped(
+        self, given: Given, precision: Any, state: State, beta: np.ndarray, u: np.ndarray
+    ) -> tuple[State, bool]:
+        """The state after a step, shortened until F does not fall; and whether it is the full step."""
+        length = 1.0
+        for _ in range(12):
+            tried = self.state(given, precision, self.moved(state, length * beta, length * u))
+            if tried.value >= state.value - 1e-9 * (1 + abs(state.value)):
+                return tried, length == 1.0
+            length *= 0.4
+        raise NotSolved
+
+    def values(self, thetas: Float64[np.ndarray, "n D"]) -> Float64[np.ndarray, " n"]:
+        """G at many thetas; minus infinity where b could not be found."""
+        each = zip(thetas, self.model.at_each(thetas), strict=True)
+        return np.array([self._value(theta, given) for theta, given in each])
+
+    def _value(self, theta: Float64[np.ndarray, " D"], given: Given) -> float:
+        try:
+            return self.optimum(theta, None, given).value
+        except (NotSolved, np.linalg.LinAlgError, FloatingPointError):
+            return -np.inf

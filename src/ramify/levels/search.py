@@ -1,0 +1,207 @@
+"""The maximum of G over theta, and the curvature there.
+
+A few steps of EM come near it: a term's covariance becomes the mean of its effects' second moments, and
+the likelihood's parameters maximise its expectation. Newton's method with differences of G then finds it:
+theta has few entries, and G is smooth, in float64 and without noise.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float64
+
+from ramify.inference.marginal import definite
+from ramify.levels.draws import draw_kept
+from ramify.levels.marginal import Marginal, NotSolved, Optimum
+from ramify.levels.model import differentiate
+
+EM_STEPS = 5
+EM_DRAWS = 8
+NEWTON_STEPS = 30
+CLOSE = 0.003  # nats that a last step may gain
+WIDEST = 0.7  # longest difference in any coordinate: sds are logarithms
+MOVED = 0.5  # sds from where the Hessian is from, past which it is computed again
+
+
+class Found(NamedTuple):
+    """Theta's mode and minus the Hessian of G there."""
+
+    optimum: Optimum
+    precision: Float64[np.ndarray, "D D"]
+    gain: float  # nats that one more step would gain
+    converged: bool
+
+    @property
+    def mean(self) -> Float64[np.ndarray, " D"]:
+        """The mode."""
+        return self.optimum.theta
+
+
+def search(G: Marginal, theta: Float64[np.ndarray, " D"]) -> Found:
+    """The maximum of G, from a rough theta."""
+    theta, scale = expectation_maximisation(G, theta)
+    optimum = G.optimum(theta)
+    axes = np.diag(scale)
+    slope, diagonal = _star(G, optimum, axes)
+    for _ in range(2):  # along each coordinate by itself: the first scales are rough
+        steps = np.clip(slope / np.maximum(-diagonal, 1e-3), -2.0, 2.0)
+        optimum = _climbed(G, optimum, axes @ steps)
+        axes = axes * np.clip(1 / np.sqrt(np.maximum(-diagonal, 1e-3)), 0.1, 10.0)
+        axes = _limited(axes)
+        slope, diagonal = _star(G, optimum, axes)
+    precision = _precision(G, optimum, axes, diagonal)
+    gain = np.inf
+    centre = optimum.theta
+    for _ in range(NEWTON_STEPS):
+        axes = whitening(precision)
+        slope, _ = _star(G, optimum, _limited(0.3 * axes))
+        slope = slope / np.linalg.norm(_limited(0.3 * axes), axis=0) * np.linalg.norm(axes, axis=0)
+        gain = 0.5 * float(slope @ slope)
+        far = float(np.abs(np.linalg.solve(axes, optimum.theta - centre)).max())
+        if gain < CLOSE and far < MOVED:
+            break
+        if far >= MOVED:
+            axes = _limited(axes)
+            precision = _precision(G, optimum, axes, _star(G, optimum, axes)[1])
+            centre = optimum.theta
+            if gain < CLOSE:
+                break
+            continue
+        optimum = _climbed(G, optimum, axes @ np.clip(slope, -3.0, 3.0))
+    return Found(optimum, precision, gain, gain < CLOSE)
+
+
+def whitening(precision: Float64[np.ndarray, "D D"]) -> Float64[np.ndarray, "D D"]:
+    """A with A A' = precision^-1, each column near a coordinate: sds times the root of correlations."""
+    covariance = np.linalg.inv(precision)
+    sd = np.sqrt(np.diag(covariance))
+    values, vectors = np.linalg.eigh(covariance / np.outer(sd, sd))
+    return sd[:, None] * (vectors * np.sqrt(np.maximum(values, 1e-12))) @ vectors.T
+
+
+def _limited(axes: Float64[np.ndarray, "D D"]) -> Float64[np.ndarray, "D D"]:
+    """The axes, columns, no longer than WIDEST in any coordinate."""
+    return axes * np.minimum(1.0, WIDEST / np.maximum(np.abs(axes).max(0), 1e-300))
+
+
+def _star(G: Marginal, at: Optimum, axes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """First and second differences of G along each of the axes, columns."""
+    ahead, behind = (
+        np.array([_value(G, at, at.theta + sign * axis) for axis in axes.T]) for sign in (1, -1)
+    )
+    slope, diagonal = 0.5 * (ahead - behind), ahead + behind - 2 * at.value
+    bad = ~np.isfinite(slope) | ~np.isfinite(diagonal)
+    return np.where(bad, 0.0, slope), np.where(bad, -1.0, diagonal)
+
+
+def _value(G: Marginal, at: Optimum, theta: np.ndarray) -> float:
+    """G at theta, from the maximum over b at a theta nearby."""
+    try:
+        return G.optimum(theta, at).value
+    except (NotSolved, np.linalg.LinAlgError):
+        return -np.inf
+
+
+def _precision(
+    G: Marginal, at: Optimum, axes: np.ndarray, diagonal: np.ndarray
+) -> Float64[np.ndarray, "D D"]:
+    """Minus the Hessian of G, by differences along the axes and between pairs of them."""
+    D = len(diagonal)
+    hessian = np.diag(diagonal)
+    for i in range(D):
+        for j in range(i):
+            both = axes[:, i] + axes[:, j]
+            second = sum(_value(G, at, at.theta + sign * both) for sign in (1, -1)) - 2 * at.value
+            cross = 0.5 * (second - diagonal[i] - diagonal[j])
+            hessian[i, j] = hessian[j, i] = cross if np.isfinite(cross) else 0.0
+    back = np.linalg.inv(axes)
+    return definite(back.T @ -hessian @ back)
+
+
+def _climbed(G: Marginal, at: Optimum, step: np.ndarray) -> Optimum:
+    """The optimum after a step in theta, shortened until G does not fall."""
+    for _ in range(8):
+        try:
+            found = G.optimum(at.theta + step, at)
+            if found.value >= at.value:
+                return found
+        except (NotSolved, np.linalg.LinAlgError):
+            pass
+        step = 0.35 * step
+    return at
+
+
+def expectation_maximisation(
+    G: Marginal, theta: Float64[np.ndarray, " D"]
+) -> tuple[Float64[np.ndarray, " D"], Float64[np.ndarray, " D"]]:
+    """Theta after a few steps of EM, with moments from draws of b; and rough sds of theta."""
+    for step in range(EM_STEPS):
+        optimum = G.optimum(theta)
+        theta = _maximised(G, optimum, np.random.default_rng(step))
+    levels = {t: term.levels for t, term in zip(G.model.kept, G.design.kept, strict=True)}
+    scale = []
+    for name, parameter in G.model.theta.parameters.items():
+        kind, _, term = name.partition("_")
+        size = int(np.prod(parameter.unconstrained_shape))
+        count = levels.get(int(term), G.design.N) if kind in ("sd", "cor") else len(G.design.offset)
+        scale += [float(np.clip((2 * count) ** -0.5, 1e-4, 0.5))] * size
+    return theta, np.array(scale)
+
+
+def _maximised(G: Marginal, optimum: Optimum, rng: np.random.Generator) -> np.ndarray:
+    """Theta that maximises the expected log density of y, z and b, by draws of these."""
+    model, design, values = G.model, G.design, G.model.values(optimum.theta[None])
+    values = {name: value[0] for name, value in values.items()}
+    drawn = draw_kept(optimum, rng, EM_DRAWS)
+    solved = optimum.state.integral.solved
+    at, moments = optimum.effects, {t: 0.0 for t in range(len(model.terms))}
+    predictors = []
+    for beta, u in zip(drawn.beta, drawn.u, strict=True):
+        z = G.moved(optimum.state, beta - at.beta, u - at.u).z
+        z = z + np.einsum("nij,nj->ni", solved.root, rng.normal(size=z.shape))
+        predictors.append(design.eta(beta, u, z))
+        start = 0
+        for t in model.integrated:
+            own = z[:, start : start + model.terms[t]]
+            moments[t] += own.T @ own / (design.N * EM_DRAWS)
+            start += model.terms[t]
+        for t, term in zip(model.kept, design.kept, strict=True):
+            own = u[term.start : term.stop].reshape(term.levels, term.effects)
+            moments[t] += own.T @ own / (term.levels * EM_DRAWS)
+    for t, moment in moments.items():
+        sd = np.sqrt(np.maximum(np.diag(moment), 1e-8))
+        values[f"sd_{t}"] = sd
+        if f"cor_{t}" in values:
+            correlation = moment / np.outer(sd, sd)
+            shrunk = 0.98 * correlation + 0.02 * np.eye(len(sd))
+            values[f"cor_{t}"] = np.linalg.cholesky(shrunk)
+    with jax.enable_x64(True):
+        theta = np.array(model.theta.unconstrain({n: jnp.asarray(v) for n, v in values.items()}))
+    return _likelihood_maximised(G, theta, np.stack(predictors, 1))
+
+
+def _likelihood_maximised(
+    G: Marginal, theta: np.ndarray, eta: Float64[np.ndarray, "n S"]
+) -> np.ndarray:
+    """Theta with the parameters of the likelihood that maximise its mean over draws of eta."""
+    names = list(G.model.theta.parameters)
+    sizes = [int(np.prod(p.unconstrained_shape)) for p in G.model.theta.parameters.values()]
+    family = np.repeat([not n.startswith(("sd_", "cor_")) for n in names], sizes)
+    if not family.any():
+        return theta
+    from scipy.optimize import minimize  # which is slow to import
+
+    theta = theta.copy()
+
+    def lost(own: np.ndarray) -> float:
+        theta[family] = own
+        given = G.model.at(theta)
+        total = differentiate(G.model, given, G.design, eta).value.sum() / eta.shape[1]
+        found = -(total + given.log_prior) / len(eta)
+        return found if np.isfinite(found) else 1e10
+
+    options = {"xatol": 1e-3, "fatol": 1e-6, "maxfev": 60}
+    theta[family] = minimize(lost, theta[family], method="Nelder-Mead", options=options).x
+    return theta

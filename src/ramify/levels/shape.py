@@ -1,0 +1,203 @@
+"""The shape of theta's posterior beyond a Gaussian, and a pool of draws of theta and b from it.
+
+Where G is cheap, points from a skewed Student t are weighted by it. Where it is not, G along each axis of
+its Gaussian is followed by a polynomial of degree four through four more points, and the sum of these
+stands for G: sds of factors with few levels are skewed each by itself.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float64
+
+from ramify.inference.theta_search import Learned
+from ramify.inference.theta_weights import fitted_proposal, weigh_theta, with_control
+from ramify.levels.draws import draw_kept, mean_shift
+from ramify.levels.marginal import Marginal, NotSolved
+from ramify.levels.search import Found, whitening
+from ramify.numerics.psis import effective_draws, k_hat
+
+POINTS = 500  # of theta that are weighted
+CHEAP = 4e9  # work of all evaluations of G, below which the points are weighted by G itself
+ALONG = (-2.4, -1.2, 1.2, 2.4)  # sds along an axis
+NOISE, MORE = (
+    0.03,
+    4,
+)  # sds of noise in a mean, past which more points are weighted, and how many times
+TRIED = 6  # points at which what stands for G is compared with it
+NODES = (8, 64)  # thetas at which b is solved for
+NODE_WORK = 6e8
+POOL, POOL_NUMBERS = 4000, 2e7  # draws, and the most numbers in them
+
+
+class Cloud(NamedTuple):
+    """Points of theta with log weights that sum to one, and notes on them."""
+
+    points: Float64[np.ndarray, "T D"]
+    log_weight: Float64[np.ndarray, " T"]
+    notes: dict[str, Any]
+
+    @property
+    def weight(self) -> Float64[np.ndarray, " T"]:
+        """The weights."""
+        return np.exp(self.log_weight - np.logaddexp.reduce(self.log_weight))
+
+    def draws(self, rng: np.random.Generator, count: int) -> Float64[np.ndarray, "count D"]:
+        """Draws by stratified resampling, in random order."""
+        levels = (np.arange(count) + rng.random(count)) / count
+        place = np.searchsorted(np.cumsum(self.weight), levels)
+        return self.points[rng.permutation(np.minimum(place, len(self.points) - 1))]
+
+
+class Pool(NamedTuple):
+    """Draws of theta and b together."""
+
+    theta: Float64[np.ndarray, "S D"]
+    beta: Float64[np.ndarray, "S P"]
+    u: Float64[np.ndarray, "S q"]
+
+
+def work(G: Marginal) -> float:
+    """The work of one evaluation of G, in multiplications, roughly."""
+    n, q = len(G.design.offset), G.size
+    points = 1 if G.rule is None else len(np.asarray(G.rule.log_weight))
+    touched = float(np.sum(np.diff(G.design.entries[2].indptr).astype(np.float64) ** 2))
+    rows = n * (50.0 + 0.0 if G.model.linear else 50.0 * points)
+    factors = 1 if G.model.linear else 3
+    dense = q**3 / 3 if G.algebra == "dense" else 100.0 * touched
+    return rows + factors * (10 * touched + 0.3 * dense) + 1e6
+
+
+def cloud(G: Marginal, found: Found, seed: int) -> Cloud:
+    """Weighted points of theta."""
+    nothing = np.zeros(len(found.mean))
+    learned = Learned(found.mean, found.precision, 0.0, nothing, None, None, np.zeros(0, int))
+    cheap = work(G) * 2 * POINTS < CHEAP
+    off, values = 0.0, G.values
+    if not cheap:
+        stands = Profile.through(G, found)
+        values, off = stands.values, stands.off(G, found, seed)
+    points, log_weight, log_t = weigh_theta(values, learned, POINTS if cheap else 8 * POINTS, seed)
+    normal = log_weight - np.logaddexp.reduce(log_weight)
+    moved, noise = with_control(points, log_weight, log_t, learned)
+    better = fitted_proposal(points, log_weight)
+    if cheap and better is not None and noise.max() > NOISE:
+        points, log_t = better.sample(np.random.default_rng([seed, 9]), MORE * POINTS)
+        log_weight = G.values(points) - log_t
+        normal = log_weight - np.logaddexp.reduce(log_weight)
+        moved, noise = with_control(points, log_weight, log_t, learned)
+    notes = {
+        "theta_k_hat": k_hat(log_weight),
+        "theta_effective_draws": effective_draws(log_weight),
+        "theta_noise_sds": float(noise.max()),
+        "theta_profile_nats": off,
+    }
+    return Cloud(moved, normal, notes)
+
+
+class Profile(NamedTuple):
+    """What stands for G: its value at the mode, less half a square and a polynomial along each axis."""
+
+    centre: Float64[np.ndarray, " D"]
+    axes: Float64[np.ndarray, "D D"]
+    coefficients: Float64[np.ndarray, "D 4"]  # of t, t^2, t^3 and t^4
+
+    @classmethod
+    def through(cls, G: Marginal, found: Found) -> "Profile":
+        """The profile through G at points along each axis."""
+        axes, along = whitening(found.precision), np.array(ALONG)
+        powers = along[:, None] ** np.arange(1, 5)
+        rows = []
+        for axis in axes.T:
+            own = np.array([_value(G, found, found.mean + t * axis) for t in along])
+            change = own - found.optimum.value
+            rows.append(np.linalg.solve(powers, np.where(np.isfinite(change), change, -(along**2))))
+        return cls(found.mean, axes, np.stack(rows))
+
+    def values(self, thetas: Float64[np.ndarray, "n D"]) -> Float64[np.ndarray, " n"]:
+        """G less its value at the mode, as the profile has it; beyond its points with the last slope."""
+        t = np.linalg.solve(self.axes, (thetas - self.centre).T)  # [D, n]
+        near = np.clip(t, ALONG[0], ALONG[-1])
+        powers = near[..., None] ** np.arange(1, 5)
+        slopes = np.arange(1, 5) * near[..., None] ** np.arange(4)
+        inside = np.einsum("dnk,dk->dn", powers, self.coefficients)
+        outside = np.einsum("dnk,dk->dn", slopes, self.coefficients) * (t - near)
+        bent = -0.5 * (t - near) ** 2
+        return np.sum(inside + np.minimum(outside, 0.0) + bent, 0)
+
+    def off(self, G: Marginal, found: Found, seed: int) -> float:
+        """The rms difference from G at a few points drawn from the Gaussian, in nats."""
+        rng = np.random.default_rng(seed)
+        points = found.mean + rng.normal(size=(TRIED, len(found.mean))) @ self.axes.T
+        own = np.array([_value(G, found, point) for point in points]) - found.optimum.value
+        return float(np.sqrt(np.mean((own - self.values(points)) ** 2)))
+
+
+def laplace_sds(G: Marginal, found: Found) -> Float64[np.ndarray, " D"]:
+    """By how many sds the correction of Laplace's method moves each coordinate of theta."""
+    if G.model.linear or not G.design.kept:
+        return np.zeros(len(found.mean))
+    axes = whitening(found.precision)
+    slope = []
+    for axis in axes.T:
+        ends = [_solved(G, found, found.mean + sign * 0.5 * axis).correction for sign in (1, -1)]
+        slope.append(ends[0] - ends[1])
+    moved = axes @ np.array(slope)
+    return moved / np.sqrt(np.diag(axes @ axes.T))
+
+
+def _value(G: Marginal, found: Found, theta: np.ndarray) -> float:
+    try:
+        return G.optimum(theta, found.optimum).value
+    except (NotSolved, np.linalg.LinAlgError):
+        return -np.inf
+
+
+def pool(G: Marginal, found: Found, drawn: Cloud, seed: int) -> Pool:
+    """Draws of theta, and of b given each.
+
+    B is solved for at some of the thetas, the nodes. Another theta has the Gaussian of the nearest node,
+    its mean moved by a linear regression of b^ on theta over the nodes.
+    """
+    rng = np.random.default_rng(seed)
+    P, q = G.design.X.shape[1], G.design.K.shape[1]
+    count = int(np.clip(POOL_NUMBERS / max(P + q, 1), 500, POOL))
+    theta = drawn.draws(rng, count)
+    axes = whitening(found.precision)
+    white = np.linalg.solve(axes, (theta - found.mean).T).T
+    nodes = _nodes(G, white, rng)
+    shift = mean_shift(G, found.optimum, rng)
+    beta, u = np.empty((count, P)), np.empty((count, q))
+    centres, kept = [], []
+    nearest = np.argmin(((white[:, None] - white[nodes][None]) ** 2).sum(-1), 1)
+    for k, node in enumerate(nodes):
+        own = np.flatnonzero(nearest == k)
+        optimum = _solved(G, found, theta[node])
+        draws = draw_kept(optimum, rng, len(own))
+        beta[own], u[own] = draws.beta + shift.beta, draws.u + shift.u
+        centres.append(np.concatenate([optimum.effects.beta, optimum.effects.u]))
+        kept.append(own)
+    response = _response(white[nodes], np.stack(centres))
+    moved = (white - white[nodes][nearest]) @ response
+    return Pool(theta, beta + moved[:, :P], u + moved[:, P:])
+
+
+def _nodes(G: Marginal, white: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Numbers of some thetas that are spread as all are."""
+    fewest, most = NODES
+    count = int(np.clip(NODE_WORK / work(G), fewest, most))
+    return rng.permutation(len(white))[: min(count, len(white))]
+
+
+def _solved(G: Marginal, found: Found, theta: np.ndarray) -> Any:
+    try:
+        return G.optimum(theta, found.optimum)
+    except (NotSolved, np.linalg.LinAlgError):
+        return found.optimum
+
+
+def _response(white: np.ndarray, centres: np.ndarray) -> np.ndarray:
+    """Slopes of b^ in the whitened theta, [D, P + q], by ridge regression over the nodes."""
+    apart, change = white - white.mean(0), centres - centres.mean(0)
+    ridge = 1e-3 * len(white) * np.eye(white.shape[1])
+    return np.linalg.solve(apart.T @ apart + ridge, apart.T @ change)

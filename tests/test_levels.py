@@ -1,0 +1,325 @@
+"""Several grouping factors: exact where the model is linear and Gaussian, near NUTS elsewhere."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ramify as rf
+from levels_oracle import exact
+from levels_problems import PROBLEMS
+from ramify.fitting.levels import start
+from ramify.frontends.formula.levels_adapter import FormulaLevelsAdapter
+from ramify.levels.marginal import Marginal
+from ramify.levels.model import differentiate
+
+
+def table(n=160, seed=0):
+    """Rows of three crossed factors, and of classes in schools of different sizes."""
+    rng = np.random.default_rng(seed)
+    a, b, c = rng.integers(0, 20, n), rng.integers(0, 7, n), rng.integers(0, 4, n)
+    school = np.sort(rng.integers(0, 6, n))
+    klass = rng.integers(0, 2 + school % 3)
+    x, w = rng.normal(size=n), rng.normal(size=n)
+    y = 3 + 0.5 * x + rng.normal(size=20)[a] + rng.normal(size=7)[b] * (1 + 0.3 * x)
+    y = (
+        y
+        + 0.4 * rng.normal(size=4)[c]
+        + 0.7 * rng.normal(size=(6, 5))[school, klass]
+        + rng.normal(size=n)
+    )
+    columns = {"a": a, "b": b, "c": c, "school": school, "klass": klass, "x": x, "w": w, "y": y}
+    return {**columns, "yes": (y > 3).astype(float), "count": np.round(np.exp(0.3 * y)).clip(0, 20)}
+
+
+LINEAR = {
+    "nested": "y ~ x + (1 | school/klass)",
+    "three levels": "y ~ x + (1 + x | school) + (1 | school:klass) + (1 | a)",
+    "crossed": "y ~ x + (1 + x | a) + (1 | b)",
+    "crossed, slopes in both": "y ~ w + (x || a) + (1 + x | b) + (1 | c)",
+    "a factor twice": "y ~ (1 | a) + (0 + x | a) + (1 | b)",
+    "no common effects": "y ~ 0 + (1 | a) + (1 | b)",
+}
+
+QUICK = [("nested", "sparse"), ("crossed, slopes in both", "dense"), ("no common effects", "dense")]
+
+
+def problem(text, likelihood="gaussian", n=160):
+    model, groups = rf.from_formula(text, table(n), likelihood=likelihood)
+    return model, FormulaLevelsAdapter(model).design(groups)
+
+
+def apart(model, seed=1):
+    """A theta away from the start, with correlations."""
+    theta = start(model)
+    return theta + 0.4 * np.random.default_rng(seed).normal(size=len(theta))
+
+
+@pytest.mark.parametrize(
+    "text, algebra",
+    [
+        pytest.param(
+            text, algebra, id=f"{name}, {algebra}", marks=[] if quick else [pytest.mark.slow]
+        )
+        for name, text in LINEAR.items()
+        for algebra in ("dense", "sparse")
+        for quick in [(name, algebra) in QUICK]
+    ],
+)
+def test_linear_models_are_exact_at_any_theta(text, algebra):
+    model, design = problem(text)
+    theta = apart(model)
+    found, truth = Marginal(model, design, algebra).optimum(theta), exact(model, design, theta)
+    assert found.value == pytest.approx(truth.value, abs=1e-7)
+    np.testing.assert_allclose(found.effects.beta, truth.beta, atol=1e-8)
+    np.testing.assert_allclose(found.effects.u, truth.u, atol=1e-8)
+    np.testing.assert_allclose(found.effects.z, truth.z, atol=1e-8)
+    # S^-1 by its columns, and its draws by their covariance.
+    P, q = len(truth.beta), len(truth.u)
+    of_u = found.kept.solve(np.zeros((P, q)), np.eye(q))[1]
+    np.testing.assert_allclose(of_u, truth.covariance_u, atol=1e-8)
+    noise = found.kept.noise(np.random.default_rng(0), 20_000)
+    for own, covariance in zip(noise, (truth.covariance_beta, truth.covariance_u), strict=True):
+        sd = np.sqrt(np.diag(covariance))
+        off = (np.atleast_2d(np.cov(own)) if len(own) else np.zeros((0, 0))) - covariance
+        assert (np.abs(off) < 6 / np.sqrt(20_000) * np.outer(sd, sd)).all()
+
+
+def test_the_slope_of_the_marginal_is_that_of_the_dense_one():
+    model, design = problem(LINEAR["crossed, slopes in both"])
+    theta, G, step = apart(model), Marginal(model, design), 1e-3
+    for axis in step * np.eye(len(theta)):
+        ours = G.optimum(theta + axis).value - G.optimum(theta - axis).value
+        dense = exact(model, design, theta + axis).value - exact(model, design, theta - axis).value
+        assert ours / (2 * step) == pytest.approx(dense / (2 * step), abs=1e-3)
+
+
+@pytest.mark.slow
+def test_theta_is_that_of_numerical_integration():
+    model, groups = rf.from_formula("y ~ (1 | a) + (1 | b)", table(50))
+    design = FormulaLevelsAdapter(model).design(groups)
+    posterior = rf.fit(model, groups)
+    theta = np.asarray(posterior.pool.theta)
+    centre, sd = np.median(theta, 0), theta.std(0)
+    axes = [c + s * np.linspace(-4, 4, 13) for c, s in zip(centre, sd, strict=True)]
+    grid = np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, 3)
+    each = zip(grid, model.at_each(grid), strict=True)
+    values = np.array([exact(model, design, point, given).value for point, given in each])
+    weight = np.exp(values - values.max())
+    weight /= weight.sum()
+    sds = np.exp(grid)
+    mean = weight @ sds
+    spread = np.sqrt(weight @ (sds - mean) ** 2)
+    ours = np.exp(theta)
+    assert (np.abs(ours.mean(0) - mean) < 0.1 * spread).all()
+    np.testing.assert_allclose(ours.std(0), spread, rtol=0.07)
+
+
+@pytest.mark.parametrize(
+    "likelihood, response",
+    [("gaussian", "y"), ("bernoulli", "yes"), ("poisson", "count"), ("binomial", "p(count, 20)")],
+)
+def test_closed_forms_are_the_derivatives_of_the_densities(likelihood, response):
+    model, design = problem(f"{response} ~ x + (1 | a) + (1 | b)", likelihood)
+    given = model.at(start(model))
+    eta = np.linspace(-4, 4, len(design.offset))
+    ours = differentiate(model, given, design, np.stack([eta, -eta], 1))
+    model.closed_form = None
+    theirs = differentiate(model, given, design, np.stack([eta, -eta], 1))
+    for own, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(own, other, atol=1e-9, rtol=1e-9)
+
+
+@pytest.mark.parametrize("likelihood, response", [("bernoulli", "yes"), ("student_t", "y")])
+def test_the_slope_of_f_in_b_is_that_of_its_differences(likelihood, response):
+    model, design = problem(f"{response} ~ x + (1 | a) + (1 | b)", likelihood)
+    theta = start(model)
+    G, given = Marginal(model, design), model.at(theta)
+    precision, rng = G.precision(given), np.random.default_rng(0)
+    at = G.start()._replace(beta=0.1 * rng.normal(size=2), u=0.1 * rng.normal(size=7))
+    state, step = G.state(given, precision, at), 1e-4
+    for k in range(3):
+        axis = step * np.eye(7)[k]
+        ends = [
+            G.state(given, precision, at._replace(u=at.u + sign * axis)).value for sign in (1, -1)
+        ]
+        assert (ends[0] - ends[1]) / (2 * step) == pytest.approx(state.slope_u[k], abs=1e-5)
+    # S is minus the derivative of the slope.
+    kept = G.factor(state, precision)
+    inverse = kept.solve(np.zeros((2, 7)), np.eye(7))
+    changes = []
+    for axis in step * np.eye(7):
+        ends = [G.state(given, precision, at._replace(u=at.u + sign * axis)) for sign in (1, -1)]
+        pair = [np.concatenate([end.slope_beta, end.slope_u]) for end in ends]
+        changes.append((pair[0] - pair[1]) / (2 * step))
+    curvature = -np.stack(changes, 1)  # [2 + 7, 7]
+    S = np.linalg.inv(np.linalg.inv(_whole(kept, 2, 7)))
+    np.testing.assert_allclose(S[:, 2:], curvature, atol=2e-2 * np.abs(curvature).max())
+    assert inverse[1].shape == (7, 7)
+
+
+def _whole(kept, P, q):
+    """S from its factor."""
+    unit = np.eye(P + q)
+    beta, u = kept.solve(unit[:P], unit[P:])
+    return np.linalg.inv(np.concatenate([beta, u]))
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    model, groups = rf.from_formula("y ~ x + (1 + x | a) + (1 | b) + (1 | c)", table())
+    return rf.fit(model, groups)
+
+
+def test_results_have_the_names_of_the_formula(fitted):
+    names = "Intercept x sd(Intercept | a)|sd(x | a)|sd(Intercept | b)|sd(Intercept | c)|cor"
+    assert fitted.summary().names == [
+        "Intercept", "x", "sd(Intercept | a)", "sd(x | a)", "sd(Intercept | b)", "sd(Intercept | c)",
+        "cor(Intercept, x | a)", "sigma",
+    ], names  # fmt: skip
+    effects = fitted.group_effects("b")
+    assert list(effects["b"]) == list(range(7)) and effects["n"].sum() == 160
+    assert set(fitted.group_effects("a", totals=True)) >= {"a", "n", "Intercept_mean", "x_q95"}
+    drawn = fitted.sample(50)
+    assert drawn["effects(a)"].shape == (50, 20, 2) and drawn["effects(c)"].shape == (50, 4, 1)
+    with pytest.raises(ValueError, match="no factor 'd'"):
+        fitted.group_effects("d")
+
+
+def test_effects_are_those_of_the_exact_posterior_at_its_mean(fitted):
+    theta = np.mean(fitted.pool.theta, 0)
+    truth = exact(fitted.model, fitted.design, theta)
+    ours, sd = np.mean(fitted.pool.u, 0), np.sqrt(np.diag(truth.covariance_u))
+    assert np.abs(ours - truth.u).max() < 0.25 * sd.max()  # theta's own spread is in ours
+    z = fitted.sample(400)["effects(a)"].mean(0) / fitted.adapter.deviations(0, np.ones(2))
+    assert np.sqrt(np.mean((z - truth.z) ** 2)) < 0.15 * np.std(truth.z)
+
+
+def test_predictions_take_known_new_and_absent_levels(fitted):
+    known = {"a": [0, 0], "b": [1, 1], "c": [0, 0], "x": [0.0, 1.0]}
+    sd = lambda rows: np.asarray(fitted.predict(rows, kind="mean", draws=400)["sd"])
+    new = {**known, "b": [100, 101]}
+    absent = {name: column for name, column in known.items() if name != "b"}
+    none = {**known, "b": [1, None]}
+    assert (sd(new) > 1.3 * sd(known)).all() and (sd(absent) > 1.3 * sd(known)).all()
+    assert sd(none)[1] > 1.3 * sd(none)[0]
+    # Rows of one new level share its effect; those without a label do not.
+    link = lambda rows: fitted.predict(rows, kind="link", summary=False)
+    shared = link({"a": [0, 0], "b": [100, 100], "c": [0, 0], "x": [0.0, 0.0]})
+    np.testing.assert_allclose(shared[:, 0], shared[:, 1])
+    own = link({"a": [0, 0], "c": [0, 0], "x": [0.0, 0.0]})
+    assert np.corrcoef(own.T)[0, 1] < 0.95
+
+
+def test_new_levels_are_conditioned_on_given_rows(fitted):
+    at = {"a": [77], "b": [1], "c": [0], "x": [0.0]}
+    given = {"a": [77] * 30, "b": [1] * 30, "c": [0] * 30, "x": [0.0] * 30, "y": [9.0] * 30}
+    before, after = fitted.predict(at, kind="mean"), fitted.predict(at, given, kind="mean")
+    assert after["sd"][0] < 0.5 * before["sd"][0] and abs(after["mean"][0] - 9.0) < 0.8
+    with pytest.raises(ValueError, match='level of "b" is not one of the fit'):
+        fitted.predict(at, {**given, "b": [55] * 30})
+
+
+def test_a_saved_fit_says_the_same(fitted, tmp_path):
+    fitted.save(tmp_path / "fit")
+    loaded = rf.load(tmp_path / "fit")
+    for name, column in fitted.summary().columns.items():
+        np.testing.assert_allclose(loaded.summary().columns[name], column, rtol=1e-4, atol=1e-4)
+    at = {"a": [0, 99], "b": [1, 1], "c": [0, 3], "x": [0.0, 1.0]}
+    np.testing.assert_allclose(loaded.predict(at)["mean"], fitted.predict(at)["mean"], atol=1e-2)
+    assert repr(loaded) == repr(fitted)
+
+
+def test_what_is_not_there_yet_says_so(fitted):
+    refused = "elbo log_evidence refine to_arviz log_predictive predictions comparisons slopes loo"
+    for method in refused.split():
+        with pytest.raises(NotImplementedError, match="several grouping factors"):
+            getattr(fitted, method)()
+    with pytest.raises(ValueError, match="local_draws= is for models with one grouping factor"):
+        rf.fit(fitted.model, fitted.groups, local_draws=4)
+
+
+REFUSED = {
+    "y ~ (1 | a) + (1 | one)": "one level, 7, in all rows",
+    "y ~ (1 | a) + (1 | row)": "as many levels as there are rows",
+    "y ~ (1 | a) + (1 | same)": '"a" and "same" group the rows in the same way',
+    "y ~ (1 | a) + (1 + x | a)": "is in two terms",
+    "y ~ (1 | a) + (1 | nowhere)": "nowhere",
+    "y ~ (1 | a) + (0 | b)": "nothing varies",
+    "y ~ (1 | a*b)": "a term for each",
+}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_wrong_designs_get_a_sentence(text):
+    rows = table()
+    rows |= {"one": np.full(160, 7), "row": np.arange(160), "same": 100 - rows["a"]}
+    with pytest.raises(ValueError, match=REFUSED[text]):
+        rf.from_formula(text, rows)
+
+
+def test_nesting_is_recognised_and_repeated_labels_are_told():
+    model, _ = rf.from_formula("y ~ (1 | school) + (1 | school:klass)", table())
+    assert model.notes == ["school:klass is nested in school"]
+    assert model.formula.by == "school:klass"  # the innermost is integrated out
+    model, _ = rf.from_formula("y ~ (1 | a) + (1 | b)", table())
+    assert "write (1 | a/b)" in model.notes[0] and "note" in repr(model)
+
+
+def test_priors_are_named_by_factor():
+    import numpyro.distributions as dist
+
+    text = "y ~ x + (1 + x | a) + (1 + x | b)"
+    given = {"sd": dist.HalfNormal(1), "sd(b)": dist.HalfNormal(2), "sd(x | b)": dist.HalfNormal(3)}
+    given["cor(b)"] = dist.LKJ(2, 4.0)
+    model, _ = rf.from_formula(text, table(), priors=given)
+    scale = {name: float(prior.scale) for name, prior in model.priors.items() if "sd(" in name}
+    assert scale == {
+        "sd(Intercept | a)": 1, "sd(x | a)": 1, "sd(Intercept | b)": 2, "sd(x | b)": 3,
+    }  # fmt: skip
+    assert float(model.priors["cor(b)"].concentration) == 4
+    with pytest.raises(ValueError, match=r"Did you mean sd\(Intercept | c\)|no parameter"):
+        rf.from_formula(text, table(), priors={"sd(c)": dist.HalfNormal(1)})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_means_and_sds_are_those_of_nuts(name):
+    own = PROBLEMS[name]
+    truth = own.reference()
+    noise = 3 / np.sqrt(float(truth["ess"]))  # of a reference mean, in sds
+    posterior = rf.fit(*rf.from_formula(own.formula, own.table, likelihood=own.likelihood))
+    summary = posterior.summary()
+    for parameter in summary.names:
+        mean, sd = truth[f"{parameter} mean"], truth[f"{parameter} sd"]
+        assert abs(summary[parameter]["mean"] - mean) < (0.15 + noise) * sd, parameter
+        assert abs(summary[parameter]["sd"] / sd - 1) < 0.05 + noise, parameter
+    for factor in own.factors:
+        effects = posterior.group_effects(factor, draws=1000)
+        mean, sd = truth[f"effects({factor}) mean"], truth[f"effects({factor}) sd"]
+        off = (effects["Intercept_mean"] - mean) / sd
+        assert np.sqrt(np.mean(off**2)) < 0.1 and np.abs(off).max() < 0.3
+        assert np.median(effects["Intercept_sd"] / sd) == pytest.approx(1, abs=0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "likelihood, response", [("ordered", "grade"), ("negative_binomial", "count")]
+)
+def test_other_likelihoods_fit(likelihood, response):
+    rows = table(400)
+    rows["grade"] = np.digitize(rows["y"], [1.5, 3.0, 4.5])
+    posterior = rf.fit(
+        *rf.from_formula(f"{response} ~ x + (1 | a) + (1 | b)", rows, likelihood=likelihood)
+    )
+    assert posterior.notes["converged"]
+    assert np.isfinite(posterior.summary()["mean"]).all()
+    kind = "probability" if likelihood == "ordered" else "mean"
+    found = posterior.predict({"a": [1], "b": [2], "x": [0.1]}, kind=kind)
+    if likelihood == "ordered":
+        assert sum(found[f"{k}_mean"][0] for k in range(4)) == pytest.approx(1, abs=1e-4)
+
+
+def test_x64_is_as_it_was(fitted):
+    fitted.predict({"a": [0], "b": [1], "c": [0], "x": [0.0]})
+    assert jnp.zeros(1).dtype == jnp.float32 and not jax.config.jax_enable_x64

@@ -1,0 +1,81 @@
+"""`update`: new and changed groups enter a fit, whose answer is then that of a fit to all data."""
+
+import numpy as np
+import pytest
+
+import ramify as rf
+from test_store import logistic
+
+N = 2200
+
+
+def table(rng, users, rows):
+    """Rows of some users, whose levels depend on their numbers alone."""
+    user = np.repeat(users, rows)
+    level = np.random.default_rng(1).normal(0.3, 0.8, N)[user]
+    return {"user": user, "y": (rng.random(len(user)) < 1 / (1 + np.exp(-level))).astype(int)}
+
+
+def groups_of(*tables):
+    both = {name: np.concatenate([t[name] for t in tables]) for name in ("user", "y")}
+    return rf.Groups.from_table(both, by="user", rows="y")
+
+
+@pytest.fixture(scope="module")
+def case():
+    """Users 0 to 2119; of 60 of them other rows come, and 80 are new; and the fit of all."""
+    rng = np.random.default_rng(0)
+    same, was = table(rng, np.arange(60, 2120), 20), table(rng, np.arange(60), 20)
+    now, new = table(rng, np.arange(60), 35), table(rng, np.arange(2120, N), 20)
+    model = logistic()
+    before = rf.fit(model, groups_of(same, was), theta="gaussian")
+    whole = rf.fit(model, groups_of(same, now, new), theta="gaussian")
+    return before, groups_of(now, new), whole
+
+
+def test_an_update_is_a_fit_of_all(case):
+    before, changed, whole = case
+    updated = rf.update(before, changed)
+    np.testing.assert_array_equal(updated.labels, whole.labels)
+    np.testing.assert_array_equal(updated.groups.sizes, whole.groups.sizes)
+    np.testing.assert_array_equal(updated.groups.rows["y"], whole.groups.rows["y"])
+    a, b, first = (p.family.theta for p in (updated, whole, before))
+    sds = np.sqrt(np.diag(b.covariance))
+    # The old and the new answer are farther apart than that.
+    assert np.max(np.abs(np.asarray(b.mean - first.mean)) / sds) > 0.2
+    np.testing.assert_allclose(np.asarray(a.mean - b.mean) / sds, 0, atol=0.03)
+    np.testing.assert_allclose(np.sqrt(np.diag(a.covariance)) / sds, 1, atol=0.01)
+    moved = np.asarray(a.mean - first.mean) / np.sqrt(np.diag(first.covariance))
+    np.testing.assert_allclose(list(updated.notes["moved_sds"].values()), moved, atol=1e-5)
+    assert np.isfinite(updated.family.local.modes).all()
+    assert "updated by 140 groups, 80 of them new" in updated.notes["why"]
+
+
+@pytest.mark.slow
+def test_groups_are_those_of_a_fit_of_all(case):
+    before, changed, whole = case
+    both = (p.sample(200)["b"].mean(0) for p in (rf.update(before, changed), whole))
+    np.testing.assert_allclose(*both, atol=0.01)
+
+
+def test_a_group_that_comes_again_changes_nothing(case):
+    """Its old share is taken off: it does not count twice."""
+    before = case[0]
+    again = rf.update(before, before.groups.subset(positions=range(100)))
+    np.testing.assert_allclose(again.family.theta.mean, before.family.theta.mean, atol=1e-3)
+    np.testing.assert_allclose(
+        again.family.theta.covariance, before.family.theta.covariance, rtol=0.01
+    )
+
+
+def test_what_is_refused(case):
+    before, _, _ = case
+    other = {"user": np.repeat(np.arange(1000), 20), "y": np.ones(20_000, int)}
+    with pytest.raises(ValueError, match=r"the new groups move .* posterior sds; .* Fit all data"):
+        rf.update(before, rf.Groups.from_table(other, by="user", rows="y"))
+    with pytest.raises(ValueError, match='row column of groups "y" is missing'):
+        rf.update(before, rf.Groups.from_table({"user": [1], "x": [1]}, by="user", rows="x"))
+    branch = rf.fit(before.model, before.groups, family=rf.branch(before.model, before.groups),
+                    max_steps=1)  # fmt: skip
+    with pytest.raises(ValueError, match=r"needs a solved\(\) fit"):
+        rf.update(branch, before.groups)
