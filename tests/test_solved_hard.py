@@ -103,7 +103,7 @@ def test_theta_of_sds_far_apart_is_weighed():
 def learned_of(mean, precision):
     """q(theta) as a search would have found it."""
     none = np.zeros(len(mean))
-    return Learned(mean, precision, 0.0, none, none, None, 1, np.zeros(1, bool))
+    return Learned(mean, precision, 0.0, none, none, None, np.zeros(1, bool))
 
 
 def test_a_gaussian_control_takes_the_noise_of_weights_off():

@@ -45,8 +45,8 @@ class Learned(NamedTuple):
     bias: np.ndarray  # how far finite K moves each mean, in sds; NaN if the budget ended before
     noise: np.ndarray | None  # sd of each mean over seeds, in sds; None if the budget ended before
     tilt: Tilt | None  # what an average over more draws adds to F
-    local_draws: int  # K of the search, before the noise of draws was taken off by more
     unconverged: np.ndarray  # the groups whose mode was not found
+    local_draws: int = 1  # K of the search, before the noise of draws was taken off by more
 
 
 class NotFinite(Exception):
@@ -79,7 +79,7 @@ def finish(state: Search, F: Marginal) -> Learned:
     state = _settle(state, F) if state.rounds else state
     left = updates.rms_sds(np.linalg.solve(state.precision, state.slope), state.precision)
     found = state.mean, state.precision, left, state.bias, state.noise
-    return Learned(*found, state.tilt, state.settled or state.local_draws, ~F.converged)
+    return Learned(*found, state.tilt, ~F.converged, state.settled or state.local_draws)
 
 
 def _expand(s: Search, F: Marginal, mean: np.ndarray) -> Expansion:
