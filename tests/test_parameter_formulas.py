@@ -56,6 +56,11 @@ def normal(t, v, u):
     return stats.norm(eta, np.exp(log_sigma)).logpdf(t["y"]), eta
 
 
+def without_intercept(t, v, u):
+    eta = mean_predictor(t, v, u)
+    return stats.norm(eta, np.exp(v["sigma_v"] * t["v"])).logpdf(t["y"]), eta
+
+
 def inflated(t, v, u):
     zi = expit(v["zi_Intercept"] + v["zi_v"] * t["v"] + u["zi_Intercept"][t["g"]])
     eta, y = mean_predictor(t, v, u), t["count"]
@@ -75,6 +80,7 @@ CASES = {
         "gaussian",
         normal,
     ),
+    "no intercept": (f"y ~ {MEAN}; sigma ~ 0 + v", "gaussian", without_intercept),
     "zi": (f"count ~ {MEAN}; zi ~ v + (1 | g)", "zero_inflated_poisson", inflated),
     "shape": (f"wait ~ {MEAN}; shape ~ 0 + v", "gamma", gamma),
 }

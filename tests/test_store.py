@@ -3,6 +3,9 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -201,3 +204,26 @@ def test_devices_give_the_same_bits(fits):
     same(found["resident"], rf.fit(MODEL, store, **BLOCKS, devices=2))
     with pytest.raises(ValueError, match="devices=99; expected 1 to"):
         rf.fit(MODEL, store, devices=99)
+
+
+DEVICES = """
+import sys; sys.path.insert(0, sys.argv[2])
+import jax, numpy as np, ramify as rf
+from test_store import BLOCKS, MODEL
+store = rf.Groups.from_store(sys.argv[1])
+found = [rf.fit(MODEL, store, **BLOCKS, devices=n).family for n in (1, 2, 4, 8)]
+for other in found[1:]:
+    for a, b in zip(*map(jax.tree.leaves, (found[0], other)), strict=True):
+        np.testing.assert_array_equal(a, b)
+print(len(jax.devices()), "devices")
+"""
+
+
+@pytest.mark.slow
+def test_eight_devices_give_the_same_bits(fits):
+    """In a process of its own, which simulates eight."""
+    words = [sys.executable, "-c", DEVICES, fits[0].store.folder, Path(__file__).parent]
+    flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
+    own = {**os.environ, "XLA_FLAGS": flags, "PYTHONPATH": str(Path(rf.__file__).parents[1])}
+    ended = subprocess.run(words, env=own, capture_output=True, text=True, timeout=900)
+    assert "8 devices" in ended.stdout, ended.stderr

@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 
 import ramify as rf
+from cli_case import FORMULA, ramify, shops
+from ramify.cli import growing  # noqa: F401  # the command
+from ramify.cli.files import write_table
 from test_store import logistic
 
 N = 2200
@@ -79,3 +82,26 @@ def test_what_is_refused(case):
                     max_steps=1)  # fmt: skip
     with pytest.raises(ValueError, match=r"needs a solved\(\) fit"):
         rf.update(branch, before.groups)
+
+
+@pytest.mark.slow
+def test_the_command(tmp_path):
+    """A formula's fit, its rows included, is updated from a file and loaded again."""
+    everything = shops(N=400)
+    names = np.asarray(everything["shop"])
+    late = np.isin(names, [f"s{i}" for i in range(380, 400)])
+    write_table(everything.filter(~late), tmp_path / "first.parquet")
+    write_table(everything.filter(late), tmp_path / "late.parquet")
+    write_table(everything, tmp_path / "all.parquet")
+    for data, out in (("first", "fit"), ("all", "whole")):
+        done = ramify("fit", tmp_path / f"{data}.parquet", FORMULA, "--out", tmp_path / out,
+                      "--theta", "gaussian")  # fmt: skip
+        assert done.exit_code == 0, done.output
+    done = ramify("update", tmp_path / "fit", tmp_path / "late.parquet", "--out", tmp_path / "new")
+    assert done.exit_code == 0, done.output
+    assert "Updated by 20 groups, 20 of them new. Moved, in sds" in done.stderr
+    updated, whole = rf.load(tmp_path / "new"), rf.load(tmp_path / "whole")
+    assert updated.groups.n_rows == whole.groups.n_rows and len(updated.labels) == 400
+    a, b = (p.summary().columns for p in (updated, whole))
+    np.testing.assert_allclose((a["mean"] - b["mean"]) / b["sd"], 0, atol=0.1)
+    np.testing.assert_allclose(a["sd"] / b["sd"], 1, atol=0.03)

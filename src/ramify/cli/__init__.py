@@ -1,4 +1,4 @@
-"""The `ramify` command: `fit`, `predict`, `summary`, `diagnose`, `report`, `demo`.
+"""The `ramify` command: `fit`, `predict`, `summary`, `diagnose`, `report`, `update`, `demo`.
 
 Files and formulas are read here without JAX; the work is done by what `import ramify` offers.
 
@@ -12,7 +12,7 @@ import sys
 def main() -> None:
     """Runs the command line, or says which packages it lacks."""
     try:
-        from ramify.cli.commands import app
+        from ramify.cli.growing import app
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] == "ramify":
             raise

@@ -54,6 +54,6 @@ def example(groups: Groups) -> Batch:
     dtype = lambda column: jax.dtypes.canonicalize_dtype(column.dtype)
     shape = lambda column: jax.ShapeDtypeStruct((2, *column.shape[1:]), dtype(column))
     ints, flags = jax.ShapeDtypeStruct((2,), np.int32), jax.ShapeDtypeStruct((2,), bool)
-    scale = jax.ShapeDtypeStruct((), jnp.zeros(()).dtype)
+    scale = jax.ShapeDtypeStruct((), jnp.result_type(float))
     rows, group = ({n: shape(c) for n, c in own.items()} for own in (groups.rows, groups.group))
     return Batch(rows, group, ints, ints, ints, flags, flags, scale)  # pyright: ignore[reportArgumentType]

@@ -167,7 +167,7 @@ def _width(columns: dict[str, np.ndarray]) -> int:
 
 def _embedding_width(encoder: Any, groups: Groups) -> int:
     """The encoder's output width, found by tracing it."""
-    rows = jax.ShapeDtypeStruct((2, _width(groups.rows)), jnp.zeros(()).dtype)
+    rows = jax.ShapeDtypeStruct((2, _width(groups.rows)), jnp.result_type(float))
     out = eqx.filter_eval_shape(encoder, rows, example(groups))
     if getattr(out, "ndim", 0) != 2 or out.shape[0] != 2:
         raise ValueError(

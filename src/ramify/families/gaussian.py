@@ -1,11 +1,11 @@
 """The Gaussian over a flat vector, learned through free numbers."""
 
 import equinox as eqx
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from ramify.families.conditional import Local
+from ramify.numerics.arrays import floats
 from ramify.numerics.triangular import ScaleMap, free_start, scale_factor
 
 
@@ -49,5 +49,5 @@ def gaussian(
     mean: Array | None = None,
 ) -> Gaussian:
     """A Gaussian at `mean` (zero) with covariance scale^2 I, ready to be learned."""
-    mean = jnp.zeros(dim) if mean is None else mean
+    mean = floats(np.zeros(dim)) if mean is None else mean
     return Gaussian(mean, free_start(dim, diagonal, scale, map), dim, diagonal, map)

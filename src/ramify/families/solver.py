@@ -30,7 +30,9 @@ from ramify.families.newton import Quadratic, expand_local, safe_scale, times_co
 from ramify.models.densities import log_joint
 from ramify.models.model import Model
 from ramify.models.traced import uses_theta
+from ramify.numerics.arrays import floats
 from ramify.numerics.points import spread_points
+from ramify.numerics.programs import program
 from ramify.numerics.small_linalg import inverse_factor
 
 MAX_DIM = 48  # M x M curvature of every row of a block: past this a network is the better answer
@@ -44,6 +46,7 @@ class Site(NamedTuple):
     likelihood: Quadratic
     scale: Float[Array, "B M M"]  # at the centre; for other theta where a precision is not definite
     converged: Bool[Array, " B"]  # whose mode was found
+    height: Float[Array, " B"]  # f_i at the mode, theta at the centre
     steps: Int[Array, ""]
     rows: RowSites | None = None  # of `matched` sites: what stands for each row's likelihood
 
@@ -73,16 +76,18 @@ class Solver(eqx.Module):
             begin = jnp.where(jnp.isnan(known), begin, known)
         return jax.lax.stop_gradient(self.solve(model, batch, centre, begin))
 
-    def for_block(self, index: Int[np.ndarray, " B"]) -> "Solver":
-        """The solver with the modes of these groups alone: what it is compiled to has no N."""
-        unknown, kind = np.full((1, self.points.shape[1]), np.nan), jnp.result_type(float)
-        known = unknown if self.modes is None else np.append(np.asarray(self.modes), unknown, 0)
-        own = known[np.minimum(index, len(known) - 1)].astype(kind)
-        return replace(self, modes=own, of_block=True)
+    def modes_of(self, index: Int[np.ndarray, " B"]) -> Float[np.ndarray, "B M"]:
+        """The modes of these groups, NaN where they are not known."""
+        known = (
+            np.zeros((0, self.points.shape[1])) if self.modes is None else np.asarray(self.modes)
+        )
+        own = np.full((len(index), known.shape[1]), np.nan, jnp.result_type(float))
+        own[index < len(known)] = known[index[index < len(known)]]
+        return own
 
     def lean(self) -> "Solver":
         """Laplace's approximation: for draws that are weighted a better Gaussian is no gain."""
-        return replace(self, rounds=0, points=self.points[:1])
+        return replace(self, rounds=0, points=jax.device_put(np.asarray(self.points)[:1]))
 
     def conditional(self, model: Model, batch: Batch, centre: Array, prepared: Site) -> Conditional:
         """Recombines the sites for any theta."""
@@ -113,7 +118,8 @@ class Solver(eqx.Module):
         scale, definite = safe_scale(precision)
         none = jnp.zeros((1, *climb.z.shape))
         converged = climb.converged & definite
-        site = Site(climb.z, none, climb.likelihood, scale, converged, climb.steps)
+        height = climb.prior.value + climb.likelihood.value
+        site = Site(climb.z, none, climb.likelihood, scale, converged, height, climb.steps)
         site = with_moments(model, batch, centre, site) if self.matched else site
         return self.polished(model, batch, centre, site) if self.rounds else site
 
@@ -133,6 +139,13 @@ class Solver(eqx.Module):
         guess = self.start.conditional(model, batch, centre, prepared)(centre).mean
         better = log_joint(model, batch, centre, guess) > log_joint(model, batch, centre, begin)
         return jnp.where(better[:, None], guess, begin)
+
+
+@program
+def solve_block(solver: Solver, model: Model, batch: Batch, centre: Theta, begin: Z) -> Site:
+    """The site of every group at theta = centre; Newton begins at `begin`, where that is known."""
+    # A program of its own, which a fit and all that comes after it share.
+    return replace(solver, modes=begin, of_block=True).prepare(model, batch, centre)
 
 
 def _prior_mode(model: Model, batch: Batch, theta: Array) -> Z:
@@ -180,7 +193,7 @@ def solver(
             f"solved() works with up to {MAX_DIM} local dimensions, since it needs an M x M curvature "
             f"of every row; this model has M = {M}. Use amortized() instead."
         )
-    fixed = jnp.asarray(spread_points(points, M))
+    fixed = floats(spread_points(points, M))
     return Solver(fixed, start, rounds, 40, uses_theta(model, batch))
 
 

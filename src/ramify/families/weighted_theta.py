@@ -7,9 +7,10 @@ theta then comes from these draws; the ELBO remains that of q(theta).
 """
 
 import equinox as eqx
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float64
+
+from ramify.numerics.arrays import floats
 
 
 class WeightedTheta(eqx.Module):
@@ -31,8 +32,9 @@ class WeightedTheta(eqx.Module):
     @classmethod
     def of_chains(cls, theta: Float64[np.ndarray, "C n D"]) -> "WeightedTheta":
         """Draws of chains, of equal weight."""
-        points = jnp.asarray(theta.reshape(-1, theta.shape[-1]), jnp.result_type(float))
-        return cls(points, jnp.full(len(points), -np.log(len(points))), len(theta))
+        points = theta.reshape(-1, theta.shape[-1])
+        even = np.full(len(points), -np.log(len(points)))
+        return cls(floats(points), floats(even), len(theta))
 
     @property
     def weight(self) -> Float64[np.ndarray, " T"]:

@@ -17,10 +17,12 @@ from ramify.io.folder import FIT, ROWS, SavedFit, read_fit
 from ramify.io.levels import is_levels
 from ramify.io.saving import check_spaces, read_record
 from ramify.models.model import Model
+from ramify.numerics.precision import computing
 from ramify.posterior.matching import DataSchema, schema_of
 from ramify.posterior.posterior import Posterior
 
 
+@computing
 def load(
     path: str | os.PathLike[str], model: Model | None = None, encoder: Any = None
 ) -> Posterior:

@@ -36,6 +36,7 @@ from ramify.models.model import Model
 from ramify.models.seen import SeenModel, in_seen_directions
 from ramify.models.traced import normal_posterior
 from ramify.numerics import budgets
+from ramify.numerics.arrays import floats
 from ramify.numerics.thresholds import FAR, MOVED
 from ramify.numerics.triangular import free_numbers
 from ramify.posterior.posterior import Posterior
@@ -265,9 +266,9 @@ def _ran_away(task: Task, state: Search) -> FloatingPointError:
 
 def _with_shape(task: Task, learned: Learned, F: Marginal) -> tuple[Branched, dict[str, Any]]:
     """The family with what was learned of theta, weighted draws included, and notes on them."""
-    factor = jnp.asarray(np.linalg.cholesky(np.linalg.inv(learned.precision)))
+    factor = floats(np.linalg.cholesky(np.linalg.inv(learned.precision)))
     free = free_numbers(factor, False, "log")
-    theta = Gaussian(jnp.asarray(learned.mean), free, len(learned.mean), False, "log")
+    theta = Gaussian(floats(learned.mean), free, len(learned.mean), False, "log")
     modes = F.modes if F.model.z.size == task.family.local.points.shape[1] else None
     local = replace(task.family.local, modes=modes, matched=task.solver.matched)
     family = replace(task.family, theta=theta, local=local)
@@ -297,7 +298,7 @@ def _not_finite(task: Task, F: Marginal, block: int) -> NonFiniteError:
 
 def _too_wide(task: Task, F: Marginal, block: int) -> str:
     """What to say first where the density is finite at every mode, and so not at points around them."""
-    members, (_, around) = F.members[block], F.solve(block, task.start().mean, None)
+    members, around = F.members[block], F.solve(block, task.start().mean, None)
     sds = np.sqrt(np.einsum("bij,bij->bi", around.scale, around.scale))[members >= 0]
     if not (np.isfinite(around.log_mass[members >= 0]).all() and np.isfinite(sds).all()):
         return ""

@@ -6,7 +6,6 @@ In this order: the Gaussian itself, draws from a Student t weighted by F, and dr
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 
 from ramify.data.groups import Groups
@@ -35,6 +34,7 @@ from ramify.inference.theta_weights import (
 )
 from ramify.models.model import Model
 from ramify.numerics import budgets
+from ramify.numerics.arrays import floats
 from ramify.numerics.psis import effective_draws, k_hat
 from ramify.numerics.thresholds import MOST_K_HAT
 from ramify.posterior.summary import reliability
@@ -130,7 +130,7 @@ def _cloud(F: Marginal, learned: Learned, allowed: Allowed) -> Cloud:
     thin = own[0] < MOST_K_HAT and own[1] > MOST_COUNT * len(points)
     even = same and bool((worst < EVEN or thin) and own[2] < MOST_NOISE)
     enough = same and bool((worst < MOST_K_HAT or thin) and own[2] < 2 * MOST_NOISE)
-    weighted = WeightedTheta(jnp.asarray(moved), jnp.asarray(normal))
+    weighted = WeightedTheta(floats(moved), floats(normal))
     return Cloud(weighted, *own, even, enough, fitted_proposal(points, log_weight))
 
 

@@ -58,21 +58,21 @@ def _look_at_block(
     F: Marginal, number: int, centre: np.ndarray, middle: np.ndarray, spread: np.ndarray
 ) -> Look:
     members, rng = F.members[number], np.random.default_rng(number)
-    first, here = F.solve(number, centre, None)
+    here = F.solve(number, centre, None)
     sds = np.sqrt(np.einsum("bij,bij->bi", here.scale, here.scale))
     second = np.zeros(len(members), bool)
     for sign in _signs(rng, *sds.shape):
         begin = middle + FAR_STARTS * sign * np.hypot(spread, sds)
-        other, there = F.solve(number, centre, begin)
+        there = F.solve(number, centre, begin)
         with np.errstate(all="ignore"):  # where no mode was found
-            apart = np.abs(np.subtract(other.begin, first.begin) / sds).max(1)
-            share = 1 / (1 + np.exp(np.subtract(here.log_mass, there.log_mass)))
-        second |= other.converged & (apart > APART) & (share > SHARE)
-    own = (members >= 0) & first.converged
+            apart = np.abs((there.mode - here.mode) / sds).max(1)
+            share = 1 / (1 + np.exp(here.log_mass - there.log_mass))
+        second |= there.converged & (apart > APART) & (share > SHARE)
+    own = (members >= 0) & here.converged
     own &= np.cumsum(own) <= budgets.LOOKED_AT_GROUPS
-    batch, theta = F.source.block(number), centre.astype(first.begin.dtype)
-    points = _student(rng, F.model.z.size, len(batch.segment)).astype(first.begin.dtype)
-    weights = _log_weights(F.model, batch, theta, Local(first.begin, here.scale), points)
+    batch, theta = F.source.block(number), centre.astype(here.mode.dtype)
+    points = _student(rng, F.model.z.size, len(batch.segment)).astype(here.mode.dtype)
+    weights = _log_weights(F.model, batch, theta, Local(here.mode, here.scale), points)
     weights = np.nan_to_num(np.asarray(weights)[:, own], nan=-np.inf)
     share = effective_draws(weights) / len(weights)
     return Look(members[own], k_hat(weights), share, second[own])

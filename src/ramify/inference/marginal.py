@@ -21,9 +21,11 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from ramify.data.batch import Batch
 from ramify.data.sources import BlockSource
 from ramify.engine.local import Engine
+from ramify.families.solver import solve_block
 from ramify.inference.progress import Budget
 from ramify.inference.sweep import Around, At, Modes, Problem, Sums, sweep_block
 from ramify.models.model import Model
+from ramify.numerics.arrays import floats
 from ramify.numerics.programs import program
 
 # Posterior sds: a step short beside theta's skewness, and long beside the rounding of F's slope.
@@ -98,10 +100,10 @@ class Marginal:
         if memory is None:
             B, M = self.members.shape[1], self.model.z.size
             # Not weakly typed, or the second sweep would be compiled anew.
-            unknown = Modes(jnp.full((B, M), jnp.nan, jnp.result_type(float)), jnp.ones(B, bool))
+            unknown = Modes(floats(np.full((B, M), np.nan)), jax.device_put(np.ones(B, bool)))
             memory = [unknown] * len(self.source), 0.0
         modes, self.newton_steps = memory
-        on_device = lambda own: Modes(*map(jnp.asarray, own)) if isinstance(own, Modes) else own
+        on_device = lambda own: Modes(*map(jax.device_put, own)) if isinstance(own, Modes) else own
         self._modes = [on_device(block) for block in modes]  # others are the engine's own
 
     @property
@@ -218,14 +220,11 @@ class Marginal:
 
     def solve(
         self, number: int, theta: np.ndarray, begin: Float[np.ndarray, "B M"] | None
-    ) -> tuple[Modes, Around]:
+    ) -> Around:
         """The modes of a block's groups at theta, by Newton from `begin`; from those known if None."""
-        modes = Modes(*map(jnp.asarray, self.engine.fetch([self._modes[number]])[0]))
-        if begin is not None:
-            modes = modes._replace(begin=jnp.asarray(np.asarray(begin, modes.begin.dtype)))
-        nowhere = self._at(theta[None])._replace(count=jnp.asarray(np.int32(0)))
-        found = sweep_block(self.problem, self.source.block(number), nowhere, modes)
-        return jax.device_get(found[1:])
+        known = self.engine.fetch([self._modes[number]])[0].begin if begin is None else begin
+        block, solver = self.source.block(number), self.problem.solver
+        return Around.of(solve_block(solver, self.model, block, floats(theta), floats(known)))
 
     def _expand(self, thetas: np.ndarray, blocks: int, curved: bool = False) -> Sums:
         """F and its gradient at each theta, in float64; the groups' sum is scaled to all groups."""
@@ -264,12 +263,12 @@ class Marginal:
         draws: int = 0,
     ) -> At:
         """What a sweep is told."""
-        D, kind = self.model.theta.size, jnp.result_type(float)
-        padded = jnp.asarray(np.resize(thetas, (self.points, D)), kind)
-        count, columns = (jnp.asarray(np.int32(n)) for n in (len(thetas), D if curved else 0))
-        centre = jnp.asarray(thetas.mean(0), kind)
+        D = self.model.theta.size
+        padded = floats(np.resize(thetas, (self.points, D)))
+        count, columns = (jax.device_put(np.int32(n)) for n in (len(thetas), D if curved else 0))
+        centre = floats(thetas.mean(0))
         key = jax.random.fold_in(self.key, draws) if draws else self.key
-        return At(key, centre, padded, count, jnp.asarray(of, kind), columns)
+        return At(key, centre, padded, count, floats(of), columns)
 
     def tell(self, value: float, precision: np.ndarray, blocks: int, points: int = 1) -> None:
         """Reports the ELBO that follows from E_q[F] and the precision of q(theta)."""
@@ -285,7 +284,7 @@ def _sums_of_block(
 ) -> tuple[Sums, Modes]:
     """What a sweep adds up and keeps; `problem` is without its arrays, which are told."""
     at, arrays = told
-    return sweep_block(eqx.combine(arrays, problem), batch, at, modes)[:2]
+    return sweep_block(eqx.combine(arrays, problem), batch, at, modes)
 
 
 @program

@@ -18,6 +18,7 @@ from ramify.inference.sweep import Modes, Problem, ready
 from ramify.inference.theta_search import Learned
 from ramify.models.model import log_priors
 from ramify.numerics import budgets
+from ramify.numerics.arrays import floats
 from ramify.numerics.chunks import in_chunks
 from ramify.numerics.programs import program
 from ramify.numerics.sums import precise_sum
@@ -37,7 +38,7 @@ def by_shared_draws(F: Marginal, learned: Learned) -> Values:
     F.expand(learned.mean[None])  # leaves the modes there
     modes_of = F.known_modes
     problem = F.problem._replace(local_draws=budgets.SHARED_DRAWS, hessian=False)
-    centre = jnp.asarray(learned.mean, jnp.result_type(float))
+    centre = floats(learned.mean)
 
     def values(thetas: np.ndarray) -> np.ndarray:
         F.check_budget()

@@ -10,15 +10,17 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from ramify.data.batch import Batch
 from ramify.families.newton import expand_likelihood, expand_local, safe_scale
-from ramify.families.solver import Site, Solver, with_moments
+from ramify.families.solver import Site, Solver, solve_block, with_moments
 from ramify.inference.local_integral import Weigh, quadrature, weigh_block
 from ramify.inference.louis import louis_hessian
 from ramify.models.model import Model
 from ramify.models.traced import normal_prior
+from ramify.numerics.arrays import floats
 from ramify.numerics.points import Rule, gauss_hermite, group_points, sigma_points
 from ramify.numerics.programs import program
 
@@ -41,10 +43,10 @@ class Problem(NamedTuple):
     def with_rule(self, order: int) -> "Problem":
         """The same problem by the product rule of this order, filled up to as many points as now."""
         # A normal p(z | theta, y_i) needs no such rule: few points are exact, whatever M is.
-        M, kind = self.model.z.size, jnp.result_type(float)
+        M = self.model.z.size
         room = max(self.local_draws, order**M)
         rule = sigma_points(M) if self.normal else gauss_hermite(order, M, room)
-        return self._replace(rule=Rule(*(jnp.asarray(x, kind) for x in rule)))
+        return self._replace(rule=Rule(*map(floats, rule)))
 
     def more_draws(self) -> int:
         """K of the next finer integral: half as many points again along a coordinate, or 2 K draws."""
@@ -82,24 +84,36 @@ class Modes(NamedTuple):
 
 
 class Around(NamedTuple):
-    """What a sweep knows of the groups around their modes, and does not keep: Laplace's approximation."""
+    """The groups of a block around their modes: Laplace's approximation, on the host."""
 
-    log_mass: Float[Array, " B"]  # of exp f_i there
-    scale: Float[Array, "B M M"]
+    mode: Any  # [B, M], NaN where none was found
+    converged: Any  # [B]
+    log_mass: Any  # of exp f_i there, [B]
+    scale: Any  # [B, M, M]
+
+    @classmethod
+    def of(cls, site: Site) -> "Around":
+        """Of the sites that a block was solved to."""
+        site = jax.device_get(site)
+        log_det = np.sum(np.log(np.diagonal(site.scale, axis1=-2, axis2=-1)), -1)
+        constant = 0.5 * site.anchor.shape[-1] * math.log(2 * math.pi)
+        mode = np.where(site.converged[:, None], site.anchor, np.nan)
+        return cls(mode, site.converged, site.height + log_det + constant, site.scale)
+
+
+def sweep_block(problem: Problem, batch: Batch, at: At, modes: Modes) -> tuple[Sums, Modes]:
+    """F of a block's groups at the first `at.count` points, and the modes found at the centre."""
+    site = solve_block(problem.solver, problem.model, batch, at.centre, modes.begin)
+    return integrate_block(problem, batch, at, site)
 
 
 @program
-def sweep_block(problem: Problem, batch: Batch, at: At, modes: Modes) -> tuple[Sums, Modes, Around]:
-    """F of a block's groups at the first `at.count` points, and the modes found at the centre."""
-    model, solver = problem.model, problem.solver
-    begin = solver.begin(model, batch, at.centre)
-    begin = jnp.where(jnp.isnan(modes.begin), begin, modes.begin)
-    site = jax.lax.stop_gradient(solver.solve(model, batch, at.centre, begin))
-
+def integrate_block(problem: Problem, batch: Batch, at: At, site: Site) -> tuple[Sums, Modes]:
+    """The same from the sites at the centre."""
     start = Ready(site, _draws(problem, batch, at.key))
 
     def at_point(s: Array, sums: Sums) -> Sums:
-        integral = _integral(problem, batch, start, at.thetas[s], solver.uses_theta)
+        integral = _integral(problem, batch, start, at.thetas[s], problem.solver.uses_theta)
         value, slope, hessian = _expand_theta(problem, batch, at, integral, at.thetas[s])
         values, slopes = sums.values.at[s].set(value), sums.slopes.at[s].set(slope)
         return Sums(values, slopes, sums.hessian + hessian, sums.steps)
@@ -109,14 +123,7 @@ def sweep_block(problem: Problem, batch: Batch, at: At, modes: Modes) -> tuple[S
     sums = jax.lax.fori_loop(0, at.count, at_point, none)
     # A group that found no mode begins anew, so that F does not depend on what came before.
     found = jnp.where(site.converged[:, None], site.anchor, jnp.nan)
-    return sums, Modes(found, site.converged | ~batch.group_mask), _around(model, batch, at, site)
-
-
-def _around(model: Model, batch: Batch, at: At, site: Site) -> Around:
-    height = model.log_local(at.centre, site.anchor, batch) + site.likelihood.value
-    log_det = jnp.sum(jnp.log(jnp.diagonal(site.scale, axis1=-2, axis2=-1)), -1)
-    constant = 0.5 * model.z.size * math.log(2 * math.pi)
-    return Around(height + log_det + constant, site.scale)
+    return sums, Modes(found, site.converged | ~batch.group_mask)
 
 
 Bounds = Callable[[Array], tuple[Array, Array]]  # theta -> log p^(y_i | theta), and its bias
@@ -166,7 +173,8 @@ def ready(problem: Problem, batch: Batch, centre: Array, modes: Modes, key: PRNG
     scale, definite = safe_scale(prior.curvature + likelihood.curvature)
     none = jnp.zeros((len(solver.points), *anchor.shape))
     found = definite & ~unknown.any(-1)
-    site = Site(anchor, none, likelihood, scale, found, jnp.zeros((), jnp.int32))
+    height, steps = prior.value + likelihood.value, jnp.zeros((), jnp.int32)
+    site = Site(anchor, none, likelihood, scale, found, height, steps)
     if solver.matched:
         site = jax.lax.stop_gradient(with_moments(model, batch, centre, site))
     return Ready(site, _draws(problem, batch, key))

@@ -260,7 +260,8 @@ def _filled(skeleton: Family, arrays: dict[str, np.ndarray], folder: Path) -> Fa
                 f"{got}. The folder's files do not belong together, or the encoder is another one."
             )
         check_floats(folder / ARRAYS, name, arrays[name])
-        return jnp.asarray(arrays[name])
+        kind = jax.dtypes.canonicalize_dtype(arrays[name].dtype)
+        return jax.device_put(arrays[name].astype(kind))  # of `jnp.asarray` each shape is a program
 
     return eqx.combine(jax.tree_util.tree_map_with_path(fill, holes), rest)
 

@@ -141,7 +141,7 @@ class Model:
 
     def check(self, batch: Batch) -> None:
         """Raises if a function of the user's does not return what it should, or refuses the columns."""
-        theta, z = (jax.eval_shape(s.values, jnp.zeros(s.size)) for s in (self.theta, self.z))
+        theta, z = (jax.eval_shape(s.values, _flat(s)) for s in (self.theta, self.z))
         one = lambda column: jax.ShapeDtypeStruct(column.shape[1:], column.dtype)
         rows, group = jax.tree.map(one, (batch.rows, batch.group))
         row = rows | group
@@ -149,7 +149,7 @@ class Model:
         _check_scalar("log_local(theta, z, group)", self._log_local, theta, z, group)
         _check_scalar("log_lik(theta, z, row)", self._log_lik, theta, z, row)
         if self._simulate is not None:
-            what, key = "simulate(key, theta, z, row)", jax.random.key(0)
+            what, key = "simulate(key, theta, z, row)", jax.eval_shape(jax.random.key, 0)
             _check_outcome(what, self._simulate, key, theta, z, row)
 
 
@@ -203,6 +203,10 @@ def _describe(space: Space) -> str:
     return ", ".join(f"{n} {list(p.shape)}{kind(p)}" for n, p in space.parameters.items())
 
 
+def _flat(space: Space) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((space.size,), jnp.result_type(float))
+
+
 def _check_scalar(what: str, density: Callable[..., Any], *arguments: Any) -> None:
     """Raises unless a density returns one number and asks only for what there is."""
     try:
@@ -239,7 +243,7 @@ def _check_scalar(what: str, density: Callable[..., Any], *arguments: Any) -> No
 def _check_outcome(what: str, simulate: Callable[..., Any], key: Any, *arguments: Any) -> None:
     """Raises where a user's simulator does not return one array."""
     try:
-        out = jax.eval_shape(lambda *columns: simulate(key, *columns), *arguments)
+        out = jax.eval_shape(simulate, key, *arguments)
     except Exception:  # it may need columns that only the table to predict has
         return
     if not isinstance(out, jax.ShapeDtypeStruct):

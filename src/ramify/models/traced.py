@@ -52,7 +52,7 @@ def normal_posterior(model: Model, batch: Batch) -> bool:
 
 
 def _arguments(model: Model, count: int) -> tuple[Any, Any]:
-    theta = jax.ShapeDtypeStruct((model.theta.size,), jnp.zeros(()).dtype)
+    theta = jax.ShapeDtypeStruct((model.theta.size,), jnp.result_type(float))
     return theta, jax.ShapeDtypeStruct((count, model.z.size), theta.dtype)
 
 

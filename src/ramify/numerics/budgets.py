@@ -68,6 +68,7 @@ SAMPLED_NUMBERS = 2**26  # of z sampled at once: 256 MB
 SUMMARY_NUMBERS = 2**26  # of theta drawn for a summary
 PREDICTED_NUMBERS = 2**25  # outcomes held at once while they are summarised: 128 MB
 DENSITY_NUMBERS = 2**25  # of a [draws, rows] matrix of log densities held at once
+REPEATED_ROWS = 2**22  # most that rows to predict, one by one, are conditioned on all together
 THETA_CHECK_WORK = 2**27  # of checking q(theta), about: some seconds on two cores
 GROUP_CHECK_WORK = 2**27  # of checking the groups, about
 GROUP_CHECK_THETAS = 4  # draws of theta at which each group is checked

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Shaped
 
@@ -18,7 +17,10 @@ def in_chunks(
     found = []
     for start in range(0, len(points), size):
         own = points[start : start + size]
-        found.append(function(jnp.asarray(np.resize(own, (size, *own.shape[1:])))))
+        kind = jax.dtypes.canonicalize_dtype(own.dtype)
+        # Copied as they are: of `jnp.asarray` each shape is a program.
+        filled = np.resize(own, (size, *own.shape[1:])).astype(kind)
+        found.append(function(jax.device_put(filled)))
     return put_together(found, len(points))
 
 

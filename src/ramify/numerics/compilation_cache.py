@@ -20,7 +20,7 @@ import jax
 from ramify._version import __version__
 
 LIMIT = 2**30  # bytes
-SHORTEST = 0.1  # seconds of compiling that are worth a file
+SHORTEST = 0.0  # seconds of compiling that are worth a file: small programs are many
 
 _lock, _depth, _before = threading.Lock(), 0, {}
 
@@ -47,6 +47,11 @@ def programs_on_disk() -> Iterator[None]:
             if _depth == 0 and _before:
                 _set(_before)
                 _before.clear()
+
+
+def folder_in_use() -> Path | None:
+    """The folder, while Ramify computes and the user has no cache of their own."""
+    return _folder() if _before else None
 
 
 def _set(options: dict[str, Any]) -> None:

@@ -1,9 +1,12 @@
 """How our functions are compiled: `equinox.filter_jit` with options that all our programs need."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import equinox as eqx
+
+from ramify.numerics.kept_programs import kept
 
 # jaxlib 0.10 gives small sums on a CPU to a library (YNNPACK) that computes some of them wrongly:
 # `a + jnp.sum(x[None] * b[:, None], -1)` with shapes [128, 512], [512, 2] and [128, 2], for one.
@@ -12,6 +15,10 @@ EXACT = {"xla_cpu_experimental_ynn_fusion_type": ""}
 QUICK = EXACT | {"xla_gpu_autotune_level": 0}
 
 filter_jit: Any = eqx.filter_jit  # whose other options its types leave out
-# For what is compiled once and runs a few times, and for what runs thousands of times.
-program = partial(filter_jit, compiler_options=QUICK)
+# For what runs thousands of times.
 training_program = partial(filter_jit, compiler_options=EXACT)
+
+
+def program(function: Callable[..., Any]) -> Any:
+    """For what is compiled once and runs a few times. Its program is kept on disk."""
+    return kept(function, QUICK, filter_jit(function, compiler_options=QUICK))

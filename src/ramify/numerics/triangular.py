@@ -14,6 +14,7 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
+from ramify.numerics.arrays import floats
 from ramify.numerics.small_linalg import solve_lower
 
 Covariance = Literal["dense", "block", "diagonal"]
@@ -31,7 +32,7 @@ def free_size(dim: int, diagonal: bool) -> int:
 def free_start(dim: int, diagonal: bool, scale: float, map: ScaleMap) -> Float[Array, " free"]:
     """Free numbers of the scale `scale * I`."""
     first = math.log(scale) if map == "log" else scale - 1 / scale
-    return jnp.zeros(free_size(dim, diagonal)).at[:dim].set(first)
+    return floats(np.where(np.arange(free_size(dim, diagonal)) < dim, first, 0.0))
 
 
 def positive_map(x: Float[Array, "..."], gamma: float = 1.0) -> Float[Array, "..."]:

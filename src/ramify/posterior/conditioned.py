@@ -17,7 +17,7 @@ from ramify.data.host import ranges
 from ramify.families.branched import Branched
 from ramify.families.build import Family
 from ramify.families.conditional import Conditional
-from ramify.families.solver import Site, Solver
+from ramify.families.solver import Site, Solver, solve_block
 from ramify.models.model import Model
 from ramify.numerics.programs import program
 from ramify.posterior.matching import Part
@@ -55,11 +55,11 @@ def condition(family: Family, model: Model, batch: Batch, local_draws: int = 1) 
     family = Branched(family.theta, family.local, 0)
     if not isinstance(family.local, Solver):
         return Conditioned(family, batch, _prepare(family, model, batch))
-    lean, own = family.local.lean(), replace(family.local, modes=None)
-    known = replace(family, local=lean.for_block(np.asarray(batch.index)))
-    prepared = _prepare(known, model, batch)
+    own = replace(family.local, modes=None)
+    lean, begin = own.lean(), family.local.modes_of(np.asarray(batch.index))
+    prepared = solve_block(lean, model, batch, family.theta.mean, begin)
     if local_draws > 1 or not own.rounds:
-        return Conditioned(replace(family, local=replace(lean, modes=None)), batch, prepared)
+        return Conditioned(replace(family, local=lean), batch, prepared)
     family = replace(family, local=own)
     return Conditioned(family, batch, _polish(family, model, batch, prepared))
 

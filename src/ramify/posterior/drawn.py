@@ -28,7 +28,7 @@ def drawn(task: Task) -> tuple[Columns, np.ndarray | None, Columns]:
     for given, at, rows in blocks_of(task.parts, model, K):
         use = lambda chunk, z, _: _of_chunk(task, chunk, z, given, at)  # noqa: B023
         values, begun_outcomes, row_values = map_draws(use, given, model, theta, K)
-        groups = np.arange(done, done + int(given.batch.group_mask.sum()))
+        groups = np.arange(done, done + int(np.asarray(given.batch.group_mask).sum()))
         done += len(groups)
         _put(z, values, groups, N)
         _put(log_lik, row_values, rows, task.n_rows)

@@ -19,7 +19,14 @@ from ramify.numerics import budgets
 from ramify.numerics.programs import program
 from ramify.posterior.conditioned import blocks_of
 from ramify.posterior.draws import Chunk, Draws, map_draws
-from ramify.posterior.marginal_values import has_rule, predictive_by_group, predictive_log_liks
+from ramify.posterior.marginal_values import (
+    follows_theta,
+    has_rule,
+    one_group_a_row,
+    predictive_by_group,
+    predictive_log_liks,
+    rows_given,
+)
 from ramify.posterior.matching import Part
 from ramify.posterior.metrics import (
     Estimate,
@@ -39,24 +46,39 @@ def log_predictive(
 ) -> Estimate:
     """Log mean of p(y_test | z, theta), in a form that `Posterior.log_predictive` describes."""
     check_form("log_predictive", form, PredictiveForm)
-    S = len(theta.theta)
     by_rule = by_rule and all(has_rule(part.family, model) for part in parts)
+    if by_rule and form == "per_row":
+        by_rule, parts = _by_rows(model, parts, len(theta.theta), K)
+    # What has no noise of z is the same wherever weighted draws of theta are: once is enough.
+    distinct, which = theta.theta, np.arange(len(theta.theta))
+    if by_rule:
+        distinct, which = np.unique(distinct, axis=0, return_inverse=True)
+        which = which.reshape(-1)
+    if form == "joint" and by_rule:
+        sums = np.sum([predictive_log_liks(model, part, distinct) for part in parts], axis=0)
+        return log_mean_weight(sums[which])
     if form == "joint":
-        total = _sums_by_rule(model, parts, theta) if by_rule else _sums(model, parts, theta, K)
-        return log_mean_weight(total)
-    if by_rule and form == "per_group":
-        values = (v for part in parts for v in predictive_by_group(model, part, theta.theta))
+        return log_mean_weight(_sums(model, parts, theta, K))
+    if by_rule:
+        values = (v for part in parts for v in predictive_by_group(model, part, distinct))
     else:
         values = _values(model, parts, theta, form == "per_row", K)
-    total, influence = 0.0, np.zeros(S)
+    total, influence = 0.0, np.zeros(len(distinct))
     for block in values:
-        found = _log_means(block)
+        found = _log_means(block, np.bincount(which) / len(which))
         total, influence = total + found[0], influence + found[1]
-    return Estimate(total, standard_error(influence), draws=S)
+    return Estimate(total, standard_error(influence[which]), draws=len(which))
 
 
-def _sums_by_rule(model: Model, parts: list[Part], theta: Draws) -> Float64[np.ndarray, " S"]:
-    return np.sum([predictive_log_liks(model, part, theta.theta) for part in parts], axis=0)
+def _by_rows(model: Model, parts: list[Part], draws: int, K: int) -> tuple[bool, list[Part]]:
+    """Whether a rule for each test row takes no longer than draws, and the parts, a group for each."""
+    # Each row has a rule of its own, around the mode of its group's rows and it: the likelihood of
+    # those is evaluated at its points, once if theta has no part in it.
+    fixed = not any(follows_theta(model, part) for part in parts)
+    repeated, drawn = sum(map(rows_given, parts)), sum(part.given.n_rows for part in parts)
+    if not fixed or repeated > min(K * draws * drawn // 128, budgets.REPEATED_ROWS):
+        return False, parts
+    return True, [one_group_a_row(part) for part in parts]
 
 
 def _sums(model: Model, parts: list[Part], theta: Draws, K: int) -> Float64[np.ndarray, " S"]:
@@ -93,11 +115,13 @@ def test_values(
     return jax.vmap(one)(jnp.asarray(chunk.theta), z)
 
 
-def _log_means(values: Float[np.ndarray, "S n"]) -> tuple[float, Float64[np.ndarray, " S"]]:
-    """Sum over columns of their log means over draws, and each draw's pull on that sum."""
+def _log_means(
+    values: Float[np.ndarray, "S n"], share: Float64[np.ndarray, " S"]
+) -> tuple[float, Float64[np.ndarray, " S"]]:
+    """Sum over columns of their log means over draws of these shares, and each draw's pull on it."""
     top = values.max(0)
     weight = np.exp(values - np.where(np.isfinite(top), top, 0.0), dtype=np.float64)
-    mean = weight.mean(0)
+    mean = share @ weight
     with np.errstate(divide="ignore", invalid="ignore"):
         pull = np.where(mean > 0, weight / mean, 1.0) - 1
         return float(np.sum(np.log(mean) + top)), pull.sum(1)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float64
 
-from ramify.data.batch import Theta
+from ramify.data.batch import Batch, Theta, example
 from ramify.data.groups import Groups
 from ramify.data.host import ranges
 from ramify.families.branched import Branched
@@ -24,14 +24,15 @@ from ramify.families.solver import Solver
 from ramify.inference.local_integral import quadrature
 from ramify.models.model import Model
 from ramify.numerics import budgets
-from ramify.numerics.chunks import in_chunks
+from ramify.numerics.chunks import CHUNK, in_chunks
 from ramify.numerics.points import Rule, gauss_hermite
 from ramify.numerics.programs import program
 from ramify.numerics.sums import precise_sum
 from ramify.posterior.conditioned import Conditioned, condition
 from ramify.posterior.matching import Part
 
-AT_ONCE = 64  # thetas that are worked on together
+AT_ONCE = 16  # thetas that are worked on together
+FAR_CHUNK = 64  # thetas of a call, where each takes long
 
 
 def has_rule(family: Family, model: Model) -> bool:
@@ -55,8 +56,9 @@ def marginal_log_liks(
     rule, total, far = _rule(model, points or 0), np.zeros(len(thetas)), points is not None
     for block in ranges(groups):
         known = condition(family, model, block.batches[0], local_draws=2)
-        sums = lambda chunk: _block_sums(known, model, chunk, rule, far)  # noqa: B023
-        total += sum(np.asarray(part, np.float64) for part in in_chunks(sums, thetas))
+        sums = lambda chunk: _summed(_by_group(known, model, chunk, rule, far), known.batch)  # noqa: B023
+        found = in_chunks(sums, thetas, FAR_CHUNK if far else CHUNK)
+        total += sum(np.asarray(part, np.float64) for part in found)
     return total
 
 
@@ -86,7 +88,26 @@ def log_mass_by_group(
 ) -> Float[np.ndarray, "S B"]:
     """Log p(y_i | theta) of a block's groups at each theta."""
     rule = _rule(model)
-    return in_chunks(lambda chunk: _by_group(known, model, chunk, rule), thetas)
+    return in_chunks(lambda chunk: _by_group(known, model, chunk, rule, False), thetas)
+
+
+def follows_theta(model: Model, part: Part) -> bool:
+    """Whether theta has a part in the likelihood of rows given or to predict."""
+    local = part.family.local  # pyright: ignore[reportAttributeAccessIssue]
+    return any(local.follows_theta(model, example(rows)) for rows in (part.given, part.at))
+
+
+def one_group_a_row(part: Part) -> Part:
+    """The part with each row to predict as a group of its own, given the rows of its group."""
+    given, at = part.given, part.at
+    owner, one = np.repeat(np.arange(len(at)), at.sizes), np.ones(at.n_rows, np.int64)
+    single = replace(at._take(owner), sizes=one, rows=at.rows, row_order=at.row_order)
+    return Part(given._take(owner), single, part.family)
+
+
+def rows_given(part: Part) -> int:
+    """Rows that `one_group_a_row` has to condition on."""
+    return int(part.given.sizes @ part.at.sizes)
 
 
 def _rule(model: Model, points: int = 0) -> Rule:
@@ -99,29 +120,32 @@ def _together(given: Groups, at: Groups) -> Groups:
     """The groups of a part with the rows of both data sets."""
     owner = np.repeat(np.tile(np.arange(len(given)), 2), np.append(given.sizes, at.sizes))
     order = np.argsort(owner, kind="stable")
-    rows = {n: np.concatenate([c, at.rows[n]])[order] for n, c in given.rows.items()}
+    # A column that only new rows have, such as `U_apart` of a formula, is zero in the others.
+    of_given = {
+        n: given.rows.get(n, np.zeros((given.n_rows, *c.shape[1:]), c.dtype))
+        for n, c in at.rows.items()
+    }
+    rows = {n: np.concatenate([c, at.rows[n]])[order] for n, c in of_given.items()}
     return replace(given, sizes=given.sizes + at.sizes, rows=rows, row_order=order)
 
 
 @program
-def _block_sums(
+def _by_group(
     known: Conditioned, model: Model, thetas: Float[Array, "C D"], rule: Rule, far: bool
-) -> tuple[Float[Array, " C"], Float[Array, " C"]]:
-    """The sum over a block's groups, in two float32 parts."""
-    log_mass, real = _log_mass(known, model, rule, far), known.batch.group_mask
-    one = lambda theta: precise_sum(jnp.where(real, log_mass(theta), 0))
-    return jax.lax.map(one, thetas, batch_size=AT_ONCE)
+) -> Float[Array, "C B"]:
+    return jax.lax.map(_log_mass(known, model, rule, far), thetas, batch_size=AT_ONCE)
 
 
 @program
-def _by_group(
-    known: Conditioned, model: Model, thetas: Float[Array, "C D"], rule: Rule
-) -> Float[Array, "C B"]:
-    return jax.lax.map(_log_mass(known, model, rule), thetas, batch_size=AT_ONCE)
+def _summed(
+    log_mass: Float[Array, "C B"], batch: Batch
+) -> tuple[Float[Array, " C"], Float[Array, " C"]]:
+    """The sum over a block's groups, in two float32 parts."""
+    return precise_sum(jnp.where(batch.group_mask, log_mass, 0))
 
 
 def _log_mass(
-    known: Conditioned, model: Model, rule: Rule, far: bool = False
+    known: Conditioned, model: Model, rule: Rule, far: bool
 ) -> Callable[[Theta], Float[Array, " B"]]:
     """Theta -> log p(y_i | theta) of the block's groups."""
     site, batch = known.site, known.batch

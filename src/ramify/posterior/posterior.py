@@ -335,7 +335,8 @@ class Posterior(Questions):
             form: see above.
             seed: the estimate is a function of it.
             local_draws: as in `sample`. By default z of solved fits with one or two local dimensions
-                is integrated by quadrature instead of drawn, for "joint" and "per_group".
+                is integrated by quadrature instead of drawn; for "per_row" if the likelihood does not
+                involve theta.
         """
         train = None if train is None else self._given(train)
         rows = prediction.read(self._schema, self.adapter, test, "test", outcomes=True)

@@ -185,7 +185,7 @@ def finished(task: Task, out: Any, at: Batch, count: int) -> Shaped[np.ndarray, 
     out = jax.tree.map(lambda x: x[:, :count], out)
     if not _on_host(task):
         return out
-    rng = generator(jax.random.key(task.seed), OUTCOMES, int(at.index[0]))
+    rng = generator(jax.random.key(task.seed), OUTCOMES, int(np.asarray(at.index)[0]))
     return task.adapter.draw_outcomes(rng, out).astype(task.outcome.dtype)
 
 

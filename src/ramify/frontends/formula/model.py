@@ -166,7 +166,7 @@ class FormulaAdapter(FormulaNames):
         """
         size = len(self.formula.layout.grouped)
         if group is None and size and "U" not in at.group:
-            return replace(at, group={"U": np.zeros((len(at), size), jnp.zeros(()).dtype)})
+            return replace(at, group={"U": np.zeros((len(at), size), jnp.result_type(float))})
         if group is None or "U" not in at.group or "U" not in group:
             return at
         apart = np.repeat(at.group["U"] - group["U"], at.sizes, 0) + at.rows.get("U_apart", 0.0)

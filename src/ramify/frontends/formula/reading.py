@@ -50,7 +50,7 @@ def read_rows(formula: Formula, table: Any, what: str, *, outcomes: bool) -> Gro
         rows |= part.rows(frame, what)
     wanted = parts if outcomes else parts._replace(weights=None, cens=None)
     extra = read_extra(wanted, table, n, what)
-    rows = {name: x.astype(jnp.zeros(()).dtype) for name, x in {**rows, **extra}.items()}
+    rows = {name: x.astype(jnp.result_type(float)) for name, x in {**rows, **extra}.items()}
     if outcomes:
         own = formula.family.support, formula.likelihood, formula.levels, extra.get("trials")
         rows["y"] = read_response(parts, table, *own, what)[0] - formula.origin

@@ -71,6 +71,12 @@ def named_axes(formula: Formula) -> tuple[dict[str, list[str]], dict[str, list[A
     between = [f"{low}|{high}" for low, high in zip(levels[:-1], levels[1:], strict=True)]
     dims = {"effects": ["effect"], "sd": ["effect"], "cor": ["effect", "other_effect"]}
     coords = {"effect": effects, "other_effect": effects, "cutpoint": between}
+    for own in formula.own:  # whose effects are in z after those of the mean
+        p, names = own.name, own.varying
+        dims |= {"effects": ["group_effect"], f"{p}_sd": [f"{p}_effect"]}
+        dims |= {f"{p}_cor": [f"{p}_effect", f"{p}_other_effect"]}
+        coords |= {"group_effect": formula.varying}
+        coords |= {f"{p}_effect": names, f"{p}_other_effect": names}
     return {**dims, "cutpoints": ["cutpoint"]}, coords
 
 
@@ -86,7 +92,10 @@ def predictors(
     group = back(groups.group["U"], layout.grouped) if "U" in groups.group else {}
     W = given["W"] * np.asarray(units.group_unit)
     rows |= {n: W[:, m] for m, n in enumerate(layout.group) if n != "Intercept"}
-    for role, name in (("trials", parts.trials), ("weights", parts.weights)):
+    for own in formula.own:
+        for k, name in enumerate(own.effects):
+            rows[name] = given[f"{own.name}_X"][:, k] * own.unit[k] + own.centre[k]
+    for role, name in (("trials", parts.trials), ("weights", parts.weights), ("cens", parts.cens)):
         if role in given:
             rows[role if name is None or name.isdigit() else name] = given[role]
     if "offset" in given:
