@@ -39,6 +39,11 @@ def test_formulas_examples():
 
 
 @pytest.mark.slow
+def test_coming_from_examples():
+    run("docs/coming-from.md")
+
+
+@pytest.mark.slow
 def test_levels_examples():
     run("docs/levels.md")
 

@@ -10,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 import ramify as rf
 from quick import slow
 from ramify.data.resident import whole
-from ramify.report.facts import outcome_of
+from ramify.posterior.facts import outcome_of
 from tampering import resealed
 
 FAR = 1.7e9  # seconds since 1970: float32 knows them to within two minutes

@@ -9,9 +9,9 @@ import pytest
 import oracle
 from exact_fits import exact_fit, read, regression
 from ramify.models.model import Model
+from ramify.plot import figures as _figures
+from ramify.posterior import facts as _facts
 from ramify.posterior.posterior import Posterior
-from ramify.report import facts as _facts
-from ramify.report import figures as _figures
 
 N, SIZES, DIM = 30, np.arange(30) % 7 + (np.arange(30) > 3), 2
 

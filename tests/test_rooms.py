@@ -16,7 +16,8 @@ import ramify
 ROOT = Path(ramify.__file__).parent
 # In this order: a room may import those before it. "ramify" stands for the public names, `_api`.
 ROOMS = (
-    "numerics data engine models families inference levels io posterior diagnostics frontends fitting "
+    "numerics data engine models families inference levels io plot posterior diagnostics frontends "
+    "fitting "
     "report ramify demo cli"
 ).split()
 AT_THE_ROOT = {"ramify", "ramify._api", "ramify._version", "ramify.__main__"}

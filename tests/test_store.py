@@ -65,6 +65,9 @@ def test_a_store_has_every_row_once(case):
         a, b = both
         assert a.dtype == b.dtype
         np.testing.assert_array_equal(a, b)
+    near = store.subset(positions=range(50, 150))  # neighbours are read from the file
+    part = slice(store.starts[50], store.starts[150])
+    np.testing.assert_array_equal(near.rows["pair"], store.rows["pair"][part])
     assert again.store is None and isinstance(store.rows["pair"], np.memmap)
 
 

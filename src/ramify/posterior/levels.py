@@ -300,6 +300,15 @@ class LevelsPosterior(Posterior):
         """Not there for several factors."""
         self._refuse("slopes")
 
+    @property
+    def plot(self) -> NoReturn:
+        """Not yet for several factors."""
+        self._refuse("plot")
+
+    def check(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Not yet for several factors."""
+        self._refuse("check")
+
     def loo(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Not there for several factors."""
         self._refuse("loo")

@@ -161,7 +161,8 @@ def _groups(
     for block in ranges(groups):
         known = condition(family, model, block.batches[0], 2)
         if has_rule(family, model):
-            values = log_mass_by_group(known, model, theta.theta)
+            points = int(fit.notes.get("quadrature_points", 0))
+            values = log_mass_by_group(known, model, theta.theta, points)
         else:
             size = at_once(known, model, draws, _LOCAL_DRAWS)
             chunks = [_by_draws(known, model, key, c, _LOCAL_DRAWS) for c in theta.chunks(size)]

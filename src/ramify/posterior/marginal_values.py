@@ -84,11 +84,16 @@ def predictive_by_group(
 
 
 def log_mass_by_group(
-    known: Conditioned, model: Model, thetas: Float[np.ndarray, "S D"]
+    known: Conditioned, model: Model, thetas: Float[np.ndarray, "S D"], points: int | None = None
 ) -> Float[np.ndarray, "S B"]:
-    """Log p(y_i | theta) of a block's groups at each theta."""
-    rule = _rule(model)
-    return in_chunks(lambda chunk: _by_group(known, model, chunk, rule, False), thetas)
+    """Log p(y_i | theta) of a block's groups at each theta.
+
+    If `points` is given, z is integrated by at least so many around its conditional at each theta.
+    """
+    rule = _rule(model, points or 0)
+    if points is None:
+        return in_chunks(lambda chunk: _by_group(known, model, chunk, rule, False), thetas)
+    return in_chunks(lambda chunk: _around_theta(known, model, chunk, rule), thetas)
 
 
 def follows_theta(model: Model, part: Part) -> bool:
@@ -134,6 +139,16 @@ def _by_group(
     known: Conditioned, model: Model, thetas: Float[Array, "C D"], rule: Rule, far: bool
 ) -> Float[Array, "C B"]:
     return jax.lax.map(_log_mass(known, model, rule, far), thetas, batch_size=AT_ONCE)
+
+
+@program
+def _around_theta(
+    known: Conditioned, model: Model, thetas: Float[Array, "C D"], rule: Rule
+) -> Float[Array, "C B"]:
+    # Where p(z | theta) is narrow, points around what is most likely at another theta may miss it.
+    at = known.conditional(model)
+    one = lambda theta: quadrature(model, True, known.batch, at(theta), rule)(theta)
+    return jax.lax.map(one, thetas, batch_size=AT_ONCE)
 
 
 @program

@@ -4,12 +4,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ramify.numerics.precision import computing
+from ramify.plot.picture import Picture
 from ramify.posterior import interpret
 from ramify.posterior.answer import Answer
 from ramify.posterior.averages import Who
 from ramify.posterior.fitted import Fitted
 from ramify.posterior.interpret import Compare, Settings
 from ramify.posterior.loo import By, Loo, loo, refitted
+from ramify.posterior.plots import Plots
 from ramify.posterior.prediction import Kind
 
 Quantiles = Sequence[float]
@@ -32,6 +34,19 @@ class Questions(Fitted):
     - `kind`: "mean" for the scale of the response, "link" for that of the linear predictor, or
       "probability", that of each level of an ordered response.
     """
+
+    @property
+    def plot(self) -> Plots:
+        """Pictures: `plot.effects()`, `.groups()`, `.shrinkage()`, `.calibration()`, `.check()`, ..."""
+        return Plots(self)
+
+    def check(self, by: str = "row", *, draws: int = 100, seed: int = 0) -> Picture:
+        """A posterior predictive check: outcomes beside those predicted for the same rows.
+
+        Bars for few different outcomes, a rootogram for counts, outlines for others; `by="group"`
+        compares the groups' means.
+        """
+        return self.plot.check(by, draws=draws, seed=seed)
 
     @computing
     def predictions(

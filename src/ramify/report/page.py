@@ -19,10 +19,12 @@ from ramify.diagnostics.diagnosis import Diagnosis, diagnose
 from ramify.families.build import covariance_of, method_of
 from ramify.numerics.precision import computing
 from ramify.numerics.thresholds import MOST_K_HAT, MOVED
+from ramify.plot import figures
+from ramify.plot.numbers import FEW, Effects
+from ramify.posterior import facts
 from ramify.posterior.levels import LevelsPosterior
 from ramify.posterior.posterior import Posterior
 from ramify.posterior.summary import Summary
-from ramify.report import facts, figures
 
 NEEDED = 'A report needs jinja2 and plotly: pip install "ramify[report]".'
 LISTED = 200  # rows of a table
@@ -100,7 +102,7 @@ def _contents(
     first = figures.sizes(groups.sizes, groups.by), figures.trace(posterior.history)
     drawn = {n: f for n, f in zip(("sizes", "trace"), first, strict=True) if f is not None}
     sizes = np.quantile(groups.sizes, [0, 0.5, 1]).tolist()
-    words: dict[str, Any] = {"data": groups, "sizes": sizes, "few": facts.FEW}
+    words: dict[str, Any] = {"data": groups, "sizes": sizes, "few": FEW}
     words["population"] = _population(posterior, drawn)
     words["effects"] = facts.effects_of(posterior, groups, draws, seed)
     _draw_groups(words["effects"], posterior.adapter.describe().deviations, drawn)
@@ -127,15 +129,13 @@ def _population(posterior: Posterior, drawn: dict[str, figures.Figure]) -> list[
     return parts
 
 
-def _draw_groups(
-    effects: facts.Effects, deviations: bool, drawn: dict[str, figures.Figure]
-) -> None:
+def _draw_groups(effects: Effects, deviations: bool, drawn: dict[str, figures.Figure]) -> None:
     """Adds a caterpillar for each effect, and histograms for many groups."""
     for e, name in enumerate(effects.names):
         title = f"{name}: deviation from the population" if deviations else name
         centre = 0.0 if deviations else float(np.mean(effects.centre[:, e]))
         drawn[f"caterpillar-{e}"] = figures.caterpillar(effects, e, title, centre)
-        if len(effects.labels) > facts.FEW:
+        if len(effects.labels) > FEW:
             drawn[f"spread-{e}"] = figures.spread(effects, e, name)
 
 

@@ -1,4 +1,4 @@
-"""The figures of a report as Plotly's own JSON, {"data": ..., "layout": ...}.
+"""Figures as Plotly's own JSON, {"data": ..., "layout": ...}.
 
 Colours are variables of the style sheet, such as `var(--blue)`; the page's script fills them in for
 light, dark and print. Labels are escaped, since Plotly interprets some HTML in texts.
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ramify.report.facts import Calibration, Effects, Shrinkage, chosen
+from ramify.plot.numbers import Calibration, Effects, Shrinkage, chosen
 
 Figure = dict[str, Any]
 
@@ -38,19 +38,19 @@ def figure(data: list[Figure], x: Any, y: Any, **layout: Any) -> Figure:
     return {"data": data, "layout": own}
 
 
-def _bars(x: list[Any], y: list[Any], hover: str, **more: Any) -> Figure:
+def bars_of(x: list[Any], y: list[Any], hover: str, **more: Any) -> Figure:
     """A trace of blue bars; `hover` is shown for the one under the pointer."""
     style = {"marker": {"color": "var(--blue)"}, "hovertemplate": f"{hover}<extra></extra>"}
     return {"type": "bar", "x": x, "y": y, **style, **more}
 
 
-def _dots(x: Any, y: Any, hover: str, digits: int = 5, **more: Any) -> Figure:
+def dots_of(x: Any, y: Any, hover: str, digits: int = 5, **more: Any) -> Figure:
     """A trace of markers; `hover` is shown for the one under the pointer."""
     own = {"type": "scatter", "mode": "markers", "hovertemplate": f"{hover}<extra></extra>"}
     return {**own, "x": shorten(x, digits), "y": shorten(y, digits), **more}
 
 
-def _line(x: Any, y: Any, colour: str, width: int, dash: str = "solid", **more: Any) -> Figure:
+def line_of(x: Any, y: Any, colour: str, width: int, dash: str = "solid", **more: Any) -> Figure:
     """A trace of lines that ignores the pointer; NaN makes a gap."""
     line = {"color": f"var(--{colour})", "width": width, "dash": dash}
     own = {"x": shorten(x), "y": shorten(y), "line": line, "hoverinfo": "skip"}
@@ -76,7 +76,7 @@ def sizes(counts: np.ndarray, by: str) -> Figure | None:
     found, _ = np.histogram(counts, edges)
     bins = zip(edges[:-1], edges[1:] - 1, strict=True)
     names = [str(first) if first == last else f"{first}–{last}" for first, last in bins]
-    bars = _bars(names, found.tolist(), "%{x} rows: %{y:,} groups")
+    bars = bars_of(names, found.tolist(), "%{x} rows: %{y:,} groups")
     x = {"title": f"rows in a group ({text(by)})", "type": "category", "nticks": 12}
     return figure([bars], x, "groups", bargap=0.06, height=280)
 
@@ -92,7 +92,7 @@ def trace(history: dict[str, np.ndarray]) -> Figure | None:
     style = {"line": {"color": "var(--blue)", "width": 2}, "marker": {"size": 7}}
     style["mode"] = "lines+markers" if len(elbo) <= 60 else "lines"
     hover = "step %{x:,.0f}<br>%{y:,.2f} nats"
-    line = _dots(mean(step), mean(elbo), hover, 8, **style)
+    line = dots_of(mean(step), mean(elbo), hover, 8, **style)
     later = elbo[np.isfinite(elbo)][len(elbo) // 4 :]
     low, high = float(later.min()), float(elbo.max())
     room = max(0.08 * (high - low), 1e-6 * abs(high), 0.05)
@@ -104,9 +104,9 @@ def forest(names: list[str], columns: dict[str, np.ndarray], zero: str) -> Figur
     """Means with 50% and 90% intervals, one line a parameter; for `zero` see `models.adapter.Section`."""
     place = np.arange(len(names))[::-1]
     at = _segments(place, place)
-    thin = _line(_segments(columns["q5"], columns["q95"]), at, "blue", 2)
-    thick = _line(_segments(columns["q25"], columns["q75"]), at, "blue", 6)
-    dots = _dots(
+    thin = line_of(_segments(columns["q5"], columns["q95"]), at, "blue", 2)
+    thick = line_of(_segments(columns["q25"], columns["q75"]), at, "blue", 6)
+    dots = dots_of(
         columns["mean"],
         place,
         "<b>%{text}</b><br>mean %{x:.4g}, sd %{customdata[0]:.3g}<br>"
@@ -156,7 +156,7 @@ def caterpillar(effects: Effects, which: int, title: str, centre: float) -> Figu
         above, below = shorten(high[i] - mean[i]), shorten(mean[i] - low[i])
         bars = {"type": "data", "symmetric": False, "array": above, "arrayminus": below}
         said = [[int(sizes[j]), int(ranks[j]), *shorten([low[j], high[j]])] for j in i]
-        return _dots(
+        return dots_of(
             at,
             mean[i],
             hover,
@@ -178,7 +178,7 @@ def spread(effects: Effects, which: int, title: str) -> Figure:
     """Histogram of the means of all groups, of which a caterpillar shows some."""
     found, edges = np.histogram(effects.centre[:, which], 40)
     middle = shorten((edges[:-1] + edges[1:]) / 2)
-    bars = _bars(middle, found.tolist(), "around %{x:.3g}: %{y:,} groups")
+    bars = bars_of(middle, found.tolist(), "around %{x:.3g}: %{y:,} groups")
     return figure([bars], f"posterior mean of {text(title)}", "groups", bargap=0.06, height=240)
 
 
@@ -186,7 +186,7 @@ def shrinkage(found: Shrinkage, outcome: str) -> Figure:
     """Raw means joined to posterior means of groups, by size."""
     n, x = _places(found)
     joined = _segments(found.raw, found.posterior)
-    lines = _line(_segments(n, n), joined, "grey", 1, showlegend=False)
+    lines = line_of(_segments(n, n), joined, "grey", 1, showlegend=False)
     rows = zip(found.labels, found.sizes, found.raw, found.posterior, strict=True)
     said = [[text(label), int(size), *shorten(means)] for label, size, *means in rows]
     hover = (
@@ -195,8 +195,8 @@ def shrinkage(found: Shrinkage, outcome: str) -> Figure:
     )
     hollow = {"symbol": "circle-open", "size": 7, "color": "var(--orange)", "line": {"width": 1.5}}
     full = {"symbol": "circle", "size": 7, "color": "var(--blue)"}
-    raw = _dots(n, found.raw, hover, name="own mean", customdata=said, marker=hollow)
-    post = _dots(n, found.posterior, hover, name="posterior mean", customdata=said, marker=full)
+    raw = dots_of(n, found.raw, hover, name="own mean", customdata=said, marker=hollow)
+    post = dots_of(n, found.posterior, hover, name="posterior mean", customdata=said, marker=full)
     layout = {"shapes": [_across(found.everyone)], "showlegend": True, "legend": LEGEND}
     return figure([lines, raw, post], x, f"mean of {text(outcome)}", **layout, height=400)
 
@@ -226,12 +226,12 @@ def reliability(found: Calibration) -> Figure:
     half = 1.645 * np.sqrt(np.maximum(p * (1 - p), 1e-9) / n)
     hover = "predicted %{x:.1%}<br>observed %{y:.1%} of %{customdata:,} rows"
     marker = {"color": "var(--blue)", "size": 9}
-    dots = _dots(p, share, hover, customdata=n.tolist(), marker=marker)
+    dots = dots_of(p, share, hover, customdata=n.tolist(), marker=marker)
     top = float(min(1.0, 1.08 * max(p.max(), share.max())))
     ends = [float(max(0.0, min(p.min(), share.min()) - 0.08 * top)), top]
     x = {"title": "predicted probability", "tickformat": ".0%", "range": ends}
     y = {"title": "observed share", "tickformat": ".0%", "range": ends}
-    diagonal = _line(ends, ends, "orange", 2, "dash")
+    diagonal = line_of(ends, ends, "orange", 2, "dash")
     return figure([*_band(p, p - half, p + half), diagonal, dots], x, y, height=380)
 
 
@@ -241,9 +241,9 @@ def pit(found: Calibration, seed: int = 0) -> Figure:
     share, band = pit_shares(found, seed, bins)
     middle = shorten((np.arange(bins) + 0.5) / bins)
     hover = "near the %{x:.0%} quantile: %{y:.1%} of rows"
-    bars = _bars(middle, shorten(share), hover, width=0.94 / bins)
+    bars = bars_of(middle, shorten(share), hover, width=0.94 / bins)
     ends, flat = [0.0, 1.0], np.full(2, 1 / bins)
-    line = _line(ends, flat, "orange", 2, "dash")
+    line = line_of(ends, flat, "orange", 2, "dash")
     x = {"title": "quantile of the outcome among its predicted draws", "tickformat": ".0%"}
     y = {"title": "share of rows", "tickformat": ".0%", "rangemode": "tozero"}
     return figure([bars, *_band(ends, flat - band, flat + band), line], x, y, height=320)
@@ -262,12 +262,18 @@ def pit_shares(found: Calibration, seed: int, bins: int) -> tuple[np.ndarray, fl
 
 def _band(x: Any, low: np.ndarray, high: np.ndarray) -> list[Figure]:
     filled = {"fill": "tonexty", "fillcolor": "var(--band)"}
-    return [_line(x, low, "orange", 0), _line(x, high, "orange", 0, **filled)]
+    return [line_of(x, low, "orange", 0), line_of(x, high, "orange", 0, **filled)]
 
 
 def _across(y: float) -> Figure:
     line = {"color": "var(--ink)", "width": 1, "dash": "dot"}
     return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y, "line": line}
+
+
+def upright(x: float) -> Figure:
+    """A dotted line up from a place of the x axis."""
+    line = {"color": "var(--ink)", "width": 1, "dash": "dot"}
+    return {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": x, "x1": x, "line": line}
 
 
 def shorten(values: Any, digits: int = 5) -> list[Any]:

@@ -1,13 +1,14 @@
-"""The numbers of a report about groups and predictions; no figures and no text.
+"""The numbers of pictures about groups and predictions; no figures and no text.
 
-The work is bounded: with many rows a random sample of the groups stands for all.
+The work is bounded: with many rows a random sample of the groups stands for all. `posterior` is a
+`Posterior`, which this module does not import, since it offers these pictures itself.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float64, Int64, Shaped
+from jaxtyping import Array, Float64
 
 from ramify.data.batch import example
 from ramify.data.groups import Groups
@@ -16,11 +17,10 @@ from ramify.families.branched import Branched
 from ramify.families.build import is_fixed
 from ramify.models.adapter import Adapter
 from ramify.numerics.programs import program
+from ramify.plot.numbers import FEW, Calibration, Check, Effects, Shrinkage, chosen
 from ramify.posterior.conditioned import Conditioned, condition
 from ramify.posterior.matching import matched
-from ramify.posterior.posterior import Posterior
 
-FEW = 200  # groups that a caterpillar plot shows
 RANKED = 2**24  # most rows of the groups from which those are chosen
 WORK = 2**28  # most likelihoods of rows for the draws of those groups: seconds on two cores
 SOLVING = 32  # what solving a group's rows again for a draw of theta costs, in likelihoods
@@ -29,44 +29,7 @@ SHRUNK, SHRUNK_ROWS = 150, 100_000  # groups in the picture of shrinkage, and mo
 JUDGED = 10_000  # most rows of the check of calibration
 
 
-class Effects(NamedTuple):
-    """Effects of the groups: a rough centre for all, statistics of draws for those shown."""
-
-    names: list[str]  # of the effects
-    labels: Shaped[np.ndarray, " N"]  # of the groups
-    sizes: Int64[np.ndarray, " N"]  # their rows
-    centre: Float64[np.ndarray, "N E"]  # posterior means at the centre of q(theta): for ranks
-    drawn: Int64[np.ndarray, " G"]  # positions of the groups that were drawn, in order
-    mean: Float64[np.ndarray, "G E"]  # of their draws
-    low: Float64[np.ndarray, "G E"]  # 5% quantile
-    high: Float64[np.ndarray, "G E"]  # 95% quantile
-
-
-class Shrinkage(NamedTuple):
-    """For some groups, the mean of their rows and the posterior mean for the same rows."""
-
-    labels: Shaped[np.ndarray, " G"]
-    sizes: Int64[np.ndarray, " G"]
-    raw: Float64[np.ndarray, " G"]
-    posterior: Float64[np.ndarray, " G"]
-    everyone: float
-
-    @property
-    def alike(self) -> bool:
-        """Whether all groups have about the same size."""
-        return bool(self.sizes.max() < 1.5 * self.sizes.min())
-
-
-class Calibration(NamedTuple):
-    """Rows with their predicted draws."""
-
-    observed: Float64[np.ndarray, " n"]
-    draws: Float64[np.ndarray, "S n"]  # of the outcomes; for binary ones, or of their probabilities
-    held_out: bool  # whether each group was conditioned on its other rows only
-    binary: bool  # whether outcomes are 0 or 1
-
-
-def effects_of(posterior: Posterior, groups: Groups, draws: int, seed: int) -> Effects:
+def effects_of(posterior: Any, groups: Groups, draws: int, seed: int) -> Effects:
     """Ranks all groups by their centres, and draws the effects of those that figures show."""
     groups = some_groups(groups, RANKED, seed)
     N = len(groups)
@@ -86,7 +49,7 @@ def effects_of(posterior: Posterior, groups: Groups, draws: int, seed: int) -> E
     return Effects(names, groups.labels, groups.sizes, centre, drawn, mean, low, high)
 
 
-def _centres(posterior: Posterior, groups: Groups) -> Float64[np.ndarray, "N E"]:
+def _centres(posterior: Any, groups: Groups) -> Float64[np.ndarray, "N E"]:
     """Each group's effects at the centre of q(theta) and of its own q(z | theta)."""
     if not isinstance(posterior.family, Branched):  # a joint family has few groups
         sampled, theta = posterior.sample(100, groups), posterior.sample_theta(100)
@@ -108,25 +71,14 @@ def _centre_block(known: Conditioned, adapter: Adapter) -> dict[str, Array]:
     return adapter.local_values(theta, known.conditional(adapter.model)(theta).mean, known.batch)
 
 
-def chosen(centre: Float64[np.ndarray, " N"]) -> Int64[np.ndarray, " G"]:
-    """Positions of the groups in a caterpillar plot: a fifth from each end, others evenly between."""
-    order = np.argsort(centre, kind="stable")
-    if len(order) <= FEW:
-        return order
-    ends = FEW // 5
-    between = np.linspace(ends, len(order) - ends - 1, FEW - 2 * ends).round().astype(int)
-    ranks = np.concatenate([np.arange(ends), between, np.arange(len(order) - ends, len(order))])
-    return order[np.unique(ranks)]
-
-
-def _flat(posterior: Posterior, z: dict[str, np.ndarray]) -> tuple[list[str], np.ndarray]:
+def _flat(posterior: Any, z: dict[str, np.ndarray]) -> tuple[list[str], np.ndarray]:
     """Names and draws [S, B, E] of the first entries of z."""
     names = [e for n, v in z.items() for e in posterior.adapter.entry_names(n, v.shape[2:])]
     columns = [value.reshape(*value.shape[:2], -1)[:, :, :SHOWN] for value in z.values()]
     return names[:SHOWN], np.concatenate(columns, 2)[:, :, :SHOWN]
 
 
-def outcome_of(posterior: Posterior, groups: Groups) -> Float64[np.ndarray, " n_rows"] | None:
+def outcome_of(posterior: Any, groups: Groups) -> Float64[np.ndarray, " n_rows"] | None:
     """The observed outcomes, in the order of the groups' rows, on the scale of `predict`, if known."""
     if not posterior.model.can_simulate or not groups.n_rows:
         return None
@@ -136,7 +88,7 @@ def outcome_of(posterior: Posterior, groups: Groups) -> Float64[np.ndarray, " n_
     return None if found is None or found.ndim != 1 else found.astype(np.float64)
 
 
-def _told(posterior: Posterior, groups: Groups) -> str | None:
+def _told(posterior: Any, groups: Groups) -> str | None:
     """The one column that the likelihood reads and `simulate` does not, found by tracing both."""
     model, batch, key = posterior.model, example(groups), jax.random.key(0)
     theta = jax.ShapeDtypeStruct((model.theta.size,), posterior.family.theta.mean.dtype)
@@ -158,7 +110,7 @@ def _told(posterior: Posterior, groups: Groups) -> str | None:
 
 
 def shrinkage_of(
-    posterior: Posterior, groups: Groups, observed: np.ndarray, draws: int, seed: int
+    posterior: Any, groups: Groups, observed: np.ndarray, draws: int, seed: int
 ) -> Shrinkage:
     """Raw means of groups of all sizes, and the posterior means for the same rows."""
     order = np.argsort(groups.sizes, kind="stable")
@@ -177,7 +129,7 @@ def shrinkage_of(
 
 
 def calibration_of(
-    posterior: Posterior, groups: Groups, observed: np.ndarray, draws: int, seed: int
+    posterior: Any, groups: Groups, observed: np.ndarray, draws: int, seed: int
 ) -> Calibration:
     """Predicts half of each group's rows from the other half, if the family can."""
     some = some_groups(groups, JUDGED, seed)
@@ -195,6 +147,15 @@ def calibration_of(
     return Calibration(own, drawn, held_out, bool(binary))
 
 
+def check_of(posterior: Any, groups: Groups, observed: np.ndarray, draws: int, seed: int) -> Check:
+    """Outcomes of some rows, and new ones that the posterior predicts for the same rows."""
+    some = some_groups(groups, JUDGED, seed)
+    given = None if is_fixed(posterior.family) else some
+    drawn = posterior.predict(some, given, draws, seed, summary=False).astype(np.float64)
+    owner = np.repeat(np.arange(len(some)), some.sizes)
+    return Check(_rows_of(groups, some, observed), drawn, owner, some.labels)
+
+
 def _rows_of(groups: Groups, some: Groups, values: np.ndarray) -> Float64[np.ndarray, " n"]:
     """The entries of values [n_rows] that belong to some of the groups, in their order."""
     where = np.empty(int(groups.row_order.max()) + 1, np.int64)
@@ -202,6 +163,6 @@ def _rows_of(groups: Groups, some: Groups, values: np.ndarray) -> Float64[np.nda
     return values[where[some.row_order]]
 
 
-def check(posterior: Posterior, groups: Any) -> Groups:
+def check(posterior: Any, groups: Any) -> Groups:
     """The groups to report on: those given (a table for a formula), or the fit's."""
     return matched(posterior._schema, posterior.family, posterior._default(groups))

@@ -1,0 +1,78 @@
+"""Pictures from Python: what they show, how they are coloured, and where they are saved."""
+
+import re
+from importlib import resources
+
+import numpy as np
+import pytest
+
+import ramify as rf
+from ramify.plot import answers
+from ramify.plot.numbers import Check
+from ramify.plot.picture import DARK, LIGHT, Picture
+
+pytest.importorskip("plotly")
+
+
+@pytest.fixture(scope="module")
+def posterior():
+    rng = np.random.default_rng(0)
+    shop, x = np.repeat(np.arange(20), 6), rng.uniform(size=120)
+    sold = rng.poisson(np.exp(1 + 0.5 * rng.normal(size=20)[shop] + 0.5 * x))
+    table = {"shop": shop, "x": x, "kind": rng.choice(["a", "b"], 120), "sold": sold}
+    return rf.fit("sold ~ x + kind + (1 | shop)", table, likelihood="poisson", theta="gaussian")
+
+
+def test_colours_are_those_of_the_report():
+    css = resources.files("ramify.report").joinpath("page.css").read_text()
+    light, dark = (dict(re.findall(r"--(\w+): ([^;]+);", part)) for part in css.split("@media")[:2])
+    assert all(light[name] == value for name, value in LIGHT.items())
+    assert all(dark[name] == value for name, value in DARK.items())
+
+
+def test_every_picture_is_a_plotly_figure(posterior, tmp_path):
+    plot = posterior.plot
+    found = [
+        plot.effects(),
+        plot.effects(exponentiate=True),
+        plot.groups(),
+        plot.shrinkage(),
+        plot.calibration(),
+        plot.predictions("x", by="kind"),
+        plot.predictions("kind"),
+        posterior.check(),
+        posterior.check("group"),
+    ]
+    for picture in found:
+        assert isinstance(picture, Picture) and "var(--" not in str(picture.to_plotly(dark=True))
+    path = found[0].save(tmp_path / "effects.html")
+    assert "Plotly.newPlot" in path.read_text()
+
+
+def test_a_curve_has_the_numbers_of_predictions(posterior):
+    picture = posterior.plot.predictions("x", by="kind", groups="average")
+    lines = [t for t in picture.figure["data"] if t.get("name") == "kind b"]
+    x = lines[0]["x"]
+    answer = posterior.predictions({"x": x, "kind": ["b"]}, table="typical", groups="average")
+    np.testing.assert_allclose(lines[0]["y"], answer["mean"], rtol=1e-3)
+
+
+def test_bars_count_the_rows():
+    y = np.array([0.0, 0.0, 1.0, 1.0, 1.0])
+    draws = np.array([[0.0, 1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 1.0, 1.0]])
+    found = Check(y, draws, np.array([0, 0, 1, 1, 1]), np.array(["g", "h"]))
+    bars, dots = answers.check(found, "y")["data"]
+    assert bars["customdata"] == [2, 3] and dots["y"] == [2.0, 3.0]
+    predicted, observed = answers.group_check(found, "y")["data"]
+    order = [list(observed["text"]).index(g) for g in ("g", "h")]
+    np.testing.assert_allclose(np.asarray(observed["y"])[order], [0.0, 1.0])
+    np.testing.assert_allclose(np.asarray(predicted["y"])[order], [0.25, 5 / 6], rtol=1e-4)
+
+
+def test_refusals(posterior):
+    with pytest.raises(ValueError, match='"z" is no predictor of this formula; it has "kind", "x"'):
+        posterior.plot.predictions("z")
+    with pytest.raises(ValueError, match='"x" does not vary by group; there are Intercept'):
+        posterior.plot.groups("x")
+    with pytest.raises(ValueError, match='by must be "row" or "group"'):
+        posterior.check("shop")
