@@ -49,7 +49,7 @@ def main(argv: list[str] | None = None) -> int:
     raw = csv.read_csv(args.data).to_pydict()
     table = {name: np.asarray(raw[name]) for name in ("s", "d", "dept", "service", "y")}
     table["high"] = table["y"] >= 4
-    table["y"], table["service"] = table["y"].astype(float), table["service"].astype(float)
+    table["y"] = table["y"].astype(float)
     print(f"{len(table['y']):,} rows; {os.cpu_count()} cores")
     for name in args.only:
         report(name, table)

@@ -235,8 +235,12 @@ def test_what_is_not_there_yet_says_so(fitted):
     for method in refused.split():
         with pytest.raises(NotImplementedError, match="several grouping factors"):
             getattr(fitted, method)()
-    with pytest.raises(ValueError, match="local_draws= is for models with one grouping factor"):
-        rf.fit(fitted.model, fitted.groups, local_draws=4)
+    for option in ({"local_draws": 4}, {"max_seconds": 1.0}, {"theta": "nuts"}):
+        with pytest.raises(ValueError, match="= is for models with one grouping factor"):
+            rf.fit(fitted.model, fitted.groups, **option)
+    for function in (rf.update, rf.write_report):
+        with pytest.raises(ValueError, match="several"):
+            function(fitted, fitted.groups)
 
 
 REFUSED = {
@@ -247,6 +251,9 @@ REFUSED = {
     "y ~ (1 | a) + (1 | nowhere)": "nowhere",
     "y ~ (1 | a) + (0 | b)": "nothing varies",
     "y ~ (1 | a*b)": "a term for each",
+    "y ~ one + (1 | a) + (1 | b)": "is constant",
+    "one ~ (1 | a) + (1 | b)": "nothing to explain",
+    "y ~ (1 | a) + (1 | b); sigma ~ x": "one grouping factor",
 }
 
 
@@ -318,6 +325,13 @@ def test_other_likelihoods_fit(likelihood, response):
     found = posterior.predict({"a": [1], "b": [2], "x": [0.1]}, kind=kind)
     if likelihood == "ordered":
         assert sum(found[f"{k}_mean"][0] for k in range(4)) == pytest.approx(1, abs=1e-4)
+
+
+def test_no_method_of_one_factor_is_inherited():
+    from ramify.posterior.levels import LevelsPosterior
+
+    public = {name for name in dir(rf.Posterior) if not name.startswith("_")}
+    assert public <= {*vars(LevelsPosterior)}
 
 
 def test_x64_is_as_it_was(fitted):

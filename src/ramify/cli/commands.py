@@ -174,7 +174,9 @@ def fit(
         keeper.save(posterior)
         if checkpoint:
             resuming.forget(out)
-        show.note(f"The fit is in {out}. A page about it: ramify report {out}")
+        several = posterior.notes.get("method") == "levels"  # for which there is no page yet
+        page = "" if several else f" A page about it: ramify report {out}"
+        show.note(f"The fit is in {out}.{page}")
 
 
 @_command(

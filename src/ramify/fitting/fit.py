@@ -109,6 +109,12 @@ def fit(
     if isinstance(model, LevelsFormulaModel):
         options = {"family": family, "local_draws": local_draws, "optimizer": optimizer}
         options |= {"theta": theta, "checkpoint": checkpoint, "max_steps": max_steps}
+        options |= {
+            "max_seconds": max_seconds,
+            "draws": draws,
+            "rows": rows,
+            "minibatch": minibatch,
+        }
         _check_levels(model, groups, options)
         return fit_levels(model, groups, seed)
     _check_family_kind(family)

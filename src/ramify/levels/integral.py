@@ -17,6 +17,7 @@ from ramify.levels.model import Derivatives, Given, LevelsModel, differentiate
 from ramify.numerics.points import Rule, gauss_hermite
 
 ORDERS = {1: 9, 2: 5, 3: 4, 4: 3}  # points along each dimension of z; beyond, Laplace's method
+LARGE = 15  # rows a group: z is nearly normal, and five points are enough
 WORK = 3e8  # most evaluations of rows in one integral
 CLOSE = 1e-10  # nats that a last step of Newton may gain, per group
 MOST_STEPS = 30
@@ -41,9 +42,11 @@ class Integral(NamedTuple):
     solved: Solved
 
 
-def rule_for(model: LevelsModel, n_rows: int) -> Rule | None:
+def rule_for(model: LevelsModel, n_rows: int, N: int) -> Rule | None:
     """The quadrature rule for z; None for Laplace's method."""
     order = ORDERS.get(model.M, 1)
+    if n_rows > LARGE * N:
+        order = min(order, 5)
     while order > 1 and n_rows * order**model.M > WORK:
         order -= 2
     return None if model.linear or order <= 1 else gauss_hermite(order, model.M)

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from jaxtyping import Float64
 from scipy.sparse.linalg import splu
 
-from ramify.levels.design import Design, KeptTerm
+from ramify.levels.design import Design
 from ramify.numerics.memory import check_memory
 
 Algebra = Literal["dense", "sparse"]
@@ -83,7 +83,6 @@ class Kept:
     of_u: Any  # the factor of the block of u
     back: Float64[np.ndarray, "q P"]  # its inverse times the border
     of_common: Any  # lower Cholesky factor of what is left of the block of beta
-    blocks: list[np.ndarray]  # [L, m, m]: S of each level by itself, by term
     log_det: float
 
     def solve(self, beta: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -101,26 +100,14 @@ class Kept:
         return common, u - self.back @ common
 
 
-def factorize(blocks: Blocks, algebra: Algebra, terms: tuple[KeptTerm, ...]) -> Kept:
+def factorize(blocks: Blocks, algebra: Algebra) -> Kept:
     """The factor of S; raises LinAlgError if it is not positive definite."""
     factor = _Dense(blocks.u) if algebra == "dense" else _Sparse(blocks.u)
     back = factor.solve(blocks.border)
     left = blocks.common - blocks.border.T @ back
     of_common = sl.cholesky(left, lower=True) if len(left) else left
     log_det = factor.log_det + 2 * float(np.log(np.diag(of_common)).sum())
-    own = [_level_blocks(blocks.u, term) for term in terms]
-    return Kept(factor, back, of_common, own, log_det)
-
-
-def _level_blocks(matrix: Any, term: KeptTerm) -> Float64[np.ndarray, "L m m"]:
-    """The diagonal blocks of the levels of a term."""
-    m, found = term.effects, np.empty((term.levels, term.effects, term.effects))
-    for apart in range(m):
-        own = matrix.diagonal(apart)
-        for i in range(m - apart):
-            entries = own[term.start + i : term.stop : m]
-            found[: len(entries), i, i + apart] = found[: len(entries), i + apart, i] = entries
-    return found
+    return Kept(factor, back, of_common, log_det)
 
 
 class _Dense:

@@ -1,16 +1,16 @@
 """What Laplace's method leaves out for the kept effects, level by level.
 
-For a level of a kept term, with the rest of b held, S says that its effects are normal with the precision
-P of S's block. With phi the log likelihood of its rows less its quadratic part at the mode, what
-Laplace's method leaves out of G is log E exp phi(delta), delta ~ N(0, P^-1), found by quadrature; the sum
-over levels is added to G. Its slope in theta says by how much that moves theta.
+For a level of a kept term, with z and the rest of b held, Laplace's method says that its effects are
+normal with precision P: that of their prior, plus their rows' curvature. With phi the log likelihood of
+its rows less its quadratic part at the mode, what the method leaves out of G is log E exp phi(delta),
+delta ~ N(0, P^-1), found by quadrature; the sum over levels is added to G. Its slope in theta says by how
+much that moves theta.
 """
 
 import numpy as np
 from jaxtyping import Float64
 
 from ramify.levels.design import Design, KeptTerm
-from ramify.levels.kept import Kept
 from ramify.levels.marginal_state import State
 from ramify.levels.model import Given, LevelsModel, differentiate
 from ramify.numerics.points import gauss_hermite
@@ -19,18 +19,31 @@ ORDER = {1: 7, 2: 5}  # points along each effect of a level; of more effects one
 MOST = 3.0  # nats of a level, beyond which the quadrature is not believed
 
 
-def correction(model: LevelsModel, given: Given, design: Design, state: State, kept: Kept) -> float:
+def correction(model: LevelsModel, given: Given, design: Design, state: State) -> float:
     """The sum over the levels of all kept terms, in nats."""
     if model.linear:
         return 0.0
     total = 0.0
-    for term, blocks in zip(design.kept, kept.blocks, strict=True):
+    for term, own in zip(design.kept, given.kept, strict=True):
+        blocks = own + _curvatures(design, term, state.integral.solved.rows.curvature)
         if term.effects in ORDER:
             total += _levels(model, given, design, state, term, blocks)
         else:
             for m in range(term.effects):
                 total += _levels(model, given, design, state, term, blocks, m)
     return total
+
+
+def _curvatures(
+    design: Design, term: KeptTerm, curvature: Float64[np.ndarray, " n"]
+) -> Float64[np.ndarray, "L m m"]:
+    """Sums over the rows of each level of curvature times w w'."""
+    level, columns = design.of_term(term)
+    found = np.empty((term.levels, term.effects, term.effects))
+    for i, j in zip(*np.tril_indices(term.effects), strict=True):
+        own = np.bincount(level, curvature * columns[:, i] * columns[:, j], term.levels)
+        found[:, i, j] = found[:, j, i] = own
+    return found
 
 
 def _levels(

@@ -46,7 +46,7 @@ class Marginal:
 
     def __init__(self, model: LevelsModel, design: Design, algebra: Algebra | None = None):
         self.model, self.design = model, design
-        self.rule = rule_for(model, len(design.offset))
+        self.rule = rule_for(model, len(design.offset), design.N)
         self.algebra: Algebra = algebra or choose(design)
         self.evaluations, self.factors = 0, 0
         self._last: Optimum | None = None
@@ -102,12 +102,12 @@ class Marginal:
         found, design = state.integral, self.design
         try:
             blocks = assemble(design, found.curvature, found.shared, precision, state.common)
-            return factorize(blocks, self.algebra, design.kept)
+            return factorize(blocks, self.algebra)
         except np.linalg.LinAlgError:
             rows, root = found.solved.rows, found.solved.root
             shared = rows.curvature * np.einsum("rm,rmc->cr", design.W, root[design.code])
             blocks = assemble(design, rows.curvature, shared, precision, state.common)
-            return factorize(blocks, self.algebra, design.kept)
+            return factorize(blocks, self.algebra)
 
     def moved(self, state: State, beta: np.ndarray, u: np.ndarray) -> Effects:
         """The effects after a step in b, with z where its mode is expected."""
@@ -153,7 +153,7 @@ class Marginal:
         assert kept is not None
         value = given.log_prior + state.value - 0.5 * kept.log_det
         value += 0.5 * self.size * np.log(2 * np.pi)
-        more = correction(self.model, given, self.design, state, kept)
+        more = correction(self.model, given, self.design, state)
         found = Optimum(theta, given, state, kept, value + more, more)
         self._last = found
         return found

@@ -18,7 +18,8 @@ from ramify.levels.search import Found, whitening
 from ramify.numerics.psis import effective_draws, k_hat
 
 POINTS = 500  # of theta that are weighted
-CHEAP = 4e9  # work of all evaluations of G, below which the points are weighted by G itself
+CHEAP = 1.5e9  # work of all evaluations of G, below which the points are weighted by G itself
+WIDE, CHEAP_WIDE = 0.2, 6e9  # the same where an sd of theta is wide, and its posterior skewed
 ALONG = (-2.4, -1.2, 1.2, 2.4)  # sds along an axis
 NOISE, MORE = (
     0.03,
@@ -72,7 +73,8 @@ def cloud(G: Marginal, found: Found, seed: int) -> Cloud:
     """Weighted points of theta."""
     nothing = np.zeros(len(found.mean))
     learned = Learned(found.mean, found.precision, 0.0, nothing, None, None, np.zeros(0, int))
-    cheap = work(G) * 2 * POINTS < CHEAP
+    sd = np.sqrt(np.diag(np.linalg.inv(found.precision)))
+    cheap = work(G) * 2 * POINTS < (CHEAP_WIDE if sd.max() > WIDE else CHEAP)
     off, values = 0.0, G.values
     if not cheap:
         stands = Profile.through(G, found)
@@ -122,7 +124,7 @@ class Profile(NamedTuple):
         slopes = np.arange(1, 5) * near[..., None] ** np.arange(4)
         inside = np.einsum("dnk,dk->dn", powers, self.coefficients)
         outside = np.einsum("dnk,dk->dn", slopes, self.coefficients) * (t - near)
-        bent = -0.5 * (t - near) ** 2
+        bent = np.where(outside < 0, 0.0, -0.5 * (t - near) ** 2)
         return np.sum(inside + np.minimum(outside, 0.0) + bent, 0)
 
     def off(self, G: Marginal, found: Found, seed: int) -> float:

@@ -54,6 +54,11 @@ class LevelsPosterior(Posterior):
         self.design = adapter.design(groups)
 
     @property
+    def family(self) -> NoReturn:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """There is none: what asks for one is for fits with one grouping factor."""
+        raise ValueError("this is for fits with one grouping factor; this fit has several.")
+
+    @property
     def by(self) -> str:
         """Name of the integrated factor."""
         return self.adapter.factors[self.adapter.integrated].name

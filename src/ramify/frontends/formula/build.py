@@ -95,7 +95,7 @@ def from_formula(
     link = _link(likelihood, link)
     if parts.several:
         table = _check_several(parts, others, table, missing)
-        return from_terms(parts, table, likelihood, link, priors or {})
+        return from_terms(parts, table, likelihood, link, priors or {}, check_design)
     parameters = [_parsed(other, parts.by, likelihood) for other in others]
     side = reading.predictors(parts, *parameters)
     used = [*reading.response_columns(parts), *side, *parts.extra]
@@ -261,7 +261,13 @@ def _check_several(parts: FormulaText, others: list[str], table: Any, missing: s
         raise error(parts.text, own[0], f"the response {own[0]!r} can't be a predictor as well")
     if not n_rows(table, factors[0]):
         raise ValueError("the table has no rows: expected one for each observation.")
-    return _without_missing(table, [*dict.fromkeys(used)], missing)
+    table = _without_missing(table, [*dict.fromkeys(used)], missing)
+    if len(own) == 1:
+        values = columns_of(table, own)[own[0]]
+        if len(set(np.asarray(values).tolist())) == 1:
+            what = "is the same in every row: there is nothing to explain."
+            raise ValueError(f"the response {own[0]} {what}")
+    return table
 
 
 def _check_scale(title: str, column: Float[np.ndarray, " n"]) -> None:

@@ -1,6 +1,6 @@
 """From a formula with several grouping terms and a table to a model and its data."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -35,9 +35,17 @@ NOISY = ("gaussian", "student_t", "bernoulli", "ordered")  # rows that have nois
 
 
 def from_terms(
-    parts: FormulaText, table: Any, likelihood: str, link: str, priors: Mapping[str, Any]
+    parts: FormulaText,
+    table: Any,
+    likelihood: str,
+    link: str,
+    priors: Mapping[str, Any],
+    check: Callable[..., None],
 ) -> tuple[LevelsFormulaModel, Groups]:
-    """The model and the data of a formula with several grouping terms."""
+    """The model and the data of a formula with several grouping terms.
+
+    `check` raises if no model can be made of the columns of the common effects and of one term.
+    """
     if likelihood not in SUPPORTED:
         raise ValueError(
             f"likelihood={likelihood!r} is for formulas with one grouping factor; with several there are "
@@ -63,6 +71,9 @@ def from_terms(
     offset = common.offset(frame)
     middle = 0.0 if offset is None else float(offset.mean())
     units = _units(common, X, begin, middle, support == "levels")
+    for term in parts.terms:
+        own = parts._replace(terms=(term,))
+        check(own, common, X, *code(term.group, parts.text, frame), LIKELIHOODS[likelihood])
     terms = _terms(parts, distinct, frame, units)
     formula = LevelsFormula(
         parts,
