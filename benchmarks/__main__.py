@@ -14,6 +14,7 @@ NAMES = {
     "numpyro_cost": "step time of NumPyro models compared with the same models as three densities",
     "predict": "a prediction for one new group, given its rows",
     "right": "default fits of many problems against long references, over several seeds",
+    "slopes": "groups of 10 Bernoulli rows with 20 slopes: seeds, bias, noise and the simulated truth",
     "store": "rows larger than memory: sorted on disk, and a fit that streams them",
     "same": "whether small models give the numbers that the first release gave",
 }

@@ -351,10 +351,13 @@ def test_noise_of_draws_is_told_and_averaged_away():
 
     class Noisy(Marginal):
         memory, points = None, 32
-        problem = SimpleNamespace(rule=None)
+        problem, groups_upto = SimpleNamespace(rule=None), np.array([4000])
 
         def __init__(self):
             pass
+
+        def __call__(self, thetas, blocks, curved=False):
+            return Expansion(0.0, -(thetas[0] - modes[0]) @ precision)
 
         def slopes_by_other_draws(self, thetas, number):
             return -(thetas - modes[number]) @ precision

@@ -15,7 +15,7 @@ import ramify as rf
 from quick import slow
 from ramify.data.resident import to_device
 from ramify.fitting import by_steps, solved
-from ramify.inference import theta_search
+from ramify.inference import theta_remainder, theta_search
 from ramify.inference.minibatches import Minibatches, Place
 from ramify.inference.progress import Budget, Progress
 from ramify.inference.schedules import Cycle, Plateau
@@ -69,7 +69,7 @@ def test_a_search_may_stop_after_every_step(points, K, monkeypatch):
 
     The rule gets finer once if K was not chosen.
     """
-    monkeypatch.setattr(theta_search, "MOST_BIAS", 0.0)
+    monkeypatch.setattr(theta_remainder, "MOST_BIAS", 0.0)
     monkeypatch.setattr(budgets, "MOST_ORDER", {1: 23})
     task = make_task(points, K)
     with Progress(False, 40, None, None) as bar:

@@ -16,7 +16,7 @@ from quick import slow
 from ramify.data.batch import example
 from ramify.data.resident import whole
 from ramify.fitting import solved
-from ramify.inference import theta_search
+from ramify.inference import theta_remainder
 from ramify.inference.elbo import elbo
 from ramify.models.traced import uses_theta
 from ramify.numerics import budgets
@@ -110,7 +110,7 @@ def test_budgets_of_solved_are_hard():
 @pytest.mark.slow
 def test_a_budget_that_ends_as_draws_double_keeps_what_was_found(monkeypatch):
     """The first sweep with more draws is the last allowed: q(theta) is that of the search before."""
-    monkeypatch.setattr(theta_search, "MOST_BIAS", 0.0)
+    monkeypatch.setattr(theta_remainder, "MOST_BIAS", 0.0)
     monkeypatch.setattr(budgets, "MOST_LOCAL_DRAWS", 600)
     monkeypatch.setattr(solved, "normal_posterior", lambda *_: False)  # else few points are exact
     model, groups = small()

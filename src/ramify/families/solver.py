@@ -25,6 +25,7 @@ from jaxtyping import Array, Bool, Float, Int
 from ramify.data.batch import Batch, Theta, Z
 from ramify.families import newton
 from ramify.families.conditional import Conditional, Local
+from ramify.families.matched import RowSites, match_moments
 from ramify.families.newton import Quadratic, expand_local, safe_scale, times_covariance
 from ramify.models.densities import log_joint
 from ramify.models.model import Model
@@ -47,6 +48,7 @@ class Site(NamedTuple):
     converged: Bool[Array, " B"]  # whose mode was found
     height: Float[Array, " B"]  # f_i at the mode, theta at the centre
     steps: Int[Array, ""]
+    rows: RowSites | None = None  # of `matched` sites: what stands for each row's likelihood
 
 
 class Solver(eqx.Module):
@@ -62,6 +64,7 @@ class Solver(eqx.Module):
     # Of the groups of the fit by number, or of a block's places; NaN where unknown, None before a fit.
     modes: Float[Array, "N M"] | Float[np.ndarray, "N M"] | None = None
     of_block: bool = eqx.field(static=True, default=False)  # which of the two
+    matched: bool = eqx.field(static=True, default=False)  # whether sites are those of `matched`
 
     def prepare(self, model: Model, batch: Batch, centre: Theta) -> Site:
         """Solves the block at the centre, from the modes of the fit where they are known."""
@@ -117,6 +120,7 @@ class Solver(eqx.Module):
         converged = climb.converged & definite
         height = climb.prior.value + climb.likelihood.value
         site = Site(climb.z, none, climb.likelihood, scale, converged, height, climb.steps)
+        site = with_moments(model, batch, centre, site) if self.matched else site
         return self.polished(model, batch, centre, site) if self.rounds else site
 
     def polished(self, model: Model, batch: Batch, centre: Theta, site: Site) -> Site:
@@ -161,6 +165,22 @@ def _aside(M: int) -> np.ndarray:
     """A thousandth of an sd in every direction, in no simple ratio to each other."""
     # At round numbers a density may have no derivative, such as NumPyro's Bernoulli at logit zero.
     return 1e-3 * np.sqrt(np.arange(2.0, M + 2)).astype(np.float32)
+
+
+def with_moments(model: Model, batch: Batch, theta: Array, site: Site) -> Site:
+    """The site with the moments of z, where its mode was found."""
+    found = match_moments(model, batch, theta, site.anchor)
+    finite = jnp.isfinite(found.scale).all((-2, -1)) & jnp.isfinite(found.likelihood.packed()).all(
+        -1
+    )
+    choose = lambda new, old: newton._where(finite & site.converged, new, old)
+    return site._replace(
+        anchor=choose(found.mean, site.anchor),
+        likelihood=jax.tree.map(choose, found.likelihood, site.likelihood),
+        scale=choose(found.scale, site.scale),
+        converged=finite & site.converged,
+        rows=found.rows,
+    )
 
 
 def solver(

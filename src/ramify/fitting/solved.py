@@ -18,6 +18,8 @@ from ramify.engine.dask import DaskEngine
 from ramify.engine.local import Engine, LocalEngine
 from ramify.families.branched import Branched
 from ramify.families.gaussian import Gaussian
+from ramify.families.matched import can_match
+from ramify.families.solver import Solver
 from ramify.fitting.checkpoints import Checkpoints
 from ramify.fitting.states import read_search, search_state
 from ramify.fitting.theta_shape import Allowed, Theta, with_shape
@@ -31,6 +33,7 @@ from ramify.inference.steps import init as init_steps
 from ramify.inference.sweep import Problem
 from ramify.inference.theta_search import Learned, NotFinite, Search, done, finish, init, step
 from ramify.models.model import Model
+from ramify.models.seen import SeenModel, in_seen_directions
 from ramify.models.traced import normal_posterior
 from ramify.numerics import budgets
 from ramify.numerics.arrays import floats
@@ -40,6 +43,7 @@ from ramify.posterior.posterior import Posterior
 from ramify.posterior.trust import bad_groups, off_sds
 
 History = list[dict[str, float]]
+HESSIAN_EVERY = 4  # steps of a climb
 
 
 class Wish(NamedTuple):
@@ -63,6 +67,14 @@ class Task:
     wish: Wish
     engine: Engine = field(default_factory=LocalEngine)
 
+    def in_seen_directions(self) -> "Task":
+        """The same in the directions of z that rows see, where they do not see all."""
+        own = self.family.local.start is not None or self.wish.local_draws == 1
+        if own or self.groups.store is not None or isinstance(self.engine, DaskEngine):
+            return self  # rows on a disk, or on other machines, are not read here
+        model, groups = in_seen_directions(self.model, self.groups)
+        return replace(self, model=model, groups=groups)
+
     @property
     def points(self) -> int:
         """Points of q(theta) that F is averaged over."""
@@ -74,6 +86,15 @@ class Task:
     def normal(self) -> bool:
         """Whether every p(z | theta, y_i) is normal, so that a rule of few points is exact."""
         return self.wish.local_draws is None and normal_posterior(self.model, example(self.groups))
+
+    @property
+    def solver(self) -> Solver:
+        """What solves for the modes of groups during the search."""
+        # Where rows are few for the dimensions of z, Laplace's approximation is far from p(z | theta, y).
+        M, lean = self.model.z.size, self.family.local.lean()
+        few = self.groups.n_rows < budgets.FEW_ROWS * M * len(self.groups)
+        matched = few and not self.quadrature and can_match(self.model, example(self.groups))
+        return replace(lean, points=lean.points[:, :M], matched=matched)
 
     @property
     def quadrature(self) -> bool:
@@ -93,7 +114,10 @@ class Task:
             K = most = self.wish.local_draws
         theta = self.family.theta
         mean, covariance = (np.asarray(x, np.float64) for x in (theta.mean, theta.covariance))
-        return init(mean, np.linalg.inv(covariance), K, most, self.points)
+        begin = init(mean, np.linalg.inv(covariance), K, most, self.points)
+        # Where groups have priors of their own a Hessian costs as much as several sweeps.
+        every = HESSIAN_EVERY if isinstance(self.model, SeenModel) else 1
+        return begin._replace(hessian_every=every)
 
     def source(self, K: int, last: BlockSource | None) -> BlockSource:
         """The blocks that F with K local draws sums over: the last ones, if they are the same."""
@@ -119,13 +143,18 @@ class Task:
         return self.groups.n_bytes > budgets.RESIDENT_SHARE * budgets.device_memory()
 
     def marginal(
-        self, K: int, history: History, budget: Budget, last: Marginal | None = None
+        self,
+        K: int,
+        history: History,
+        budget: Budget,
+        last: Marginal | None = None,
+        settled: bool = False,
     ) -> Marginal:
         """F with K local draws, which reports to the history; on the blocks of the last F if it can."""
         # Proposals that are reweighted need no variational Newton: theta's bias is the same without.
         # The Hessian is of a higher degree in z than the gradient, and not exact by the same points.
-        curved = self.points == 1 and not self.normal
-        problem = Problem(self.model, self.family.local.lean(), K, None, curved, self.normal)
+        curved = self.points == 1 and not self.normal and not settled
+        problem = Problem(self.model, self.solver, K, None, curved, self.normal)
         problem = problem.with_rule(problem.order) if self.quadrature else problem
         # Points of theta in one sweep: the same for data of any size.
         room = max(self.points, budgets.MOST_THETA_POINTS, 2 * min(self.model.theta.size, 33))
@@ -145,13 +174,16 @@ def fit_solved(
 ) -> Posterior:
     """Finds q(theta), and weighted draws of theta where the data are small enough for them."""
     model, wish, few = task.model, task.wish, task.groups
+    task = task.in_seen_directions()
     learned, F, history = search(task, budget, kept)
-    ended, points = budget.spent(), F.problem.local_draws
+    ended, points = budget.spent(), learned.local_draws
     F.tilt = learned.tilt or F.tilt
-    looked = {} if task.normal else _look(task, learned, F)
+    looked = (
+        {} if task.normal else _look(task, learned, F) | {"z_names": ", ".join(model.z.parameters)}
+    )
     family, about = _with_shape(task, learned, F)
     columns = {name: np.asarray([h[name] for h in history]) for name in history[0]}
-    usual = default_local_draws(model.z.size, groups.n_rows)
+    usual = default_local_draws(task.model.z.size, groups.n_rows)
     bias = float(np.abs(learned.bias).max())
     noise = np.nan if learned.noise is None else float(learned.noise.max())
     K = usual if task.quadrature else points
@@ -171,6 +203,8 @@ def fit_solved(
     }
     if task.quadrature:
         notes["quadrature_points"] = points
+    if task.model is not model:
+        notes["seen_directions"] = task.model.z.size
     if task.streams:
         notes["streamed"] = True
     if few is not groups:
@@ -189,8 +223,7 @@ def _look(task: Task, learned: Learned, F: Marginal) -> dict[str, Any]:
     look = look_at_groups(F, learned.mean)
     off = off_sds(look.effective, task.wish.local_draws or resampled_draws(task.groups.n_rows))
     uneven = bad_groups(look.k_hat, off)
-    names = ", ".join(task.model.z.parameters)
-    notes: dict[str, Any] = {"looked_at": len(look.groups), "z_names": names}
+    notes: dict[str, Any] = {"looked_at": len(look.groups)}
     for what, who in (("second_modes", look.second), ("uneven", uneven)):
         labels = task.groups.labels[look.groups[who]]
         notes |= {what: int(who.sum()), f"{what}_groups": [str(x) for x in labels[:20]]}
@@ -203,11 +236,11 @@ def search(
     """The search for theta to its end, or to that of the budget: what it learned, and the last F."""
     kept = kept or Checkpoints()
     state, history = read_search(kept.last("search"), budget) or (task.start(), [])
-    F = task.marginal(state.local_draws, history, budget)
+    F = task.marginal(state.local_draws, history, budget, None, state.settled > 0)
     F.memory = state.memory
     while not done(state) and not (history and budget.spent()):
         if F.problem.local_draws != state.local_draws:
-            F = task.marginal(state.local_draws, history, budget, F)
+            F = task.marginal(state.local_draws, history, budget, F, state.settled > 0)
         try:
             state = step(state, F)
         except NotFinite as error:
@@ -236,7 +269,9 @@ def _with_shape(task: Task, learned: Learned, F: Marginal) -> tuple[Branched, di
     factor = floats(np.linalg.cholesky(np.linalg.inv(learned.precision)))
     free = free_numbers(factor, False, "log")
     theta = Gaussian(floats(learned.mean), free, len(learned.mean), False, "log")
-    family = replace(task.family, theta=theta, local=replace(task.family.local, modes=F.modes))
+    modes = F.modes if F.model.z.size == task.family.local.points.shape[1] else None
+    local = replace(task.family.local, modes=modes, matched=task.solver.matched)
+    family = replace(task.family, theta=theta, local=local)
     fewest, most = budgets.WEIGHTED_THETA_DRAWS
     each, work = F.problem.local_draws * (task.groups.n_rows + len(task.groups)), 1
     if can_share(F.problem):

@@ -10,6 +10,10 @@ mode describes, and that Gaussian's integral is known. So only the difference is
 w the weights of the model and v those of the Gaussian, whose mean is C on average. Both means have
 the same noise where the group is nearly Gaussian, and it cancels, in the derivatives as well. Groups
 that say little of theta are of that kind, and without this their noise would drown what they say.
+
+Where the Gaussian is that of `families.matched`, it is multiplied with 1 + sum_j (r_j - 1), r_j the
+ratio of row j's likelihood to its site: the first order of w / v = prod_j r_j. Its integral is one over
+each row's predictor alone. What is left to the draws are products of two rows' ratios.
 """
 
 import math
@@ -23,14 +27,18 @@ from jaxtyping import Array, Bool, Float
 
 from ramify.data.batch import Batch
 from ramify.families.conditional import Local
+from ramify.families.matched import nodes
 from ramify.families.newton import Quadratic, expand_likelihood, expand_local, times_covariance
 from ramify.families.solver import Site, Solver
-from ramify.models.densities import group_log_liks, log_liks_at
+from ramify.models.densities import group_log_liks, log_liks_at, sum_rows
 from ramify.models.model import Model
+from ramify.models.structure import linear
 from ramify.models.traced import normal_prior
 from ramify.numerics.points import Rule, quarter_sizes
 from ramify.numerics.small_linalg import inverse_factor
 from ramify.numerics.sums import log_mean_exp
+
+FARTHEST = 50.0  # log of a ratio: larger ones are far out, where their Gaussian is nothing
 
 
 def quadrature(
@@ -62,8 +70,10 @@ def _log_prior_at(
     return lambda theta: jax.vmap(lambda z: model.log_local(theta, z, batch), -1, -1)(z)
 
 
-def bound(log_weight: Float[Array, "K B"]) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
-    """Log p^(y_i | theta) from log weights, and an estimate of the bias that is left in it."""
+def bound(
+    log_weight: Float[Array, "K B"], times: Float[Array, "K B"] | None = None
+) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
+    """Log of the mean of weights, `times` factors near one, and an estimate of the bias left in it."""
     # log-mean-exp of K weights is low by a term in 1/K. Halves are low by twice that, so
     # 2 LME(all) - mean LME(halves) is free of it: the jackknife, an estimate and no longer a bound.
     # What is left goes as 1/K^2; the same estimate from half as many weights is off by four times as
@@ -73,7 +83,7 @@ def bound(log_weight: Float[Array, "K B"]) -> tuple[Float[Array, " B"], Float[Ar
     if sizes[-1] < 2:
         whole = log_mean_exp(log_weight)
         return whole, jnp.zeros_like(whole)
-    quarters = _log_sums(log_weight, sizes)  # every weight is exponentiated only once
+    quarters = _log_sums(log_weight, sizes, times)  # every weight is exponentiated only once
     total = lambda first, last: jax.nn.logsumexp(quarters[first:last], 0)
     lme = lambda first, last: total(first, last) - math.log(sum(sizes[first:last]))
     half = 0.5 * (lme(0, 2) + lme(2, 4))
@@ -83,13 +93,25 @@ def bound(log_weight: Float[Array, "K B"]) -> tuple[Float[Array, " B"], Float[Ar
     return corrected, (coarser - corrected) / 3
 
 
-def _log_sums(log_weight: Float[Array, "K B"], sizes: list[int]) -> Float[Array, "4 B"]:
+def _log_sums(
+    log_weight: Float[Array, "K B"], sizes: list[int], times: Float[Array, "K B"] | None
+) -> Float[Array, "4 B"]:
     """Log of the sum of each quarter's weights."""
-    if len(set(sizes)) > 1:  # shorter quarters are filled up with weights of zero
-        pieces = jnp.split(log_weight, np.cumsum(sizes)[:-1])
-        fill = lambda w: jnp.pad(w, ((0, sizes[0] - len(w)), (0, 0)), constant_values=-jnp.inf)
-        log_weight = jnp.concatenate([fill(piece) for piece in pieces])
-    return jax.nn.logsumexp(log_weight.reshape(4, sizes[0], -1), 1)
+
+    def quarters(x: Float[Array, "K B"], filler: float) -> Float[Array, "4 n B"]:
+        if len(set(sizes)) > 1:  # shorter quarters are filled up with weights of zero
+            pieces = jnp.split(x, np.cumsum(sizes)[:-1])
+            fill = lambda w: jnp.pad(w, ((0, sizes[0] - len(w)), (0, 0)), constant_values=filler)
+            x = jnp.concatenate([fill(piece) for piece in pieces])
+        return x.reshape(4, sizes[0], -1)
+
+    own = quarters(log_weight, -jnp.inf)
+    plain = jax.nn.logsumexp(own, 1)
+    if times is None:
+        return plain
+    # Factors of a few draws may be negative; their mean is held above a tenth.
+    mean = jnp.sum(jnp.exp(own - plain[:, None]) * quarters(times, 1.0), 1)
+    return plain + jnp.log(jnp.maximum(mean, 0.1))
 
 
 class Parts(NamedTuple):
@@ -98,6 +120,7 @@ class Parts(NamedTuple):
     log_weight: Float[Array, "K B"]
     log_weight_gaussian: Float[Array, "K B"]
     log_integral: Float[Array, " B"]
+    times: Float[Array, "K B"] | None = None  # what the Gaussian is multiplied with, if it is
 
 
 def controlled(
@@ -105,7 +128,7 @@ def controlled(
 ) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
     """Log p^(y_i | theta) with the Gaussian's control where it is definite, and the bias left in it."""
     value, bias = bound(parts.log_weight)
-    noise, noise_bias = bound(parts.log_weight_gaussian)
+    noise, noise_bias = bound(parts.log_weight_gaussian, parts.times)
     control = lambda x: jnp.where(definite, x, 0)
     return value + control(parts.log_integral - noise), bias - control(noise_bias)
 
@@ -120,21 +143,32 @@ class Weigh(NamedTuple):
     log_q: Float[Array, "K B"]
     # Where both expansions together have a maximum: their Gaussian is the control.
     definite: Bool[Array, " B"]
+    ratios: "Ratios | None" = None
 
     def parts(self, theta: Float[Array, " D"]) -> Parts:
         """Weights and the Gaussian's integral at this theta."""
         prior, likelihood = self.prior(theta), self.likelihood(theta)
         expanded = parabola(prior, self.step)
         density = expanded if self.density is None else self.density(theta)
+        both = prior + likelihood.expansion
+        integral, ratios = log_integral(both, self.definite), self.ratios
         return Parts(
             density + likelihood.value - self.log_q,
             expanded + likelihood.expanded - self.log_q,
-            log_integral(prior + likelihood.expansion, self.definite),
+            integral if ratios is None else integral + ratios.log_mean(both, self.definite),
+            None if ratios is None else ratios.times,
         )
 
     def bound(self, theta: Float[Array, " D"]) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
         """Log p^(y_i | theta), and an estimate of the bias that is left in it."""
         return controlled(self.parts(theta), self.definite)
+
+
+class Ratios(NamedTuple):
+    """1 + sum_j (r_j - 1) of each group: at its draws, and the log of its mean over any Gaussian."""
+
+    times: Float[Array, "K B"]
+    log_mean: Callable[[Quadratic, Array], Float[Array, " B"]]
 
 
 class Likelihood(NamedTuple):
@@ -174,7 +208,41 @@ def weigh_block(
         step=step,
         log_q=log_q,
         definite=site.converged & batch.group_mask,
+        ratios=None if fixed is None else row_ratios(model, batch, site, local, step),
     )
+
+
+def row_ratios(
+    model: Model, batch: Batch, site: Site, local: Local, step: Float[Array, "B M K"]
+) -> Ratios | None:
+    """Likelihoods of rows over their sites, where a group's site is made of theirs."""
+    declared, sites = model.structure.likelihood, site.rows
+    if declared is None or sites is None:
+        return None
+    none, weights = jnp.zeros(model.theta.size), declared.weights(batch)
+    at_anchor = (
+        linear(weights, batch.at_rows(site.anchor)[..., None])
+        + declared.offsets(none, batch)[..., None]
+    )
+    apart = local.mean - site.anchor
+
+    def surplus(x: Float[Array, "R K"]) -> Float[Array, "R K"]:
+        log_lik = declared.density(none, at_anchor + x[:, None], batch)
+        return jnp.expm1(jnp.minimum(log_lik - sites.at(x), FARTHEST))
+
+    def log_mean(q: Quadratic, definite: Bool[Array, " B"]) -> Float[Array, " B"]:
+        eye = jnp.eye(q.slope.shape[-1], dtype=q.slope.dtype)
+        scale = inverse_factor(jnp.where(definite[:, None, None], q.curvature, eye))
+        mean = apart + times_covariance(scale, jnp.where(definite[:, None], q.slope, 0))
+        spread = jnp.einsum("ri,rij->rj", weights[:, 0], batch.at_rows(scale))
+        x, log_weight = nodes(
+            jnp.sum(weights[:, 0] * batch.at_rows(mean), -1), jnp.sum(spread**2, -1)
+        )
+        total = sum_rows(jnp.sum(jnp.exp(log_weight) * surplus(x), -1), batch)
+        return jnp.log1p(jnp.maximum(total, -0.9))
+
+    draws = linear(weights, batch.at_rows(apart[..., None] + step))[:, 0]
+    return Ratios(1 + sum_rows(surplus(draws), batch).T, log_mean)
 
 
 def site_likelihood(

@@ -30,6 +30,27 @@ def at_most(longest: float, move: np.ndarray) -> np.ndarray:
     return move * min(1.0, longest / np.abs(move).max())
 
 
+def damped(longest: float, precision: np.ndarray, slope: np.ndarray) -> np.ndarray:
+    """The Newton step with (P + d I)^-1, d the least for which no coordinate moves by more than that.
+
+    A direction without curvature is then held back alone, and does not shorten the others.
+
+    Example:
+        >>> damped(1.0, np.diag([1e-9, 1.0]), np.array([1.0, 0.5])).round(2).tolist()
+        [1.0, 0.25]
+    """
+    values, vectors = np.linalg.eigh(precision)
+    along = vectors.T @ slope
+    step = lambda damping: vectors @ (along / (values + damping))
+    low, high = 0.0, float(np.linalg.norm(slope)) / longest  # so short a step is within it
+    if np.abs(step(low)).max() <= longest:
+        return step(low)
+    for _ in range(60):
+        middle = np.sqrt(max(low, 1e-12 * high) * high)
+        low, high = (middle, high) if np.abs(step(middle)).max() > longest else (low, middle)
+    return step(high)
+
+
 def shorter(here: Expansion, there: Expansion, move: np.ndarray) -> float:
     """The part of a failed step to try next: to the top of the parabola through both ends."""
     rise = here.slope @ move

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from ramify.data.batch import Batch
 from ramify.families.newton import expand_likelihood, expand_local, safe_scale
-from ramify.families.solver import Site, Solver, solve_block
+from ramify.families.solver import Site, Solver, solve_block, with_moments
 from ramify.inference.local_integral import Weigh, quadrature, weigh_block
 from ramify.inference.louis import louis_hessian
 from ramify.models.model import Model
@@ -175,6 +175,8 @@ def ready(problem: Problem, batch: Batch, centre: Array, modes: Modes, key: PRNG
     found = definite & ~unknown.any(-1)
     height, steps = prior.value + likelihood.value, jnp.zeros((), jnp.int32)
     site = Site(anchor, none, likelihood, scale, found, height, steps)
+    if solver.matched:
+        site = jax.lax.stop_gradient(with_moments(model, batch, centre, site))
     return Ready(site, _draws(problem, batch, key))
 
 

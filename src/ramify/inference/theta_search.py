@@ -8,12 +8,13 @@ The phase of a state says what its next step does:
     laplace, newton        with many groups: the mode of F over all groups, and its curvature there
     spread, look, average  with few: variational Newton on fixed points of q(theta)
     bias, noise            what K local draws leave; an average over other draws takes off the noise
-    double                 where either is too large: again with twice as many
+    double                 where the bias is too large: again with twice as many
+    more, again            where the noise is: to the mode of F by as many more as it takes
 
 Stopping after any step and going on later, with another `Marginal` of the same data, changes no bit.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,48 +23,17 @@ from ramify.inference.marginal import (
     ONE_SIDED,
     Expansion,
     Marginal,
-    OutOfBudget,
     Tilt,
     definite,
 )
+from ramify.inference.search_state import LONGEST, Search, blocks_of, curvature_blocks, moved
+from ramify.inference.theta_remainder import again, bias, double, more, noise
 from ramify.numerics import budgets
 from ramify.numerics.points import normal_points
 
-MOST_BIAS = 0.05  # of theta's means, in posterior sds, before K is doubled
-MOST_NOISE = 0.02  # of theta's means, in posterior sds, before more draws are averaged over
-FAR = 0.5  # of the noise of K draws: an average over more is not taken from so far, but K doubled
-LONGEST = 1.0  # of a Newton step in any coordinate: theta's scales are logarithms
 FIRST_LOOK = 0.05  # how far apart the first gradients are, in every coordinate
+MANY = 12  # coordinates of theta, of which one without curvature must not hold up the others
 WORTHWHILE = 0.1  # nats: a step that gains less ends a search
-
-
-class Search(NamedTuple):
-    """All that the next step of a search needs: arrays, numbers and the name of its phase."""
-
-    phase: str  # what the next step does, a key of `PHASES`; "done" at the end
-    local_draws: int  # K of the F that the next step asks
-    most_draws: int  # K is doubled no further than to this
-    points: int  # points of q(theta) that F is averaged over; 1 is Laplace's approximation
-    mean: np.ndarray  # of q(theta)
-    precision: np.ndarray  # of q(theta)
-    value: float  # F at the mean, or its average over q(theta)
-    slope: np.ndarray  # the gradient of F at the mean, or its average over q(theta)
-    bias: np.ndarray  # how far K draws move each mean, in posterior sds; NaN while unknown
-    stage: int = 0  # which part of the data is searched: an index of `stages`, -1 for all blocks
-    tries: int = 0  # steps tried in this phase
-    calm: int = 0  # steps of this phase with next to nothing to gain (in "average" those in a row)
-    length: float = 1.0  # of the longest step ("climb"), or the part to try ("newton", "average")
-    measured: bool = True  # whether the precision was measured at this mean ("climb")
-    target: np.ndarray | None = None  # the precision measured at this mean ("average")
-    cut: bool = False  # whether the last step failed and was cut ("average")
-    rounds: int = 0  # how often the curvature at the mode was measured ("laplace", "newton")
-    steady: bool = False  # whether it changed little the last time
-    slopes: np.ndarray = np.zeros((0, 1, 1))  # around the mean, each time by other draws ("noise")
-    tilt: Tilt | None = None  # what an average over all of these draws adds to F
-    noise: np.ndarray | None = (
-        None  # sd of each mean over seeds, in posterior sds; None while unknown
-    )
-    memory: Any = None  # what F keeps from sweep to sweep: the modes of all groups
 
 
 class Learned(NamedTuple):
@@ -76,6 +46,7 @@ class Learned(NamedTuple):
     noise: np.ndarray | None  # sd of each mean over seeds, in sds; None if the budget ended before
     tilt: Tilt | None  # what an average over more draws adds to F
     unconverged: np.ndarray  # the groups whose mode was not found
+    local_draws: int = 1  # K of the search, before the noise of draws was taken off by more
 
 
 class NotFinite(Exception):
@@ -108,33 +79,13 @@ def finish(state: Search, F: Marginal) -> Learned:
     state = _settle(state, F) if state.rounds else state
     left = updates.rms_sds(np.linalg.solve(state.precision, state.slope), state.precision)
     found = state.mean, state.precision, left, state.bias, state.noise
-    return Learned(*found, state.tilt, ~F.converged)
-
-
-def stages(groups_upto: np.ndarray, D: int) -> list[int]:
-    """How many blocks each stage of Newton sees: enough groups for theta, then four times more."""
-    found, wanted = [], max(400, 20 * D)
-    while 4 * wanted < groups_upto[-1]:
-        found.append(int(np.searchsorted(groups_upto, wanted)) + 1)
-        wanted *= 4
-    return sorted({*found, len(groups_upto)})
-
-
-def _blocks(s: Search, F: Marginal) -> int:
-    return stages(F.groups_upto, len(s.mean))[s.stage]
-
-
-def _curvature_blocks(s: Search, F: Marginal) -> int:
-    return min(_blocks(s, F), int(np.searchsorted(F.groups_upto, budgets.CURVATURE_GROUPS)) + 1)
+    return Learned(*found, state.tilt, ~F.converged, state.settled or state.local_draws)
 
 
 def _expand(s: Search, F: Marginal, mean: np.ndarray) -> Expansion:
-    """F at one point; with its Hessian where a few groups are asked, which costs little."""
-    return F(mean[None], _blocks(s, F), curved=_blocks(s, F) == _curvature_blocks(s, F))
-
-
-def _moved(s: Search, mean: np.ndarray, precision: np.ndarray, there: Expansion) -> Search:
-    return s._replace(mean=mean, precision=precision, value=there.value, slope=there.slope)
+    """F at one point; with its Hessian where that costs little."""
+    few = blocks_of(s, F) == curvature_blocks(s, F)
+    return F(mean[None], blocks_of(s, F), few and s.tries % s.hessian_every == 0)
 
 
 # Newton on growing parts of the data.
@@ -146,8 +97,8 @@ def _open(s: Search, F: Marginal) -> Search:
     if not here.finite:
         raise NotFinite(F.first_bad_block(s.mean))
     precision = _first_precision(s, F) if guessed and here.hessian is None else s.precision
-    s = _moved(s, s.mean, _known_precision(here, precision), here)
-    F.tell(s.value, s.precision, _blocks(s, F))
+    s = moved(s, s.mean, _known_precision(here, precision), here)
+    F.tell(s.value, s.precision, blocks_of(s, F))
     s = s._replace(phase="climb", tries=0, calm=0, length=LONGEST, measured=guessed)
     return _next_climb(s, F)
 
@@ -155,10 +106,10 @@ def _open(s: Search, F: Marginal) -> Search:
 def _first_precision(s: Search, F: Marginal) -> np.ndarray:
     """Curvature where nothing is known of its scale: over a short distance, then over its own."""
     short = np.eye(len(s.mean)) * (ONE_SIDED / FIRST_LOOK) ** 2
-    first = _rough_precision(s, F, short, _blocks(s, F))
+    first = _rough_precision(s, F, short, blocks_of(s, F))
     if first is short:  # the budget has ended, or F is not finite there
         return s.precision
-    return _rough_precision(s, F, first, _blocks(s, F))
+    return _rough_precision(s, F, first, blocks_of(s, F))
 
 
 def _rough_precision(s: Search, F: Marginal, precision: np.ndarray, blocks: int) -> np.ndarray:
@@ -177,6 +128,8 @@ def _climb(s: Search, F: Marginal) -> Search:
     """One Newton step to the mode of F over the first blocks; it must not lower F."""
     move, gain = updates.newton_move(s.precision, s.slope)
     close = gain < 0.5 * len(s.mean)
+    if len(s.mean) >= MANY:
+        move = updates.damped(LONGEST, s.precision, s.slope)
     move = updates.at_most(s.length, move)
     there = _expand(s, F, s.mean + move)
     slack = 0.1 + 1e-7 * abs(s.value) + (len(s.mean) if close else 0)
@@ -185,12 +138,12 @@ def _climb(s: Search, F: Marginal) -> Search:
     # A failed step has the curvature measured; the step after another failure is shorter.
     if there.finite and there.value >= s.value - slack:
         learned = updates.bfgs(s.precision, move, s.slope - there.slope)
-        s = _moved(s, s.mean + move, _known_precision(there, learned), there)
+        s = moved(s, s.mean + move, _known_precision(there, learned), there)
         known = there.hessian is not None
         s = s._replace(length=min(LONGEST, max(s.length, 2 * longest)), measured=known)
-        F.tell(s.value, s.precision, _blocks(s, F))
+        F.tell(s.value, s.precision, blocks_of(s, F))
     elif not s.measured:
-        precision = _rough_precision(s, F, s.precision, _curvature_blocks(s, F))
+        precision = _rough_precision(s, F, s.precision, curvature_blocks(s, F))
         s = s._replace(precision=precision, measured=True)
     else:
         s = s._replace(length=updates.shorter(Expansion(s.value, s.slope), there, move) * longest)
@@ -204,7 +157,7 @@ def _next_climb(s: Search, F: Marginal) -> Search:
     s = s._replace(calm=s.calm + int(gain < 0.5 * len(s.mean)))
     if gain >= WORTHWHILE and s.calm <= 3 and s.length >= 1e-6 and s.tries < budgets.MOST_CLIMBS:
         return s
-    if _blocks(s, F) < len(F.groups_upto):
+    if blocks_of(s, F) < len(F.groups_upto):
         return s._replace(phase="open", stage=s.stage + 1)
     return s._replace(phase="laplace" if s.points == 1 else "spread")
 
@@ -216,7 +169,7 @@ def _next_climb(s: Search, F: Marginal) -> Search:
 
 def _laplace(s: Search, F: Marginal) -> Search:
     """Measures the curvature at the mode."""
-    target = _rough_precision(s, F, s.precision, _curvature_blocks(s, F))
+    target = _rough_precision(s, F, s.precision, curvature_blocks(s, F))
     steady = updates.largest_change(s.precision, target) < 0.3
     s = s._replace(precision=target, steady=steady, rounds=s.rounds + 1, tries=0, length=1.0)
     if updates.newton_move(s.precision, s.slope)[1] < WORTHWHILE:
@@ -233,8 +186,8 @@ def _newton(s: Search, F: Marginal) -> Search:
         return s._replace(length=updates.shorter(Expansion(s.value, s.slope), there, move))
     gained = there.value - s.value if there.finite else 0.0
     if gained > 0:
-        s = _moved(s, s.mean + move, s.precision, there)
-        F.tell(s.value, s.precision, _blocks(s, F))
+        s = moved(s, s.mean + move, s.precision, there)
+        F.tell(s.value, s.precision, blocks_of(s, F))
     s = s._replace(tries=s.tries + 1, length=1.0)
     # What the slope still promises after a step that gained nothing is noise.
     over = gained < WORTHWHILE or s.tries == budgets.MOST_NEWTON
@@ -250,7 +203,7 @@ def _next_round(s: Search, F: Marginal) -> Search:
 
 def _settle(s: Search, F: Marginal) -> Search:
     """Ends Laplace's search. A last step that is too short to be worth a sweep is taken without one."""
-    F.tell(s.value, s.precision, _blocks(s, F))
+    F.tell(s.value, s.precision, blocks_of(s, F))
     move = np.linalg.solve(s.precision, s.slope)
     last = move if s.slope @ move < 0.2 else 0.0
     return s._replace(mean=s.mean + last, phase="bias", rounds=0)
@@ -261,7 +214,7 @@ def _settle(s: Search, F: Marginal) -> Search:
 
 def _spread(s: Search, F: Marginal) -> Search:
     """Measures the curvature: the points of q(theta) spread as it says, and BFGS is too rough."""
-    return s._replace(precision=_rough_precision(s, F, s.precision, _blocks(s, F)), phase="look")
+    return s._replace(precision=_rough_precision(s, F, s.precision, blocks_of(s, F)), phase="look")
 
 
 def _look(s: Search, F: Marginal) -> Search:
@@ -269,15 +222,15 @@ def _look(s: Search, F: Marginal) -> Search:
     first = _average_over(s, F, s.mean, s.precision)
     if not first.finite:
         return s._replace(phase="bias")
-    F.tell(first.value, s.precision, _blocks(s, F), s.points)
-    s = _moved(s, s.mean, s.precision, first)
+    F.tell(first.value, s.precision, blocks_of(s, F), s.points)
+    s = moved(s, s.mean, s.precision, first)
     return s._replace(phase="average", tries=0, calm=0, length=1.0, target=None, cut=False)
 
 
 def _average(s: Search, F: Marginal) -> Search:
     """Measures the precision to move to; then moves, or ends if it is close already."""
     if s.target is None:
-        target = updates.measured_precision(F, s.mean, s.precision, _blocks(s, F))
+        target = updates.measured_precision(F, s.mean, s.precision, blocks_of(s, F))
         return s._replace(target=target)
     move = np.linalg.solve(s.target, s.slope)
     near = updates.rms_sds(move, s.target) < 0.1
@@ -298,10 +251,10 @@ def _tried(s: Search, F: Marginal, move: np.ndarray, target: np.ndarray) -> Sear
     s = s._replace(tries=s.tries + 1)
     if not gained >= -0.1:
         return s._replace(length=s.length / 2, cut=True)
-    F.tell(there.value, precision, _blocks(s, F), s.points)
+    F.tell(there.value, precision, blocks_of(s, F), s.points)
     length = s.length if s.cut else min(1.0, 2 * s.length)
     calm = s.calm + 1 if gained < WORTHWHILE else 0
-    s = _moved(s, mean, precision, there)
+    s = moved(s, mean, precision, there)
     return s._replace(calm=calm, length=length, target=None, cut=False)
 
 
@@ -309,7 +262,7 @@ def _average_over(s: Search, F: Marginal, mean: np.ndarray, precision: np.ndarra
     """F averaged over the points of N(mean, precision^-1)."""
     noise = normal_points(s.points, len(mean))
     thetas = mean + np.linalg.solve(np.linalg.cholesky(precision).T, noise.T).T
-    return F(thetas, _blocks(s, F))
+    return F(thetas, blocks_of(s, F))
 
 
 def _bound(e: Expansion, precision: np.ndarray) -> float:
@@ -317,71 +270,6 @@ def _bound(e: Expansion, precision: np.ndarray) -> float:
     return e.value - 0.5 * np.linalg.slogdet(precision)[1] if e.finite else -np.inf
 
 
-# What finitely many draws leave.
-
-
-def _bias(s: Search, F: Marginal) -> Search:
-    """Estimates how far K draws move the mean of q(theta)."""
-    try:
-        shift = np.linalg.solve(s.precision, F.bias(s.mean))
-    except OutOfBudget:
-        return s
-    bias = shift / np.sqrt(np.diag(np.linalg.inv(s.precision)))
-    enough = np.abs(bias).max() < MOST_BIAS or s.local_draws >= s.most_draws
-    if F.problem.rule is not None:
-        s = s._replace(noise=np.zeros_like(bias))
-        return s._replace(bias=bias, phase="done" if enough else "double")
-    return s._replace(bias=bias, phase="noise" if enough else "double")
-
-
-def _noise(s: Search, F: Marginal) -> Search:
-    """Takes slopes around the mean by other draws of z, until an average over all has little noise."""
-    # The draws of a sweep are an argument: this compiles nothing.
-    try:
-        another = F.slopes_by_other_draws(_noise_points(s, F), len(s.slopes))
-    except OutOfBudget:
-        return s
-    s = s._replace(slopes=np.append(s.slopes.reshape(-1, *another.shape), another[None], 0))
-    fewest, most = budgets.NOISE_SWEEPS["many" if s.points == 1 else "few"]
-    if len(s.slopes) < fewest:
-        return s
-    alone = updates.slope_noise(s.slopes.mean(1), s.precision)
-    if alone.max() > FAR and s.local_draws < s.most_draws:
-        return s._replace(phase="double")
-    noise = alone / np.sqrt(len(s.slopes))
-    if noise.max() > MOST_NOISE and len(s.slopes) < most:
-        return s
-    tilt = _tilt(s)
-    precision = definite(s.precision - tilt.hessian)
-    move = updates.at_most(LONGEST, np.linalg.solve(precision, tilt.slope))
-    s = s._replace(mean=s.mean + move, precision=precision, noise=noise, tilt=tilt)
-    return s._replace(phase="done", slopes=s.slopes[:0])
-
-
-def _noise_points(s: Search, F: Marginal) -> np.ndarray:
-    """The mean; with few groups points one sd to both sides of it along each axis of q(theta)."""
-    if s.points == 1 or 2 * len(s.mean) > F.points:
-        return s.mean[None]
-    axes = np.linalg.inv(np.linalg.cholesky(s.precision))
-    return s.mean + np.concatenate([axes, -axes])
-
-
-def _tilt(s: Search) -> Tilt:
-    """What F by its own draws lacks to the average over all."""
-    lacking, D = s.slopes.mean(0) - s.slopes[0], len(s.mean)
-    if len(lacking) == 1:
-        return Tilt(s.mean, lacking[0], np.zeros((D, D)))
-    back = np.linalg.cholesky(s.precision)
-    white = 0.5 * (lacking[:D] - lacking[D:]) @ np.linalg.inv(back).T
-    return Tilt(s.mean, lacking.mean(0), back @ (0.5 * (white + white.T)) @ back.T)
-
-
-def _double(s: Search, F: Marginal) -> Search:
-    """Starts again from what was found, over all blocks, with more points a group."""
-    unknown = np.full_like(s.mean, np.nan)
-    more = F.problem.more_draws()
-    return s._replace(local_draws=more, bias=unknown, slopes=s.slopes[:0], phase="open", stage=-1)
-
-
-_ALL = _open, _climb, _laplace, _newton, _spread, _look, _average, _bias, _noise, _double
+_ALL = _open, _climb, _laplace, _newton, _spread, _look, _average, bias, noise, double
+_ALL += more, again
 PHASES = {phase.__name__.removeprefix("_"): phase for phase in _ALL}

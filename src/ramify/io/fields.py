@@ -95,7 +95,9 @@ _NOTES: dict[str, Check] = {
     ),
     **dict.fromkeys("theta_effective_draws theta_nuts_seconds theta_noise_sds".split(), is_number),
     **dict.fromkeys("steps sweeps unconverged local_draws quadrature_points".split(), is_count),
-    **dict.fromkeys("theta_divergences looked_at second_modes uneven".split(), is_count),
+    **dict.fromkeys(
+        "theta_divergences looked_at second_modes uneven seen_directions".split(), is_count
+    ),
     "resampled_draws": _is_few,
     **dict.fromkeys("converged local_draws_raised".split(), _is_bool),
     **dict.fromkeys("method why z_names".split(), is_text),
@@ -106,7 +108,7 @@ _NOTES: dict[str, Check] = {
 # Wherever they are in the description of a family.
 _FAMILY: dict[str, Check] = {
     **dict.fromkeys("dim D M N".split(), is_count),
-    **dict.fromkeys("diagonal uses_theta centred count_aware".split(), _is_bool),
+    **dict.fromkeys("diagonal uses_theta centred count_aware matched".split(), _is_bool),
     **dict.fromkeys("rounds max_steps".split(), _is_few),
     **dict.fromkeys("points widths head".split(), is_shape),
     "modes": _or_none(is_shape),

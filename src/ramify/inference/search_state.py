@@ -1,0 +1,65 @@
+"""The state of the search for q(theta), and what its phases ask of it."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ramify.inference.marginal import Expansion, Marginal, Tilt
+from ramify.numerics import budgets
+
+LONGEST = 1.0  # of a Newton step in any coordinate: theta's scales are logarithms
+
+
+class Search(NamedTuple):
+    """All that the next step of a search needs: arrays, numbers and the name of its phase."""
+
+    phase: str  # what the next step does, a key of `PHASES`; "done" at the end
+    local_draws: int  # K of the F that the next step asks
+    most_draws: int  # K is doubled no further than to this
+    points: int  # points of q(theta) that F is averaged over; 1 is Laplace's approximation
+    mean: np.ndarray  # of q(theta)
+    precision: np.ndarray  # of q(theta)
+    value: float  # F at the mean, or its average over q(theta)
+    slope: np.ndarray  # the gradient of F at the mean, or its average over q(theta)
+    bias: np.ndarray  # how far K draws move each mean, in posterior sds; NaN while unknown
+    stage: int = 0  # which part of the data is searched: an index of `stages`, -1 for all blocks
+    tries: int = 0  # steps tried in this phase
+    calm: int = 0  # steps of this phase with next to nothing to gain (in "average" those in a row)
+    length: float = 1.0  # of the longest step ("climb"), or the part to try ("newton", "average")
+    measured: bool = True  # whether the precision was measured at this mean ("climb")
+    target: np.ndarray | None = None  # the precision measured at this mean ("average")
+    cut: bool = False  # whether the last step failed and was cut ("average")
+    rounds: int = 0  # how often the curvature at the mode was measured ("laplace", "newton")
+    steady: bool = False  # whether it changed little the last time
+    hessian_every: int = 1  # steps of a climb for each Hessian
+    settled: int = 0  # K by which the precision was found, where only the noise of draws is left
+    slopes: np.ndarray = np.zeros((0, 1, 1))  # around the mean, each time by other draws ("noise")
+    tilt: Tilt | None = None  # what an average over all of these draws adds to F
+    noise: np.ndarray | None = (
+        None  # sd of each mean over seeds, in posterior sds; None while unknown
+    )
+    memory: Any = None  # what F keeps from sweep to sweep: the modes of all groups
+
+
+def stages(groups_upto: np.ndarray, D: int) -> list[int]:
+    """How many blocks each stage of Newton sees: enough groups for theta, then four times more."""
+    found, wanted = [], max(400, 10 * D)
+    while 4 * wanted < groups_upto[-1]:
+        found.append(int(np.searchsorted(groups_upto, wanted)) + 1)
+        wanted *= 4
+    return sorted({*found, len(groups_upto)})
+
+
+def blocks_of(s: Search, F: Marginal) -> int:
+    """How many blocks the stage of a search sees."""
+    return stages(F.groups_upto, len(s.mean))[s.stage]
+
+
+def curvature_blocks(s: Search, F: Marginal) -> int:
+    """How many of them the curvature is known from."""
+    return min(blocks_of(s, F), int(np.searchsorted(F.groups_upto, budgets.CURVATURE_GROUPS)) + 1)
+
+
+def moved(s: Search, mean: np.ndarray, precision: np.ndarray, there: Expansion) -> Search:
+    """The state at another mean, with F there."""
+    return s._replace(mean=mean, precision=precision, value=there.value, slope=there.slope)

@@ -1,0 +1,102 @@
+"""Phases of the search for q(theta) after theta is found: what draws of z leave in it."""
+
+import numpy as np
+
+from ramify.inference import newton_updates as updates
+from ramify.inference.marginal import Marginal, OutOfBudget, Tilt, definite
+from ramify.inference.search_state import LONGEST, Search, blocks_of, moved
+from ramify.numerics import budgets
+
+MOST_BIAS = 0.05  # of theta's means, in posterior sds, before K is doubled
+MOST_NOISE = 0.02  # of theta's means, in posterior sds, before more draws are averaged over
+FAR = 0.5  # of the noise of K draws: an average over more is not taken from so far, but from more draws
+
+
+def bias(s: Search, F: Marginal) -> Search:
+    """Estimates how far K draws move the mean of q(theta)."""
+    try:
+        shift = np.linalg.solve(s.precision, F.bias(s.mean))
+    except OutOfBudget:
+        return s
+    bias = shift / np.sqrt(np.diag(np.linalg.inv(s.precision)))
+    enough = np.abs(bias).max() < MOST_BIAS or s.local_draws >= s.most_draws
+    if F.problem.rule is not None:
+        s = s._replace(noise=np.zeros_like(bias))
+        return s._replace(bias=bias, phase="done" if enough else "double")
+    return s._replace(bias=bias, phase="noise" if enough else "double")
+
+
+def noise(s: Search, F: Marginal) -> Search:
+    """Takes slopes around the mean by other draws of z, until an average over all has little noise."""
+    # The draws of a sweep are an argument: this compiles nothing.
+    try:
+        another = F.slopes_by_other_draws(_noise_points(s, F), len(s.slopes))
+    except OutOfBudget:
+        return s
+    s = s._replace(slopes=np.append(s.slopes.reshape(-1, *another.shape), another[None], 0))
+    fewest, most = budgets.NOISE_SWEEPS["many" if s.points == 1 else "few"]
+    if len(s.slopes) < fewest:
+        return s
+    alone = updates.slope_noise(s.slopes.mean(1), s.precision)
+    if s.local_draws < s.most_draws and alone.max() > (FAR if s.points > 1 else _within(most)):
+        return s._replace(phase="double" if s.points > 1 else "more", length=float(alone.max()))
+    noise = alone / np.sqrt(len(s.slopes))
+    if noise.max() > MOST_NOISE and len(s.slopes) < most:
+        return s
+    tilt = _tilt(s)
+    precision = definite(s.precision - tilt.hessian)
+    # With many groups F's own slope is not quite zero at the end of its search.
+    own = F(s.mean[None], blocks_of(s, F)).slope if s.points == 1 else 0.0
+    move = updates.at_most(LONGEST, np.linalg.solve(precision, tilt.slope + own))
+    s = s._replace(mean=s.mean + move, precision=precision, noise=noise, tilt=tilt)
+    return s._replace(phase="done", slopes=s.slopes[:0])
+
+
+def _within(sweeps: int) -> float:
+    """The noise of one sweep that an average over so many makes small enough, about."""
+    return 2 * MOST_NOISE * np.sqrt(sweeps)
+
+
+def more(s: Search, F: Marginal) -> Search:
+    """Takes as many draws as make the noise, which is `length` now, small enough."""
+    _, most = budgets.NOISE_SWEEPS["many"]
+    times = 2 ** int(np.ceil(2 * np.log2(s.length / (MOST_NOISE * np.sqrt(most)))))
+    more = min(times * s.local_draws, s.most_draws)
+    s = s._replace(local_draws=more, slopes=s.slopes[:0], bias=np.full_like(s.mean, np.nan))
+    return s._replace(phase="again", settled=F.problem.local_draws, tries=0, stage=-1)
+
+
+def again(s: Search, F: Marginal) -> Search:
+    """A Newton step to the mode of F by more draws, which is near: with the precision known."""
+    there = moved(s, s.mean, s.precision, F(s.mean[None], blocks_of(s, F)))
+    if not np.isfinite(there.slope).all():
+        return s._replace(phase="bias")
+    move = updates.at_most(LONGEST, np.linalg.solve(s.precision, there.slope))
+    near = updates.rms_sds(move, s.precision) < 0.1 or s.tries == budgets.MOST_NEWTON
+    F.tell(there.value, s.precision, blocks_of(s, F))
+    return there._replace(mean=s.mean + move, tries=s.tries + 1, phase="bias" if near else "again")
+
+
+def _noise_points(s: Search, F: Marginal) -> np.ndarray:
+    """The mean; with few groups points one sd to both sides of it along each axis of q(theta)."""
+    if s.points == 1 or 2 * len(s.mean) > F.points:
+        return s.mean[None]
+    axes = np.linalg.inv(np.linalg.cholesky(s.precision))
+    return s.mean + np.concatenate([axes, -axes])
+
+
+def _tilt(s: Search) -> Tilt:
+    """What F by its own draws lacks to the average over all."""
+    lacking, D = s.slopes.mean(0) - s.slopes[0], len(s.mean)
+    if len(lacking) == 1:
+        return Tilt(s.mean, lacking[0], np.zeros((D, D)))
+    back = np.linalg.cholesky(s.precision)
+    white = 0.5 * (lacking[:D] - lacking[D:]) @ np.linalg.inv(back).T
+    return Tilt(s.mean, lacking.mean(0), back @ (0.5 * (white + white.T)) @ back.T)
+
+
+def double(s: Search, F: Marginal) -> Search:
+    """Starts again from what was found, over all blocks, with more points a group."""
+    unknown = np.full_like(s.mean, np.nan)
+    more = F.problem.more_draws()
+    return s._replace(local_draws=more, bias=unknown, slopes=s.slopes[:0], phase="open", stage=-1)
