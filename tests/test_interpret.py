@@ -76,6 +76,7 @@ def test_contrasts_are_differences_and_ratios_of_averages(posterior, table):
     np.testing.assert_allclose(old.draws[:, 0], exact, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_slopes_are_finite_differences(posterior, table):
     step = 0.05
     high, low = (means(posterior, table, x=table.x + h) for h in (step / 2, -step / 2))
@@ -90,6 +91,7 @@ def test_slopes_are_finite_differences(posterior, table):
     np.testing.assert_allclose(by_user.draws, own, atol=2e-3)
 
 
+@pytest.mark.slow
 def test_groups_of_the_population(posterior):
     theta = posterior.sample_theta(S)
     at = {"x": 0.7, "kind": "b", "age": 30.0}
@@ -134,6 +136,7 @@ def test_refusals(posterior, call, message):
         call(posterior)
 
 
+@pytest.mark.slow
 def test_a_loaded_fit_needs_its_table(posterior, table, tmp_path):
     posterior.save(tmp_path / "fit")
     again = rf.load(tmp_path / "fit")

@@ -211,6 +211,7 @@ def test_predictions_take_known_new_and_absent_levels(fitted):
     assert np.corrcoef(own.T)[0, 1] < 0.95
 
 
+@pytest.mark.slow
 def test_new_levels_are_conditioned_on_given_rows(fitted):
     at = {"a": [77], "b": [1], "c": [0], "x": [0.0]}
     given = {"a": [77] * 30, "b": [1] * 30, "c": [0] * 30, "x": [0.0] * 30, "y": [9.0] * 30}

@@ -49,6 +49,7 @@ def test_groups_left_out_by_weights_and_by_refits(posterior, table):
     assert np.abs(again.elpd[:3] - found.lpd[:3]).max() > 0.02  # leaving out matters
 
 
+@pytest.mark.slow
 def test_rows_left_out_are_in_the_order_of_the_table(posterior, table):
     found = posterior.loo(draws=500)
     np.testing.assert_array_equal(found.labels, np.arange(90))
@@ -59,6 +60,7 @@ def test_rows_left_out_are_in_the_order_of_the_table(posterior, table):
     assert 5 < found.p < 25  # two effects, an sd, and most of 15 intercepts
 
 
+@pytest.mark.slow
 def test_models_are_compared_by_differences_of_their_terms(posterior, table):
     without = rf.fit("y ~ 1 + (1 | user)", table)
     loos = {"x": posterior.loo(draws=500), "none": without.loo(draws=500)}

@@ -247,6 +247,7 @@ def test_parameters_are_recovered_and_named(fitted):
     ]
 
 
+@pytest.mark.slow
 def test_saved_fits_predict_the_same(fitted, tmp_path):
     posterior, _ = fitted
     at = pd.DataFrame({"g": ["g3", "g3", "new"], "x": [-1.0, 2.0, 2.0]})

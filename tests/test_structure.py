@@ -46,9 +46,12 @@ def table():
         "trials": trials,
         "rating": rng.integers(1, 5, n),
         "w": rng.uniform(0.5, 2, n),
+        "share": rng.uniform(0.1, 0.9, n),
+        "time": rng.gamma(2.0, 1.5, n) + 0.1,
     }
 
 
+COUNTS = "poisson", "negative_binomial"
 RESPONSES = {
     "gaussian": "y",
     "student_t": "y",
@@ -57,6 +60,10 @@ RESPONSES = {
     "poisson": "count",
     "negative_binomial": "count",
     "ordered": "rating",
+    "beta": "share",
+    "beta_binomial": "count | trials(trials)",
+    **dict.fromkeys(("lognormal", "gamma", "exponential", "weibull"), "time"),
+    **{f"{kind}_{own}": "count" for kind in ("zero_inflated", "hurdle") for own in COUNTS},
 }
 ALL_LINKS = [(name, link) for name, entry in LIKELIHOODS.items() for link in entry.links]
 
