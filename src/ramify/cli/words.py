@@ -16,6 +16,7 @@ _OPTIONS = (
     (r"\bpass them as given=", "pass them by --given"),
     (r"\bgiven=", "--given"),
     (r", or pass summary=False", ""),
+    (r"or pass missing=\"drop\" to leave such rows out", "or drop them"),
     (r",? or posterior\.refine\(\)", ""),
     (r" \(pandas and polars: Categorical\)", " in a Parquet file"),
     (_METHOD, r"--method \1"),
