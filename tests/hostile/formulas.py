@@ -49,7 +49,7 @@ REFUSED = {
     "y == x ~ (1 | g)": ["y == x"],
     "y ~ x @ u + (1 | g)": ["'@'"],
     "y ~ x $ u + (1 | g)": ["'$'"],
-    "y ~ x; import os + (1 | g)": ["';'"],
+    "y ~ x; import os + (1 | g)": ["grouping term"],
     "y ~ x ^ 2 + (1 | g)": ["'^'", "**"],
     "y ~ x & u + (1 | g)": ["'&'"],
     "y ~ x . u + (1 | g)": ["'.'"],
@@ -129,7 +129,7 @@ REFUSED = {
     "y | weights(k) ~ x + (1 | g)": ['"k"', "weights", "numbers"],
     "y | weights(w, n) ~ x + (1 | g)": ["weights"],
     "y | weights(w) | trials(n) ~ x + (1 | g)": ["trials(column)"],
-    "y | cens(n) ~ x + (1 | g)": ["trials(column)"],
+    "y | cens(n) ~ x + (1 | g)": ['"n"', "right censored"],
 }
 # Formula -> one with the same rows in plain words.
 EQUAL = {

@@ -49,9 +49,8 @@ def cases():
         yield Case(
             f"rf.{name}(model, dict)", lambda c=call: c(model, table()), ["dict", "rf.Groups"]
         )
-        yield Case(
-            f"rf.{name}(text, groups)", lambda c=call: c("y ~ x", groups), ["str", "rf.Model"]
-        )
+        says = ["formula", "table"] if name == "fit" else ["str", "rf.Model"]
+        yield Case(f"rf.{name}(text, groups)", lambda c=call: c("y ~ x", groups), says)
         yield Case(
             f"rf.{name}(model, None)", lambda c=call: c(model, None), ["NoneType", "rf.Groups"]
         )
