@@ -60,8 +60,10 @@ def with_lines(text: str) -> str:
     Example:
         >>> with_lines('"x" has no value in row 3; y in rows 1, 4 and 17; z in 1,204 rows (0, 2, ...)')
         '"x" has no value in line 5; y in lines 3, 6 and 19; z in 1,204 rows (lines 2, 4, ...)'
+        >>> with_lines("x is 1e+300 in rows 0, 1 and 2 of a.csv")
+        'x is 1e+300 in lines 2, 3 and 4 of a.csv'
     """
     lines = lambda numbers: re.sub(r"\d+", lambda n: str(int(n[0]) + 2), numbers)
-    several = r"\b(row)(s?) (\d+(?:(?:, | and )\d+)*)(?! of )"
+    several = r"\b(row)(s?) (\d++(?:(?:, | and )\d++)*+)(?! of \d)"
     text = re.sub(several, lambda found: f"line{found[2]} {lines(found[3])}", text)
     return re.sub(r"\brows \((\d[\d, .]*)\)", lambda f: f"rows (lines {lines(f[1])})", text)
