@@ -10,6 +10,8 @@ from levels_oracle import exact
 from levels_problems import PROBLEMS
 from ramify.fitting.levels import start
 from ramify.frontends.formula.levels_adapter import FormulaLevelsAdapter
+from ramify.levels.condensed import condensed
+from ramify.levels.iterated import PROBES
 from ramify.levels.marginal import Marginal
 from ramify.levels.model import differentiate
 
@@ -83,6 +85,61 @@ def test_linear_models_are_exact_at_any_theta(text, algebra):
         sd = np.sqrt(np.diag(covariance))
         off = (np.atleast_2d(np.cov(own)) if len(own) else np.zeros((0, 0))) - covariance
         assert (np.abs(off) < 6 / np.sqrt(20_000) * np.outer(sd, sd)).all()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("three levels", marks=pytest.mark.slow),
+        "crossed, slopes in both",
+        "no common effects",
+    ],
+)
+def test_conjugate_gradients_and_probes_are_near_the_exact_answer(name):
+    model, design = problem(LINEAR[name])
+    theta = apart(model)
+    found, truth = Marginal(model, design, "iterative").optimum(theta), exact(model, design, theta)
+    np.testing.assert_allclose(found.effects.beta, truth.beta, atol=1e-5)
+    np.testing.assert_allclose(found.effects.u, truth.u, atol=1e-5)
+    error = 0.5 * np.std(found.kept.log_dets) / np.sqrt(PROBES)
+    assert abs(found.value - truth.value) < 4 * error + 1e-4
+    P, q = len(truth.beta), len(truth.u)
+    of_u = found.kept.solve(np.zeros((P, q)), np.eye(q))[1]
+    np.testing.assert_allclose(of_u, truth.covariance_u, atol=1e-4)
+    noise = found.kept.noise(np.random.default_rng(0), 4000)
+    for own, covariance in zip(noise, (truth.covariance_beta, truth.covariance_u), strict=True):
+        sd = np.sqrt(np.diag(covariance))
+        off = (np.atleast_2d(np.cov(own)) if len(own) else np.zeros((0, 0))) - covariance
+        assert (np.abs(off) < 6 / np.sqrt(4000) * np.outer(sd, sd)).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("likelihood, response", [("gaussian", "y"), ("bernoulli", "yes")])
+def test_a_fit_by_conjugate_gradients_is_that_by_dense_algebra(likelihood, response):
+    text = f"{response} ~ x + (1 | a) + (1 + x | b) + (1 | c)"
+    dense, iterated = (
+        rf.fit(text, table(2000), likelihood=likelihood, algebra=algebra)
+        for algebra in ("dense", "iterative")
+    )
+    assert iterated.notes["algebra"] == "iterative" and iterated.notes["noise_sds"] < 0.05
+    sd = dense.pool.theta.std(0)
+    apart = np.abs(dense.pool.theta.mean(0) - iterated.pool.theta.mean(0)) / sd
+    assert apart.max() < 0.05 + 3 * iterated.notes["noise_sds"]
+    np.testing.assert_allclose(iterated.pool.theta.std(0), sd, rtol=0.03)
+
+
+def test_any_factor_can_be_integrated():
+    text = "y ~ w + (x || a) + (1 + x | b) + (1 | c)"
+    values = []
+    for name in ("a", "b", "c"):
+        model, groups = rf.from_formula(text, table(), integrate=name)
+        assert groups.by == name
+        design = FormulaLevelsAdapter(model).design(groups)
+        values.append(Marginal(model, design).optimum(apart(model)).value)
+    np.testing.assert_allclose(values, values[0], atol=1e-7)
+    for wrong in (text, "y ~ (1 | a)"):
+        with pytest.raises(ValueError, match="no factor 'd' in this formula; it has a"):
+            rf.from_formula(wrong, table(), integrate="d")
 
 
 def test_the_slope_of_the_marginal_is_that_of_the_dense_one():
@@ -211,6 +268,27 @@ def test_predictions_take_known_new_and_absent_levels(fitted):
     assert np.corrcoef(own.T)[0, 1] < 0.95
 
 
+def test_poststratification_weights_known_and_new_cells(fitted):
+    cells = {"a": [0, 1, 77], "b": [1, 1, 99], "c": [0, 3, 0], "x": [0.0, 1.0, 0.0], "n": [3, 1, 2]}
+    own = fitted.predict(cells, kind="mean", summary=False)
+    found = fitted.poststratify(cells, by="c")
+    assert list(found["c"]) == [0, 3] and list(found["n"]) == [5, 1]
+    np.testing.assert_allclose(found.draws[:, 0], (3 * own[:, 0] + 2 * own[:, 2]) / 5)
+
+
+def test_of_binomial_outcomes_poststratification_is_the_probability():
+    rows = table()
+    rows["tried"] = np.full(160, 20)
+    for response in ("p(count, 20)", "p(count, tried)"):
+        text = f"{response} ~ x + (1 | b) + (1 | c)"
+        posterior = rf.fit(text, rows, likelihood="binomial")
+        cells = {"b": [1, 2], "c": [0, 1], "x": [0.0, 1.0], "n": [3, 1]}
+        link = posterior.predict({**cells, "tried": [1, 1]}, kind="link", summary=False)
+        probability = (1 / (1 + np.exp(-link))) @ [0.75, 0.25]
+        found = posterior.poststratify(cells).draws[:, 0]
+        np.testing.assert_allclose(found, probability)
+
+
 @pytest.mark.slow
 def test_new_levels_are_conditioned_on_given_rows(fitted):
     at = {"a": [77], "b": [1], "c": [0], "x": [0.0]}
@@ -331,8 +409,26 @@ def test_other_likelihoods_fit(likelihood, response):
 def test_no_method_of_one_factor_is_inherited():
     from ramify.posterior.levels import LevelsPosterior
 
-    public = {name for name in dir(rf.Posterior) if not name.startswith("_")}
+    shared = {"poststratify"}  # which asks `predict` only
+    public = {name for name in dir(rf.Posterior) if not name.startswith("_")} - shared
     assert public <= {*vars(LevelsPosterior)}
+
+
+@pytest.mark.parametrize(
+    "likelihood, response, link",
+    [("bernoulli", "yes", "logit"), ("bernoulli", "yes", "probit"), ("poisson", "count", "log")],
+)
+def test_rows_that_are_alike_are_added_up_without_a_change(likelihood, response, link):
+    rows = table(400)
+    rows["x"] = np.round(rows["x"])
+    text = f"{response} ~ x + (1 | b) + (0 + x | b) + (1 | c)"
+    model, groups = rf.from_formula(text, rows, likelihood=likelihood, link=link)
+    design = FormulaLevelsAdapter(model).design(groups)
+    few = condensed(design, model.form)
+    assert len(few.offset) < 0.75 * len(design.offset)
+    whole, less = (Marginal(model, own).optimum(apart(model)) for own in (design, few))
+    assert less.value == pytest.approx(whole.value, abs=1e-6)
+    np.testing.assert_allclose(less.effects.u, whole.effects.u, atol=1e-6)
 
 
 def test_x64_is_as_it_was(fitted):

@@ -31,6 +31,7 @@ from ramify.inference.elbo import Estimator
 from ramify.inference.minibatches import Minibatches
 from ramify.inference.progress import Budget, Progress
 from ramify.inference.steps import Recipe
+from ramify.levels.kept import Algebra
 from ramify.models.model import Model, check_model_and_groups
 from ramify.models.structure_check import check_structure
 from ramify.numerics import budgets
@@ -64,6 +65,8 @@ def fit(
     streamed: bool | None = None,
     devices: int | Sequence[Any] | None = None,
     engine: Any = None,
+    algebra: Algebra | None = None,
+    integrate: str | None = None,
 ) -> Posterior:
     """Fits a family to the posterior of a model; `fit(model, groups)` alone gives a good answer.
 
@@ -71,7 +74,7 @@ def fit(
 
     Args:
         model: the model, or a formula. One with several grouping factors is fitted in one way
-            (`docs/levels.md`) and takes only `seed`.
+            (`docs/levels.md`) and takes only `seed`, `algebra` and, with a formula, `integrate`.
         groups: the data; with a formula a pandas, polars or Arrow table, or a dict of arrays.
         likelihood: with a formula only, as are `link`, `priors` and `missing`: see `from_formula`.
         link: of the likelihood.
@@ -104,8 +107,13 @@ def fit(
             GPUs, or one CPU. The answer does not depend on it.
         engine: a `dask.distributed.Client`, on whose workers a `solved` fit of a store computes its
             sums; by default this process. The answer does not depend on the number of workers.
+        algebra: of a model with several grouping factors, how the curvature of its kept effects is
+            solved: "dense", "sparse" or "iterative", by conjugate gradients. By default what the
+            design and its size ask for; `notes["algebra"]` says which.
+        integrate: with a formula of several grouping factors, which of them is integrated out.
     """
-    model, groups = _model_and_groups(model, groups, likelihood, link, priors, missing)
+    options = {"likelihood": likelihood, "link": link, "priors": priors, "missing": missing}
+    model, groups = _model_and_groups(model, groups, options | {"integrate": integrate})
     if isinstance(model, LevelsFormulaModel):
         options = {"family": family, "local_draws": local_draws, "optimizer": optimizer}
         options |= {"theta": theta, "checkpoint": checkpoint, "max_steps": max_steps}
@@ -116,7 +124,9 @@ def fit(
             "minibatch": minibatch,
         }
         _check_levels(model, groups, options)
-        return fit_levels(model, groups, seed)
+        return fit_levels(model, groups, seed, algebra)
+    if algebra is not None:
+        raise ValueError("algebra= is for models with several grouping factors: leave it out.")
     _check_family_kind(family)
     if theta not in (None, *get_args(Theta)):
         raise ValueError(f'theta must be "gaussian", "weighted" or "nuts"; got {theta!r}.')
@@ -162,26 +172,18 @@ def fit(
 
 
 def _model_and_groups(
-    model: Any,
-    groups: Any,
-    likelihood: str | None,
-    link: str | None,
-    priors: Mapping[str, Any] | None,
-    missing: Missing | None,
+    model: Any, groups: Any, options: dict[str, Any]
 ) -> tuple[Model | LevelsFormulaModel, Groups]:
-    """The model and its data, made from a formula if that is what came in."""
+    """The model and its data, made from a formula and its options if that is what came in."""
     if isinstance(model, str):
         if isinstance(groups, Groups):
             raise TypeError(
                 "rf.fit got a formula and rf.Groups; expected a formula and the table that it is "
                 "about: pandas, polars, Arrow or a dict of arrays."
             )
-        if likelihood is None:
-            likelihood = "gaussian"
-        options = {"link": link, "priors": priors, "missing": missing or "error"}
-        return from_formula(model, groups, likelihood=likelihood, **options)
-    own = {"likelihood": likelihood, "link": link, "priors": priors, "missing": missing}
-    for name, value in own.items():
+        given = {name: value for name, value in options.items() if value is not None}
+        return from_formula(model, groups, **given)
+    for name, value in options.items():
         if value is not None:
             raise TypeError(
                 f'{name}= goes with a formula, rf.fit("y ~ x + (1 | g)", table, {name}=...); this '

@@ -35,7 +35,8 @@ class LevelsAdapter:
 
     factors: list[FactorInfo]
     integrated: int  # the place of the integrated factor
-    table: str  # the kind of table that results come back as
+    table_kind: str  # the kind of table that results come back as
+    table: dict[str, Any] | None  # the columns of the fit's table, where they are kept
     response: str  # what the outcome is called
 
     def design(self, groups: Groups) -> Design:
@@ -58,6 +59,10 @@ class LevelsAdapter:
 
     def deviations(self, term: int, effects: Float64[np.ndarray, "*S m"]) -> np.ndarray:
         """Effects of a term on the user's scale."""
+        raise NotImplementedError
+
+    def per_trial(self, columns: dict[str, Any], n: int) -> tuple[dict[str, Any], float]:
+        """The columns of n rows with trials of one size, and that size, by which to divide means."""
         raise NotImplementedError
 
     def categories(self, kind: str) -> list[str]:

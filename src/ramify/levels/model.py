@@ -93,6 +93,11 @@ class LevelsModel:
         self.theta = _space(core, terms, correlated)
 
     @property
+    def form(self) -> str | None:
+        """The name of the likelihood's closed form, if it has one."""
+        return None if self.closed_form is None else self.closed_form[0]
+
+    @property
     def M(self) -> int:
         """The dimension of z."""
         return sum(self.terms[t] for t in self.integrated)

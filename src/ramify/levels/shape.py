@@ -5,6 +5,7 @@ its Gaussian is followed by a polynomial of degree four through four more points
 stands for G: sds of factors with few levels are skewed each by itself.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,10 +14,12 @@ from jaxtyping import Float64
 from ramify.inference.theta_search import Learned
 from ramify.inference.theta_weights import fitted_proposal, weigh_theta, with_control
 from ramify.levels.draws import draw_kept, mean_shift
-from ramify.levels.marginal import Marginal, NotSolved
+from ramify.levels.iterated import PROBES
+from ramify.levels.marginal import Marginal, NotSolved, Optimum
 from ramify.levels.search import Found, whitening
 from ramify.numerics.psis import effective_draws, k_hat
 
+ITERATIONS = 20  # of Lanczos' method, roughly
 POINTS = 500  # of theta that are weighted
 CHEAP = 1.5e9  # work of all evaluations of G, below which the points are weighted by G itself
 WIDE, CHEAP_WIDE = 0.2, 6e9  # the same where an sd of theta is wide, and its posterior skewed
@@ -65,6 +68,8 @@ def work(G: Marginal) -> float:
     touched = float(np.sum(np.diff(G.design.entries[2].indptr).astype(np.float64) ** 2))
     rows = n * (50.0 + 0.0 if G.model.linear else 50.0 * points)
     factors = 1 if G.model.linear else 3
+    if G.algebra == "iterative":
+        return rows + 2.0 * n * PROBES * ITERATIONS
     dense = q**3 / 3 if G.algebra == "dense" else 100.0 * touched
     return rows + factors * (10 * touched + 0.3 * dense) + 1e6
 
@@ -139,13 +144,26 @@ def laplace_sds(G: Marginal, found: Found) -> Float64[np.ndarray, " D"]:
     """By how many sds the correction of Laplace's method moves each coordinate of theta."""
     if G.model.linear or not G.design.kept:
         return np.zeros(len(found.mean))
+    return _moved(G, found, lambda optimum: optimum.correction)
+
+
+def probe_sds(G: Marginal, found: Found) -> float:
+    """By how many sds the probes of the log determinant may move theta: the largest standard error."""
+    if G.algebra != "iterative":
+        return 0.0
+    moved = _moved(G, found, lambda optimum: -0.5 * optimum.kept.log_dets)
+    return float(np.std(moved, -1).max() / np.sqrt(PROBES))
+
+
+def _moved(G: Marginal, found: Found, part: Callable[[Optimum], Any]) -> np.ndarray:
+    """By how many sds the slope of a part of G moves each coordinate of theta, [D, ...]."""
     axes = whitening(found.precision)
     slope = []
     for axis in axes.T:
-        ends = [_solved(G, found, found.mean + sign * 0.5 * axis).correction for sign in (1, -1)]
+        ends = [part(_solved(G, found, found.mean + sign * 0.5 * axis)) for sign in (1, -1)]
         slope.append(ends[0] - ends[1])
     moved = axes @ np.array(slope)
-    return moved / np.sqrt(np.diag(axes @ axes.T))
+    return (moved.T / np.sqrt(np.diag(axes @ axes.T))).T
 
 
 def _value(G: Marginal, found: Found, theta: np.ndarray) -> float:
@@ -191,7 +209,7 @@ def _nodes(G: Marginal, white: np.ndarray, rng: np.random.Generator) -> np.ndarr
     return rng.permutation(len(white))[: min(count, len(white))]
 
 
-def _solved(G: Marginal, found: Found, theta: np.ndarray) -> Any:
+def _solved(G: Marginal, found: Found, theta: np.ndarray) -> Optimum:
     try:
         return G.optimum(theta, found.optimum)
     except (NotSolved, np.linalg.LinAlgError):

@@ -135,7 +135,8 @@ class _Evaluated:
         table = _table(fit, asked)
         n = n_rows(table, next(iter(table)))
         n, table = self._sampled(n, table, len(scenarios))
-        self.cells, own = _cells(table, asked, n)
+        own_cells = cells_of(table, asked.by, n) if asked.average else ({}, np.arange(n))
+        self.cells, own = own_cells
         count = len(next(iter(self.cells.values()))) if self.cells else 1
         cells = Cells(own, n if not asked.average else count, len(scenarios))
         task = self._task(_stacked(table, [s.set for s in scenarios], n), cells)
@@ -211,21 +212,19 @@ def _frame(fit: Fitted, asked: Settings) -> Any:
     return fit.adapter.frame(_table(fit, asked._replace(at={}, by=())))
 
 
-def _cells(
-    table: dict[str, Any], asked: Settings, n: int
+def cells_of(
+    table: dict[str, Any], by: Sequence[str], n: int
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """The values of `by` in each cell, and the cell of each row."""
-    if not asked.average:
-        return {}, np.arange(n)
-    if not asked.by:
+    if not by:
         return {}, np.zeros(n, np.int64)
-    columns = [np.asarray(columns_of(table, [name])[name]) for name in asked.by]
+    columns = [np.asarray(columns_of(table, [name])[name]) for name in by]
     codes = [np.unique(column, return_inverse=True) for column in columns]
     sizes = [len(values) for values, _ in codes]
     flat = np.ravel_multi_index([code for _, code in codes], sizes)
     used, own = np.unique(flat, return_inverse=True)
     places = np.unravel_index(used, sizes)
-    named = zip(asked.by, codes, places, strict=True)
+    named = zip(by, codes, places, strict=True)
     return {name: values[place] for name, (values, _), place in named}, own
 
 

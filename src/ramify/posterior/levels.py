@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn, get_args
 
@@ -12,6 +13,8 @@ from ramify.data.groups import Groups
 from ramify.data.tables import as_table
 from ramify.io.levels import LevelsRecord, save_levels
 from ramify.levels.adapter import LevelsAdapter
+from ramify.levels.condensed import condensed
+from ramify.levels.design import Design
 from ramify.levels.model import LevelsModel
 from ramify.levels.shape import Pool
 from ramify.numerics.memory import check_memory
@@ -51,7 +54,11 @@ class LevelsPosterior(Posterior):
     ):
         self.model, self.adapter, self.groups, self.pool = model, adapter, groups, pool
         self.notes, self.history = dict(notes), dict(history or {})
-        self.design = adapter.design(groups)
+
+    @cached_property
+    def design(self) -> Design:
+        """The rows of the fit, those that are alike added up."""
+        return condensed(self.adapter.design(self.groups), self.model.form)
 
     @property
     def family(self) -> NoReturn:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -184,7 +191,7 @@ class LevelsPosterior(Posterior):
         for m, name in enumerate(info.effects):
             for i, statistic in enumerate(["mean", "sd", *quantile_names(quantiles)]):
                 columns[f"{name}_{statistic}"] = table[i, :, m]
-        return as_table(self.adapter.table, labelled(info.name, info.labels, columns))
+        return as_table(self.adapter.table_kind, labelled(info.name, info.labels, columns))
 
     def _factor(self, name: Any) -> int:
         names = [factor.name for factor in self.adapter.factors]

@@ -7,6 +7,7 @@ import numpy as np
 from ramify.frontends.formula.formula import Formula
 from ramify.frontends.formula.frame import is_category, read_frame
 from ramify.frontends.formula.reading import predictors
+from ramify.frontends.formula.text import FormulaText
 
 
 def variables(formula: Formula) -> list[str]:
@@ -29,3 +30,10 @@ def typical(formula: Formula, table: dict[str, Any] | None) -> dict[str, Any]:
         several = is_category(column) or column.dtype == bool
         row[name] = np.array([column.mode()[0] if several else column.mean()])
     return row | {name: np.ones(1) for name in variables(formula) if name not in row}
+
+
+def per_trial(parts: FormulaText, columns: dict[str, Any], n: int) -> tuple[dict[str, Any], float]:
+    """The columns of n rows with trials of one size, and that size."""
+    if not parts.trials or parts.trials.isdigit():
+        return columns, float(parts.trials or 1)
+    return columns | {parts.trials: np.ones(n, np.int64)}, 1.0

@@ -51,6 +51,7 @@ def from_formula(
     trials: str | None = None,
     weights: str | None = None,
     missing: Missing = "error",
+    integrate: str | None = None,
 ) -> tuple[FormulaModel | LevelsFormulaModel, Groups]:
     """A model and its data from a formula in the grammar of lme4, brms and Bambi.
 
@@ -73,6 +74,7 @@ def from_formula(
         weights: the column of weights, where the formula does not say.
         missing: "error" refuses rows in which a column of the formula has no value; "drop" leaves
             them out, and warns of how many there were.
+        integrate: of several grouping factors, the one to integrate out; see `docs/levels.md`.
 
     Returns:
         A model and its groups, for `fit(model, groups)`.
@@ -95,7 +97,9 @@ def from_formula(
     link = _link(likelihood, link)
     if parts.several:
         table = _check_several(parts, others, table, missing)
-        return from_terms(parts, table, likelihood, link, priors or {}, check_design)
+        return from_terms(parts, table, likelihood, link, priors or {}, check_design, integrate)
+    if integrate not in (None, parts.by):
+        raise ValueError(f"there is no factor {integrate!r} in this formula; it has {parts.by}.")
     parameters = [_parsed(other, parts.by, likelihood) for other in others]
     side = reading.predictors(parts, *parameters)
     used = [*reading.response_columns(parts), *side, *parts.extra]

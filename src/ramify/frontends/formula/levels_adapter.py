@@ -11,7 +11,7 @@ from jaxtyping import Float64
 
 from ramify.data.groups import Groups
 from ramify.data.tables import in_zone
-from ramify.frontends.formula import levels_saving
+from ramify.frontends.formula import asking, levels_saving
 from ramify.frontends.formula.levels_formula import LevelsFormula
 from ramify.frontends.formula.levels_model import LevelsFormulaModel, term_sds
 from ramify.frontends.formula.levels_reading import design, design_of, read_columns, read_groups
@@ -27,7 +27,8 @@ class FormulaLevelsAdapter(LevelsAdapter):
 
     def __init__(self, model: LevelsFormulaModel):
         self.model, formula = model, model.formula
-        self.integrated, self.table = formula.integrated, formula.table
+        self.integrated, self.table_kind = formula.integrated, formula.table
+        self.table = model.table
         self.response = formula.parts.response
         self.factors = []
         for f, factor in enumerate(formula.factors):
@@ -92,6 +93,10 @@ class FormulaLevelsAdapter(LevelsAdapter):
     def deviations(self, term: int, effects: Float64[np.ndarray, "*S m"]) -> np.ndarray:
         """Effects of a term on the user's scale."""
         return effects * (self.formula.units.scale / np.asarray(self.formula.terms[term].unit))
+
+    def per_trial(self, columns: dict[str, Any], n: int) -> tuple[dict[str, Any], float]:
+        """The columns of n rows with trials of one size, and that size."""
+        return asking.per_trial(self.formula.parts, columns, n)
 
     def categories(self, kind: str) -> list[str]:
         """The levels of an ordered response, where each has a probability of its own."""

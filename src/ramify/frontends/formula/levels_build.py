@@ -41,10 +41,12 @@ def from_terms(
     link: str,
     priors: Mapping[str, Any],
     check: Callable[..., None],
+    integrate: str | None = None,
 ) -> tuple[LevelsFormulaModel, Groups]:
     """The model and the data of a formula with several grouping terms.
 
-    `check` raises if no model can be made of the columns of the common effects and of one term.
+    `check` raises if no model can be made of the columns of the common effects and of one term;
+    `integrate` names the factor to integrate out.
     """
     if likelihood not in SUPPORTED:
         raise ValueError(
@@ -82,7 +84,7 @@ def from_terms(
         common,
         terms,
         tuple(factors),
-        integrated_factor(factors),
+        integrated_factor(factors, integrate),
         units,
         levels,
         kind_of_table(table),
@@ -90,11 +92,18 @@ def from_terms(
     _check_twice(formula)
     chosen = replaced(defaults(formula, float(np.std(y)) or 1.0), priors, formula)
     model = LevelsFormulaModel(formula, chosen, notes)
+    model.table = columns_of(table, [*dict.fromkeys([*columns, *predictors(parts), *parts.extra])])
     return model, read_groups(formula, table, "table")
 
 
-def integrated_factor(factors: list[Levels]) -> int:
+def integrated_factor(factors: list[Levels], name: str | None) -> int:
     """The factor whose effects are integrated out: that with the most levels, of equals the first."""
+    names = [factor.name for factor in factors]
+    if name is not None and name not in names:
+        what = f"there is no factor {name!r} in this formula; it has {', '.join(names)}."
+        raise ValueError(f"integrate: {what}")
+    if name is not None:
+        return names.index(name)
     return int(np.argmax([len(factor) for factor in factors]))
 
 

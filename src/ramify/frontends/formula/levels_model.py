@@ -79,6 +79,8 @@ class FormulaCore(LevelsCore):
 class LevelsFormulaModel(LevelsModel):
     """A model made by `from_formula` with several grouping terms; see `docs/levels.md`."""
 
+    table: dict[str, Any] | None = None  # the columns of the fit's table
+
     def __init__(self, formula: LevelsFormula, priors: Priors, notes: list[str] | None = None):
         self.formula, self.priors, self.notes = formula, priors, list(notes or [])
         linear = formula.likelihood == "gaussian" and formula.link == "identity"

@@ -29,6 +29,10 @@ class FormulaNames(Adapter):
         """The kind of the fit's table."""
         return self.formula.table
 
+    def per_trial(self, columns: dict[str, Any], n: int) -> tuple[dict[str, Any], float]:
+        """The columns of n rows with trials of one size, and that size."""
+        return asking.per_trial(self.formula.parts, columns, n)
+
     def variables(self) -> list[str]:
         """The columns that the right-hand side names, and that of the trials."""
         return asking.variables(self.formula)
