@@ -24,7 +24,8 @@ from ramify.levels.search import Found, search
 from ramify.levels.shape import Pool, cloud, laplace_sds, pool, probe_sds
 from ramify.posterior.levels import LevelsPosterior
 
-START = 0.3  # of all sds, in units of the linear predictor
+# Where a search begins; sds are in units of the linear predictor.
+STARTS = {"sd": 0.3, "nu": 10.0, "phi": 5.0, "zi": 0.2, "hu": 0.2}
 
 
 def fit_levels(
@@ -94,7 +95,7 @@ def start(model: LevelsModel) -> np.ndarray:
                 np.linspace(-1.5, 1.5, parameter.shape[0]) if parameter.shape[0] > 1 else [0.0]
             )
         else:
-            values[name] = np.full(parameter.shape, {"sd": START, "nu": 10.0}.get(kind, 0.8))
+            values[name] = np.full(parameter.shape, STARTS.get(kind, 0.8))
     with jax.enable_x64(True):
         own = {name: jnp.asarray(value, jnp.float64) for name, value in values.items()}
         return np.array(model.theta.unconstrain(own))

@@ -150,7 +150,8 @@ class Iterated:
         def count(_: Any) -> None:
             counted[0] += 1
 
-        operator = sla.LinearOperator((len(right),) * 2, matvec=self.product)
+        make: Any = sla.LinearOperator
+        operator = make((len(right),) * 2, matvec=self.product)
         found, left = sla.cg(operator, right, rtol=SOLVED, maxiter=MOST_ITERATIONS, callback=count)
         self.iterations[0], self.stalled = counted[0], self.stalled or left > 0
         return self._apart(found)
@@ -195,7 +196,7 @@ class Iterated:
 
     def _lanczos(self, start: Columns, *, keep: bool = False) -> "Run":
         """Lanczos' method from each column, until the residuals of conjugate gradients are small."""
-        diagonal, beside, basis = [], [], []
+        diagonal, beside, basis, run = [], [], [], None
         for vector, a, b in steps(self.product, start):
             diagonal.append(a)
             beside.append(b)
@@ -206,6 +207,7 @@ class Iterated:
                 break
         self.iterations[1] = len(diagonal)
         self.stalled = self.stalled or len(diagonal) == MOST_ITERATIONS
+        assert run is not None
         return run
 
 

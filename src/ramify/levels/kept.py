@@ -20,7 +20,9 @@ from ramify.numerics.memory import check_memory
 
 Algebra = Literal["dense", "sparse", "iterative"]
 SMALL = 400  # kept effects: below, dense is always faster
-SPARSE = 0.03  # share of entries of S that are not zero: above, fill-in makes dense faster
+FEW = 200  # effects of a term that may be linked to all others
+LINKS = 3  # entries of S in a column, for each effect that varies
+PAIRS = 1e8  # links to look at
 MOST_DENSE = 2000  # kept effects: above, products cost less than a dense factor
 
 
@@ -61,21 +63,23 @@ def assemble(
 
 
 def choose(design: Design) -> Algebra:
-    """By the number of kept effects and the pattern of S."""
+    """By the number of kept effects and the pattern of S.
+
+    A sparse factor stays sparse where levels are linked as in a tree, by nesting. Terms of few levels do
+    not count: their columns are eliminated last. Links of crossed factors fill the factor up.
+    """
     q = design.K.shape[1]
     if q <= SMALL:
         return "dense"
-    touched = design.entries[2]
-    sample = touched if q < 50_000 else touched[:: touched.shape[0] // 50_000 + 1]
-    pairs = float(np.sum(np.diff(sample.indptr).astype(np.float64) ** 2))
-    pairs *= touched.shape[0] / max(sample.shape[0], 1)
-    dense = pairs > SPARSE * q * q
-    if not dense and pairs < 5e8:
-        linked = touched.T @ touched + design.K.T @ design.K
-        dense = linked.nnz > SPARSE * q * q
-    if dense and q > MOST_DENSE:
-        return "iterative"
-    return "dense" if dense else "sparse"
+    large = [term for term in design.kept if term.stop - term.start > FEW]
+    columns = np.concatenate([np.arange(term.start, term.stop) for term in large] or [[]])
+    touched = design.entries[2][:, columns.astype(np.int64)]
+    most = LINKS * sum(term.effects for term in large) * len(columns)
+    if float(np.sum(np.diff(touched.indptr).astype(np.float64) ** 2)) < PAIRS + 10.0 * most:
+        own = design.K[:, columns.astype(np.int64)]
+        if (touched.T @ touched + own.T @ own).nnz <= most:
+            return "sparse"
+    return "dense" if q <= MOST_DENSE else "iterative"
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from jaxtyping import Float64
 from ramify.inference.theta_search import Learned
 from ramify.inference.theta_weights import fitted_proposal, weigh_theta, with_control
 from ramify.levels.draws import draw_kept, mean_shift
-from ramify.levels.iterated import PROBES
+from ramify.levels.iterated import PROBES, Iterated
 from ramify.levels.marginal import Marginal, NotSolved, Optimum
 from ramify.levels.search import Found, whitening
 from ramify.numerics.psis import effective_draws, k_hat
@@ -99,7 +99,27 @@ def cloud(G: Marginal, found: Found, seed: int) -> Cloud:
         "theta_noise_sds": float(noise.max()),
         "theta_profile_nats": off,
     }
+    notes |= evidence(points, log_weight, log_t, learned, 0.0 if cheap else found.optimum.value)
     return Cloud(moved, normal, notes)
+
+
+def evidence(
+    points: np.ndarray, log_weight: np.ndarray, log_t: np.ndarray, learned: Learned, height: float
+) -> dict[str, float]:
+    """Notes on log p(y), and its standard error by the points.
+
+    The integral of exp G over that of its Gaussian, which is known, by weights of the same points;
+    `height` is added to their logarithms.
+    """
+    apart, D = points - learned.mean, points.shape[1]
+    log_control = -0.5 * np.sum((apart @ learned.precision) * apart, 1) - log_t
+    sums = [np.logaddexp.reduce(own) for own in (log_weight, log_control)]
+    gaussian = 0.5 * (D * np.log(2 * np.pi) - np.linalg.slogdet(learned.precision)[1])
+    noise = np.exp(log_weight - sums[0]) - np.exp(log_control - sums[1])
+    return {
+        "log_evidence": float(sums[0] - sums[1] + gaussian + height),
+        "log_evidence_se": float(np.sqrt(np.sum(noise**2))),
+    }
 
 
 class Profile(NamedTuple):
@@ -149,9 +169,10 @@ def laplace_sds(G: Marginal, found: Found) -> Float64[np.ndarray, " D"]:
 
 def probe_sds(G: Marginal, found: Found) -> float:
     """By how many sds the probes of the log determinant may move theta: the largest standard error."""
-    if G.algebra != "iterative":
+    if not isinstance(found.optimum.kept, Iterated):
         return 0.0
-    moved = _moved(G, found, lambda optimum: -0.5 * optimum.kept.log_dets)
+    log_dets: Any = lambda optimum: -0.5 * optimum.kept.log_dets
+    moved = _moved(G, found, log_dets)
     return float(np.std(moved, -1).max() / np.sqrt(PROBES))
 
 

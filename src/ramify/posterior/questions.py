@@ -7,7 +7,7 @@ from ramify.numerics.precision import computing
 from ramify.plot.picture import Picture
 from ramify.posterior import interpret
 from ramify.posterior.answer import Answer
-from ramify.posterior.averages import Who
+from ramify.posterior.averages import Cells, Who
 from ramify.posterior.fitted import Fitted
 from ramify.posterior.interpret import Compare, Settings
 from ramify.posterior.loo import By, Loo, loo, refitted
@@ -198,6 +198,20 @@ class Questions(Fitted):
                 'refit=True is for by="group", of a solved fit that was made in this process.'
             )
         return refitted(found, data, self.again, draws)
+
+    @property
+    def _label_columns(self) -> list[str]:
+        """The columns of a table that say whose rows they are."""
+        return [self.by]
+
+    @property
+    def _normal_groups(self) -> bool:
+        """Whether groups have a normal distribution, whose population can be averaged over."""
+        return self.model.structure.prior is not None
+
+    def _cell_means(self, asked: Settings, table: dict[str, Any], cells: Cells) -> interpret.Means:
+        """What is expected of the rows of all scenarios, averaged by cell."""
+        return interpret.means_of(self, asked, table, cells)
 
     def _asked(
         self,

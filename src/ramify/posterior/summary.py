@@ -170,7 +170,7 @@ def summarise_theta(
         theta, weight = draw_theta(jax.random.key(seed), family, model, draws).theta, None
     values = adapter.global_values(theta)
     names, flat = list(summary_draws(adapter, values)), _flat(adapter, values)
-    said = _exponentiated(adapter, names, flat) if exponentiate else ()
+    said = exponentiated(adapter, names, flat) if exponentiate else ()
     if adapter.summary_rows(values) is not None:
         table = _from_draws(flat, quantiles, weight)
     else:
@@ -180,8 +180,8 @@ def summarise_theta(
     return Summary(names, columns | more, said=said)
 
 
-def _exponentiated(
-    adapter: Adapter, names: list[str], draws: Float64[np.ndarray, "S n"]
+def exponentiated(
+    adapter: Any, names: list[str], draws: Float64[np.ndarray, "S n"]
 ) -> tuple[str, ...]:
     """Exponentiates the effects among the draws, in place, and says what that makes of them."""
     what, effects = adapter.ratios()

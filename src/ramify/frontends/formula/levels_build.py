@@ -30,8 +30,8 @@ from ramify.frontends.formula.likelihoods import LIKELIHOODS, start
 from ramify.frontends.formula.priors import Priors, checked
 from ramify.frontends.formula.text import FormulaText, error
 
-SUPPORTED = "gaussian student_t bernoulli binomial poisson negative_binomial ordered".split()
-NOISY = ("gaussian", "student_t", "bernoulli", "ordered")  # rows that have noise of their own
+# Rows that have noise of their own.
+NOISY = "gaussian student_t lognormal gamma exponential weibull beta bernoulli ordered".split()
 
 
 def from_terms(
@@ -48,11 +48,6 @@ def from_terms(
     `check` raises if no model can be made of the columns of the common effects and of one term;
     `integrate` names the factor to integrate out.
     """
-    if likelihood not in SUPPORTED:
-        raise ValueError(
-            f"likelihood={likelihood!r} is for formulas with one grouping factor; with several there are "
-            f"{', '.join(SUPPORTED)}."
-        )
     columns = list(dict.fromkeys(c for term in parts.terms for c in term.columns))
     n = n_rows(table, columns[0])
     extra = reading.read_extra(parts, table, n, "table")
@@ -69,6 +64,7 @@ def from_terms(
     if support == "levels" and "Intercept" not in common.names:
         what = "likelihood='ordered' has cutpoints in place of an intercept: leave the 0 out"
         raise error(parts.text, parts.text.find(parts.common), what)
+    y = np.log(y) if LIKELIHOODS[likelihood].of_log else y
     begin = start(support, link, y, extra.get("trials"))
     offset = common.offset(frame)
     middle = 0.0 if offset is None else float(offset.mean())
