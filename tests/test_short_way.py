@@ -35,12 +35,13 @@ def test_options_of_a_formula_need_one(table):
         {"link": "log"},
         {"priors": {}},
         {"missing": "drop"},
+        {"store": "folder"},
     ):
         with pytest.raises(TypeError, match=f"{next(iter(option))}= goes with a formula"):
             rf.fit(model, groups, **option)
     with pytest.raises(TypeError, match=r"expected rf.fit\(formula, table\)"):
-        _model_and_groups(table, FORMULA, None, None, None, None)
-    with pytest.raises(TypeError, match="a formula and the table that it is about"):
+        _model_and_groups(table, FORMULA, None, {})
+    with pytest.raises(TypeError, match=r"rf\.Groups in memory; expected a table"):
         rf.fit(FORMULA, groups)
     with pytest.raises(TypeError, match=r"expected rf.fit\(model, groups\) with rf.Groups"):
         rf.fit(model, table)
