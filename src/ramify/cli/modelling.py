@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import ramify as rf
 from ramify.cli import options, show, words
 from ramify.cli.csv_form import CsvForm
-from ramify.cli.files import is_csv, parquet_source, read_table
+from ramify.cli.files import check_readable, is_csv, parquet_source, read_table
 from ramify.cli.loading import use_device, with_rows
 from ramify.data.parquet import check_names, open_parquet
 from ramify.frontends.formula.text import formula_columns, parse, split
@@ -29,6 +29,7 @@ class Asked(NamedTuple):
 
 def model_and_groups(asked: Asked, out: Path, form: CsvForm, device: str | None) -> tuple[Any, Any]:
     """The model of a formula and its data; where they are large, from a store beside the fit."""
+    check_readable(asked.data)
     data, names = asked.data, formula_columns(asked.formula)
     folder = _store(asked, names, out)
     table: Any = parquet_source(data)
