@@ -105,7 +105,7 @@ def fit(
         engine: a `dask.distributed.Client`, on whose workers a `solved` fit of a store computes its
             sums; by default this process. The answer does not depend on the number of workers.
     """
-    model, groups = _model_and_groups(model, groups, likelihood, link, priors, missing)
+    model, groups = model_and_groups(model, groups, likelihood, link, priors, missing)
     if isinstance(model, LevelsFormulaModel):
         options = {"family": family, "local_draws": local_draws, "optimizer": optimizer}
         options |= {"theta": theta, "checkpoint": checkpoint, "max_steps": max_steps}
@@ -161,19 +161,20 @@ def fit(
         return fit_by_steps(StepsTask(model, groups, *own), family, seed, bar, why, kept)
 
 
-def _model_and_groups(
+def model_and_groups(
     model: Any,
     groups: Any,
     likelihood: str | None,
     link: str | None,
     priors: Mapping[str, Any] | None,
-    missing: Missing | None,
+    missing: Missing | None = None,
+    call: str = "rf.fit",
 ) -> tuple[Model | LevelsFormulaModel, Groups]:
-    """The model and its data, made from a formula if that is what came in."""
+    """The model and its data, made from a formula if that is what came in; `call` was called."""
     if isinstance(model, str):
         if isinstance(groups, Groups):
             raise TypeError(
-                "rf.fit got a formula and rf.Groups; expected a formula and the table that it is "
+                f"{call} got a formula and rf.Groups; expected a formula and the table that it is "
                 "about: pandas, polars, Arrow or a dict of arrays."
             )
         if likelihood is None:
@@ -184,13 +185,13 @@ def _model_and_groups(
     for name, value in own.items():
         if value is not None:
             raise TypeError(
-                f'{name}= goes with a formula, rf.fit("y ~ x + (1 | g)", table, {name}=...); this '
+                f'{name}= goes with a formula, {call}("y ~ x + (1 | g)", table, {name}=...); this '
                 "model was made before: give it to rf.from_formula."
             )
     if isinstance(groups, str):
-        raise TypeError("the arguments are swapped: expected rf.fit(formula, table).")
+        raise TypeError(f"the arguments are swapped: expected {call}(formula, table).")
     if not isinstance(model, LevelsFormulaModel):
-        check_model_and_groups(model, groups, "rf.fit")
+        check_model_and_groups(model, groups, call)
     return model, groups
 
 
