@@ -109,7 +109,7 @@ def fit(
             sums; by default this process. The answer does not depend on the number of workers.
     """
     own = {"link": link, "priors": priors, "missing": missing, "store": store}
-    model, groups = _model_and_groups(model, groups, likelihood, own)
+    model, groups = model_and_groups(model, groups, likelihood, own)
     if isinstance(model, LevelsFormulaModel):
         options = {"family": family, "local_draws": local_draws, "optimizer": optimizer}
         options |= {"theta": theta, "checkpoint": checkpoint, "max_steps": max_steps}
@@ -165,24 +165,27 @@ def fit(
         return fit_by_steps(StepsTask(model, groups, *own), family, seed, bar, why, kept)
 
 
-def _model_and_groups(
-    model: Any, groups: Any, likelihood: str | None, asked: dict[str, Any]
+def model_and_groups(
+    model: Any, groups: Any, likelihood: str | None, asked: dict[str, Any], call: str = "rf.fit"
 ) -> tuple[Model | LevelsFormulaModel, Groups]:
-    """The model and its data, made from a formula if that is what came in."""
+    """The model and its data, made from a formula if that is what came in; `call` was called.
+
+    `asked` are other options that go with a formula, by their names in `from_formula`.
+    """
     formulas = [isinstance(own, str) and "~" in own for own in (model, groups)]
     if formulas == [False, True]:
-        raise TypeError("the arguments are swapped: expected rf.fit(formula, table).")
+        raise TypeError(f"the arguments are swapped: expected {call}(formula, table).")
     if isinstance(model, str):
-        options = {**asked, "missing": asked["missing"] or "error"}
+        options = {**asked, "missing": asked.get("missing") or "error"}
         return from_formula(model, groups, likelihood=likelihood or "gaussian", **options)
     for name, value in {"likelihood": likelihood, **asked}.items():
         if value is not None:
             raise TypeError(
-                f'{name}= goes with a formula, rf.fit("y ~ x + (1 | g)", table, {name}=...); this '
+                f'{name}= goes with a formula, {call}("y ~ x + (1 | g)", table, {name}=...); this '
                 "model was made before: give it to rf.from_formula."
             )
     if not isinstance(model, LevelsFormulaModel):
-        check_model_and_groups(model, groups, "rf.fit")
+        check_model_and_groups(model, groups, call)
     return model, groups
 
 
