@@ -8,6 +8,7 @@ import pytest
 import ramify as rf
 from levels_oracle import exact
 from levels_problems import PROBLEMS
+from levels_textbook import TEXTBOOK
 from ramify.fitting.levels import sizes_of, start
 from ramify.frontends.formula.levels_adapter import FormulaLevelsAdapter
 from ramify.levels.condensed import condensed
@@ -175,6 +176,30 @@ def test_the_slope_of_the_marginal_is_that_of_the_dense_one():
         assert ours / (2 * step) == pytest.approx(dense / (2 * step), abs=1e-3)
 
 
+@pytest.mark.parametrize("name", TEXTBOOK)
+def test_the_restricted_likelihood_is_that_of_lme4(name):
+    import numpyro.distributions as dist
+    from scipy.optimize import minimize
+
+    own = TEXTBOOK[name]
+    model, groups = rf.from_formula(
+        own.formula, own.table, priors={"Intercept": dist.Normal(0, 1e4)}
+    )
+    adapter = FormulaLevelsAdapter(model)
+    G = Marginal(model, adapter.design(groups))
+    flat = np.log(1e4 * np.sqrt(2 * np.pi))  # the prior's height, which lme4 has no counterpart of
+
+    def criterion(theta):
+        found = G.optimum(theta)
+        return -2 * (found.value - found.given.log_prior + flat)
+
+    best = minimize(criterion, start(model), method="Nelder-Mead", options={"fatol": 1e-7})
+    assert best.fun == pytest.approx(own.criterion, abs=1e-4)
+    found = adapter.summary_rows(model.values(best.x[None]), np.zeros((1, 1)))
+    sds = {f: found["sigma" if f == "residual" else f"sd(Intercept | {f})"][0] for f in own.sds}
+    assert sds == pytest.approx(own.sds, rel=1e-3)
+
+
 @pytest.mark.slow
 def test_theta_is_that_of_numerical_integration():
     model, groups = rf.from_formula("y ~ (1 | a) + (1 | b)", table(50))
@@ -340,6 +365,9 @@ def test_what_is_not_there_yet_says_so(fitted):
     for option in ({"local_draws": 4}, {"max_seconds": 1.0}, {"theta": "nuts"}):
         with pytest.raises(ValueError, match="= is for models with one grouping factor"):
             rf.fit(fitted.model, fitted.groups, **option)
+    for function in (rf.calibrate, rf.solved, rf.amortized):
+        with pytest.raises(ValueError, match="several grouping factors"):
+            function(fitted.model, fitted.groups)
     for function in (rf.update, rf.write_report):
         with pytest.raises(ValueError, match="several"):
             function(fitted, fitted.groups)

@@ -75,6 +75,7 @@ class LevelsModel:
             if it is not there, and is differentiated by JAX.
     """
 
+    several_factors = True  # which functions for one factor ask for
     closed_form: tuple[str, float] | None = None
 
     def __init__(

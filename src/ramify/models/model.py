@@ -221,6 +221,10 @@ def check_model_and_groups(model: Any, groups: Any, function: str) -> None:
     call = f"{function}(model, groups)"
     if isinstance(model, Groups) and isinstance(groups, Model):
         raise TypeError(f"the arguments are swapped: expected {call}.")
+    if getattr(type(model), "several_factors", False):
+        raise ValueError(
+            f"{function} is not there yet for models with several grouping factors: see docs/levels.md."
+        )
     if not isinstance(model, Model):
         raise TypeError(
             f"model is a {type(model).__name__}; expected {call} with a model from rf.Model, "
