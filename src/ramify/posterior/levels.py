@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn, get_args
 
@@ -13,8 +12,6 @@ from ramify.data.groups import Groups
 from ramify.data.tables import as_table
 from ramify.io.levels import LevelsRecord, save_levels
 from ramify.levels.adapter import LevelsAdapter
-from ramify.levels.condensed import condensed
-from ramify.levels.design import Design
 from ramify.levels.model import LevelsModel
 from ramify.levels.shape import Pool
 from ramify.numerics.memory import check_memory
@@ -54,11 +51,6 @@ class LevelsPosterior(LevelsQuestions):
     ):
         self.model, self.adapter, self.groups, self.pool = model, adapter, groups, pool
         self.notes, self.history = dict(notes), dict(history or {})
-
-    @cached_property
-    def design(self) -> Design:
-        """The rows of the fit, those that are alike added up."""
-        return condensed(self.adapter.design(self.groups), self.model.form)
 
     @property
     def family(self) -> NoReturn:  # pyright: ignore[reportIncompatibleVariableOverride]

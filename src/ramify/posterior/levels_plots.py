@@ -21,7 +21,7 @@ from ramify.posterior.plots import DRAWS, Plots
 class LevelsPlots(Plots):
     """Pictures of a fit with several factors: `posterior.plot.groups("movie")`."""
 
-    def groups(
+    def groups(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, factor: str | None = None, effect: str | None = None, *, seed: int = 0
     ) -> Picture:
         """The levels of a factor, by default the integrated one, in the order of an effect."""

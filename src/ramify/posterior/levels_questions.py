@@ -1,9 +1,11 @@
 """What an analyst asks of a fit with several factors: questions, pictures, metrics, ArviZ."""
 
+from functools import cached_property
 from typing import Any, NoReturn
 
 from ramify.data.groups import Groups
 from ramify.levels.adapter import LevelsAdapter
+from ramify.levels.condensed import condensed
 from ramify.levels.design import Design
 from ramify.levels.model import LevelsModel
 from ramify.levels.shape import Pool
@@ -27,7 +29,11 @@ class LevelsQuestions(Posterior):
     adapter: LevelsAdapter
     groups: Groups
     pool: Pool
-    design: Design
+
+    @cached_property
+    def design(self) -> Design:
+        """The rows of the fit, those that are alike added up."""
+        return condensed(self.adapter.design(self.groups), self.model.form)
 
     def _rows(self, draws: int, seed: int) -> Any:
         """Numbers of the pool's draws."""

@@ -46,8 +46,8 @@ def loo(task: Task, groups: Groups, by: By, rows: np.ndarray, seed: int) -> Loo:
         raise ValueError(f'by must be "row" or "group"; got {by!r}.')
     name = task.adapter.factors[task.adapter.integrated].name
     if by == "group":
-        found = left_out(np.stack([*_by_group(task, rows)]))
-        return Loo(by, groups.labels, *found, name)
+        elpd, k_hat, lpd = left_out(np.stack([*_by_group(task, rows)]))
+        return Loo(by, groups.labels, elpd, k_hat, lpd, name)
     design = task.adapter.design(groups)
     eta = fitted_eta(task, design, rows, (seed,))
     n = len(design.offset)
@@ -56,7 +56,8 @@ def loo(task: Task, groups: Groups, by: By, rows: np.ndarray, seed: int) -> Loo:
         own = slice(start, start + max(NUMBERS // (8 * len(rows)), 1))
         found[:, own] = left_out(values[:, own])
     order = np.argsort(groups.row_order, kind="stable")
-    return Loo(by, groups.row_order[order], *found[:, order], name)
+    elpd, k_hat, lpd = found[:, order]
+    return Loo(by, groups.row_order[order], elpd, k_hat, lpd, name)
 
 
 def _by_group(task: Task, rows: np.ndarray) -> Iterator[Float64[np.ndarray, " N"]]:

@@ -154,7 +154,7 @@ class FormulaLevelsAdapter(LevelsAdapter):
             numbers = spec.numbers or range(probability.shape[-1])
             return probability @ np.asarray(list(numbers), np.float64)
         own = {name: values[name][:, None] for name in spec.family.parameters}
-        mean = self._mean(eta)
+        mean: Any = self._mean(eta)
         mean = mean if spec.family.mean is None else np.asarray(spec.family.mean(mean, own))
         return mean * at.design.columns.get("trials", 1.0)
 
