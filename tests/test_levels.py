@@ -11,6 +11,7 @@ from levels_problems import PROBLEMS
 from levels_textbook import TEXTBOOK
 from ramify.fitting.levels import sizes_of, start
 from ramify.frontends.formula.levels_adapter import FormulaLevelsAdapter
+from ramify.levels import shape
 from ramify.levels.condensed import condensed
 from ramify.levels.iterated import PROBES
 from ramify.levels.kept import choose
@@ -274,7 +275,9 @@ def _whole(kept, P, q):
 @pytest.fixture(scope="module")
 def fitted():
     model, groups = rf.from_formula("y ~ x + (1 + x | a) + (1 | b) + (1 | c)", table())
-    return rf.fit(model, groups)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shape, "POINTS", 120)  # fewer than a fit has, to save time
+        return rf.fit(model, groups)
 
 
 def test_results_have_the_names_of_the_formula(fitted):
@@ -368,9 +371,10 @@ def test_what_is_not_there_yet_says_so(fitted):
     for function in (rf.calibrate, rf.solved, rf.amortized):
         with pytest.raises(ValueError, match="several grouping factors"):
             function(fitted.model, fitted.groups)
-    for function in (rf.update, rf.write_report):
-        with pytest.raises(ValueError, match="several"):
-            function(fitted, fitted.groups)
+    with pytest.raises(ValueError, match="several"):
+        rf.update(fitted, fitted.groups)
+    with pytest.raises(TypeError, match="Several are for formulas so far"):
+        rf.Model({"mu": rf.real()}, {"user": {"taste": rf.real(2)}}, *[lambda *_: 0.0] * 3)
 
 
 REFUSED = {
@@ -503,6 +507,15 @@ def test_the_evidence_is_that_of_numerical_integration():
     assert found == pytest.approx(truth, abs=4 * found.se + 0.02)
 
 
+def test_a_report_has_a_section_for_every_factor(fitted, tmp_path):
+    pytest.importorskip("plotly")
+    page = rf.write_report(fitted, path=tmp_path / "report.html", draws=20).read_text()
+    for name in ("Groups: a", "Groups: b", "Groups: c", "caterpillar.2-0", "sd(Intercept | b)"):
+        assert name in page
+    with pytest.raises(ValueError, match="leave groups out"):
+        rf.write_report(fitted, {"y": [1.0]}, tmp_path / "other.html")
+
+
 def test_pictures_are_by_factor(fitted):
     pytest.importorskip("plotly")
     plot = fitted.plot
@@ -531,6 +544,65 @@ def test_means_and_sds_are_those_of_nuts(name):
         off = (effects["Intercept_mean"] - mean) / sd
         assert np.sqrt(np.mean(off**2)) < 0.1 and np.abs(off).max() < 0.3
         assert np.median(effects["Intercept_sd"] / sd) == pytest.approx(1, abs=0.05)
+
+
+def test_lognormal_rows_are_gaussian_ones_of_their_logarithms():
+    rows = table()
+    rows["size"] = np.exp(rows["y"])
+    text = "~ x + (1 + x | a) + (1 | b)"
+    (ours, design), (normal, other) = (
+        problem(f"{y} {text}", likelihood, rows=rows)
+        for y, likelihood in (("size", "lognormal"), ("y", "gaussian"))
+    )
+    theta = apart(ours)
+    found = Marginal(ours, design).optimum(theta).value
+    gaussian = Marginal(normal, other).optimum(theta).value
+    assert found == pytest.approx(gaussian - rows["y"].sum(), abs=1e-6)
+    given = ours.at(theta)
+    closed = differentiate(ours, given, design, design.offset)
+    ours.closed_form = None
+    np.testing.assert_allclose(differentiate(ours, given, design, design.offset)[0], closed[0])
+
+
+FAMILIES = {
+    "gamma": {"shape": 3.0},
+    "exponential": {},
+    "weibull": {"shape": 1.5},
+    "beta": {"phi": 8.0},
+    "beta_binomial": {"phi": 8.0},
+    "zero_inflated_poisson": {"zi": 0.3},
+    "hurdle_poisson": {"hu": 0.3},
+    "hurdle_negative_binomial": {"hu": 0.3, "shape": 2.0},
+    "zero_inflated_negative_binomial": {"zi": 0.3, "shape": 2.0},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("likelihood", FAMILIES)
+def test_all_likelihoods_find_the_truth(likelihood):
+    from ramify.frontends.formula.likelihoods import LIKELIHOODS
+
+    rng, n = np.random.default_rng(1), 3000
+    a, b, x = rng.integers(0, 60, n), rng.integers(0, 40, n), rng.normal(size=n)
+    eta = 0.6 + 0.4 * x + 0.5 * rng.normal(size=60)[a] + 0.4 * rng.normal(size=40)[b]
+    family, own = LIKELIHOODS[likelihood], FAMILIES[likelihood]
+    link = family.links[0]
+    mean = np.exp(eta) if link == "log" else 1 / (1 + np.exp(-eta))
+    y = family.draw(rng, eta, mean, {**own, "trials": np.full(n, 10)})
+    rows = {
+        "a": a,
+        "b": b,
+        "x": x,
+        "y": np.clip(y, 1e-6, 1 - 1e-6) if link == "logit" and y.max() < 1 else y,
+    }
+    response = "p(y, 10)" if likelihood == "beta_binomial" else "y"
+    posterior = rf.fit(f"{response} ~ x + (1 | a) + (1 | b)", rows, likelihood=likelihood)
+    truth = {"x": 0.4, "sd(Intercept | a)": 0.5, "sd(Intercept | b)": 0.4, **own}
+    summary = posterior.summary()
+    for name, value in truth.items():
+        assert abs(summary[name]["mean"] - value) < 4 * summary[name]["sd"], name
+    expected = posterior.predict(rows, kind="mean", draws=100)["mean"]
+    assert np.mean(expected) == pytest.approx(np.mean(rows["y"]), rel=0.1)
 
 
 @pytest.mark.slow

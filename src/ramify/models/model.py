@@ -203,6 +203,11 @@ def _check_names(theta: Mapping[str, Parameter], z: Mapping[str, Parameter]) -> 
         if not parameters:
             raise ValueError(f"Model needs at least one parameter in {kind}; got none.")
         for name, parameter in parameters.items():
+            if kind == "z" and isinstance(parameter, Mapping):
+                raise TypeError(
+                    f"z[{name!r}] is a dict, as of a factor of several: rf.Model takes one grouping "
+                    'factor. Several are for formulas so far: "y ~ x + (1 | a) + (1 | b)".'
+                )
             if not isinstance(parameter, Parameter):
                 raise TypeError(
                     f"Model expected {kind}[{name!r}] to be a parameter such as rf.real(5) or "

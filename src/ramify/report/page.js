@@ -51,7 +51,7 @@
   function choose(select) {
     for (const plot of plots) {
       const [kind] = plot.dataset.figure.split("-");
-      if (kind !== select.dataset.choose && kind !== "spread") continue;
+      if (!["caterpillar", "spread"].some((name) => kind === name + select.dataset.choose)) continue;
       plot.dataset.figure = `${kind}-${select.value}`;
       draw(plot);
     }
