@@ -9,6 +9,7 @@ import ramify as rf
 from levels_oracle import exact
 from levels_tables import pretended, table
 from ramify.levels import shape
+from ramify.models.model import check_model_and_groups
 from ramify.posterior.levels import LevelsPosterior
 
 
@@ -46,14 +47,14 @@ def test_effects_are_those_of_the_exact_posterior_at_its_mean(fitted):
 
 def test_predictions_take_known_new_and_absent_levels(fitted):
     known = {"a": [0, 0], "b": [1, 1], "c": [0, 0], "x": [0.0, 1.0]}
-    sd = lambda rows: np.asarray(fitted.predict(rows, kind="mean", draws=400)["sd"])
+    sd = lambda rows: np.asarray(fitted.predict(rows, kind="mean", draws=200)["sd"])
     new = {**known, "b": [100, 101]}
     absent = {name: column for name, column in known.items() if name != "b"}
     none = {**known, "b": [1, None]}
     assert (sd(new) > 1.3 * sd(known)).all() and (sd(absent) > 1.3 * sd(known)).all()
     assert sd(none)[1] > 1.3 * sd(none)[0]
     # Rows of one new level share its effect; those without a label do not.
-    link = lambda rows: fitted.predict(rows, kind="link", summary=False)
+    link = lambda rows: fitted.predict(rows, None, 200, kind="link", summary=False)
     shared = link({"a": [0, 0], "b": [100, 100], "c": [0, 0], "x": [0.0, 0.0]})
     np.testing.assert_allclose(shared[:, 0], shared[:, 1])
     own = link({"a": [0, 0], "c": [0, 0], "x": [0.0, 0.0]})
@@ -62,8 +63,8 @@ def test_predictions_take_known_new_and_absent_levels(fitted):
 
 def test_poststratification_weights_known_and_new_cells(fitted):
     cells = {"a": [0, 1, 77], "b": [1, 1, 99], "c": [0, 3, 0], "x": [0.0, 1.0, 0.0], "n": [3, 1, 2]}
-    own = fitted.predict(cells, kind="mean", summary=False)
-    found = fitted.poststratify(cells, by="c")
+    own = fitted.predict(cells, None, 40, kind="mean", summary=False)
+    found = fitted.poststratify(cells, by="c", draws=40)
     assert list(found["c"]) == [0, 3] and list(found["n"]) == [5, 1]
     np.testing.assert_allclose(found.draws[:, 0], (3 * own[:, 0] + 2 * own[:, 2]) / 5)
 
@@ -75,9 +76,9 @@ def test_of_binomial_outcomes_poststratification_is_the_probability():
         text = f"{response} ~ x + (1 | b) + (1 | c)"
         posterior = pretended(*rf.from_formula(text, rows, likelihood="binomial"))
         cells = {"b": [1, 2], "c": [0, 1], "x": [0.0, 1.0], "n": [3, 1]}
-        link = posterior.predict({**cells, "tried": [1, 1]}, kind="link", summary=False)
+        link = posterior.predict({**cells, "tried": [1, 1]}, None, 40, kind="link", summary=False)
         probability = (1 / (1 + np.exp(-link))) @ [0.75, 0.25]
-        found = posterior.poststratify(cells).draws[:, 0]
+        found = posterior.poststratify(cells, draws=40).draws[:, 0]
         np.testing.assert_allclose(found, probability)
 
 
@@ -108,9 +109,10 @@ def test_what_is_not_there_yet_says_so(fitted):
     for option in ({"local_draws": 4}, {"max_seconds": 1.0}, {"theta": "nuts"}):
         with pytest.raises(ValueError, match="= is for models with one grouping factor"):
             rf.fit(fitted.model, fitted.groups, **option)
-    for function in (rf.calibrate, rf.solved, rf.amortized):
-        with pytest.raises(ValueError, match="several grouping factors"):
-            function(fitted.model, fitted.groups)
+    with pytest.raises(
+        ValueError, match="rf.calibrate is not there yet .* several grouping factors"
+    ):
+        check_model_and_groups(fitted.model, fitted.groups, "rf.calibrate")
     with pytest.raises(ValueError, match="several"):
         rf.update(fitted, fitted.groups)
     with pytest.raises(TypeError, match="Several are for formulas so far"):

@@ -17,6 +17,7 @@ from ramify.levels.draws import draw_kept, mean_shift
 from ramify.levels.iterated import PROBES, Iterated
 from ramify.levels.marginal import Marginal, NotSolved, Optimum
 from ramify.levels.search import Found, whitening
+from ramify.numerics.memory import check_memory
 from ramify.numerics.psis import effective_draws, k_hat
 
 ITERATIONS = 20  # of Lanczos' method, roughly
@@ -31,7 +32,7 @@ NOISE, MORE = (
 TRIED = 6  # points at which what stands for G is compared with it
 NODES = (8, 64)  # thetas at which b is solved for
 NODE_WORK = 6e8
-POOL, POOL_NUMBERS = 4000, 2e7  # draws, and the most numbers in them
+POOL, POOL_NUMBERS, FEWEST = 4000, 2e7, 300  # draws, the most numbers in them, and the fewest draws
 
 
 class Cloud(NamedTuple):
@@ -202,7 +203,9 @@ def pool(G: Marginal, found: Found, drawn: Cloud, seed: int) -> Pool:
     """
     rng = np.random.default_rng(seed)
     P, q = G.design.X.shape[1], G.design.K.shape[1]
-    count = int(np.clip(POOL_NUMBERS / max(P + q, 1), 500, POOL))
+    count = int(np.clip(POOL_NUMBERS / max(P + q, 1), FEWEST, POOL))
+    what = f"{count:,} draws of {P + q:,} kept effects"
+    check_memory(8 * 3 * count * (P + q), None, what, "Merge rare levels")
     theta = drawn.draws(rng, count)
     axes = whitening(found.precision)
     white = np.linalg.solve(axes, (theta - found.mean).T).T
