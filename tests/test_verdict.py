@@ -62,7 +62,7 @@ def test_a_good_fit_is_trusted_and_its_narrowed_copy_is_not(monkeypatch):
     monkeypatch.setattr(solved, "finish", narrow)
     posterior = rf.fit(model(), data(), theta="gaussian")
     assert verdict_of(posterior) == "check"
-    assert "theta's sds are some 10% too small" in repr(posterior)
+    assert "sds of the global parameters are some 10% too small" in repr(posterior)
     told = rf.diagnose(posterior)
     assert told.verdict == "check" and "would change the sd of" in str(told)
 
