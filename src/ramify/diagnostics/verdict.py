@@ -6,7 +6,6 @@ import numpy as np
 from jaxtyping import Bool, Float64
 
 from ramify.data.groups import Groups
-from ramify.families.branched import Branched
 from ramify.numerics.thresholds import FAR, MOST_K_HAT, MOVED, NOISES, WIDTH
 from ramify.posterior.posterior import Posterior
 from ramify.posterior.trust import (
@@ -59,7 +58,7 @@ def judge(
 
 
 def _about_theta(posterior: Posterior, found: Theta) -> Finding:
-    """What the weights of theta say, or its chains: in words first, with the numbers behind them after."""
+    """What the weights of theta say, or its chains: in words first, numbers after."""
     if "theta_r_hat" in posterior.notes:
         return _about_chains(posterior.notes)
     numbers = f"k-hat {found.k_hat:.2f}; {found.draws:,} draws are worth {found.effective:,.0f}"
@@ -100,8 +99,8 @@ def _cure(posterior: Posterior) -> str:
     if posterior.local_draws == 1:
         return "Fit with solved(), or with local_draws= above 1"
     return (
-        f"Raise local_draws= (now {posterior.local_draws}); where that changes nothing, theta's "
-        'posterior is not Gaussian: fit with theta="nuts"'
+        f"Raise local_draws= (now {posterior.local_draws}); if that changes nothing, fit with "
+        'theta="nuts"'
     )
 
 
@@ -123,5 +122,7 @@ def _about_groups(posterior: Posterior, judged: Groups, found: Locals, groups: G
     names = named(judged.labels[np.argsort(-np.where(bad, found.off, -1))], int(bad.sum()))
     level = level_of_groups(bad.mean())
     few = cure if level else "Few enough for chance, or for groups that are odd."
-    said = f"Estimates may be off by more than {MOVED} of their sd in {bad.sum():,} of {of} ({names}"
+    said = (
+        f"Estimates may be off by more than {MOVED} of their sd in {bad.sum():,} of {of} ({names}"
+    )
     return Finding(level, f"{said}; k-hat above {MOST_K_HAT}). {loss}. {few}")

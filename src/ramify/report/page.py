@@ -304,7 +304,9 @@ def _worst_said(diagnosis: Diagnosis, shown: int) -> str:
     N, bad = len(diagnosis.labels), int((diagnosis.group_off > MOVED).sum())
     which = f"The {shown:,} worst of {N:,} groups" if shown < N else f"All {N:,} groups"
     above = {0: "none", 1: "one of them"}.get(bad, f"{bad:,} of them")
-    return f"{which}, by how far their estimates may be off; {above} by more than {MOVED} of their sd."
+    return (
+        f"{which}, by how far their estimates may be off; {above} by more than {MOVED} of their sd."
+    )
 
 
 def _cell(text: str, value: Any, bad: Any = False) -> dict[str, Any]:
