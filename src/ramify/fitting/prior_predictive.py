@@ -50,8 +50,8 @@ def prior_predictive(
     by_table = not isinstance(groups, Groups)
     if isinstance(model, FormulaModel) and by_table:
         groups = model.groups(groups)
-    options = likelihood, link, priors
-    own, data = model_and_groups(model, groups, *options, call="rf.prior_predictive")
+    options = {"link": link, "priors": priors}
+    own, data = model_and_groups(model, groups, likelihood, options, "rf.prior_predictive")
     if isinstance(own, LevelsFormulaModel):
         raise ValueError(
             "data can't be drawn yet from the prior of a formula with several grouping factors."
