@@ -48,7 +48,7 @@ def test_two_modes_and_an_early_stop_are_told():
     assert verdict_of(posterior) == "do not trust"
     said = repr(posterior)
     assert re.search(r"posterior of a has a second mode.* in \d+ of 60 groups looked at", said)
-    assert "short of where its slope points" in said or "had not converged" in said
+    assert "short of where it was going" in said or "had not converged" in said
     assert posterior.notes["second_modes"] > 10
 
 

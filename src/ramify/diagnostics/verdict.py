@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Bool, Float64
 
 from ramify.data.groups import Groups
+from ramify.families.branched import Branched
 from ramify.numerics.thresholds import FAR, MOST_K_HAT, MOVED, NOISES, WIDTH
 from ramify.posterior.posterior import Posterior
 from ramify.posterior.trust import (
@@ -62,6 +63,7 @@ def _about_theta(posterior: Posterior, found: Theta) -> Finding:
     if "theta_r_hat" in posterior.notes:
         return _about_chains(posterior.notes)
     numbers = f"k-hat {found.k_hat:.2f}; {found.draws:,} draws are worth {found.effective:,.0f}"
+    numbers += "" if isinstance(posterior.family, Branched) else ", of everything together"
     (shift, first), (widening, second) = _largest(found.shift), _largest(found.widening)
     noise, wide_noise = found.shift_noise, found.widening_noise
     beyond = abs(shift) - NOISES * noise
