@@ -51,9 +51,7 @@ class LevelsPlots(Plots):
         """Outcomes beside those predicted for the same rows; `by="group"` for the groups' means."""
         if by not in ("row", "group"):
             raise ValueError(f'by must be "row" or "group"; got {by!r}.')
-        some, drawn = rows_of(self._posterior, "response", JUDGED, draws, seed)
-        owner = np.repeat(np.arange(len(some)), some.sizes)
-        found = Check(_observed(self._posterior, some), drawn, owner, some.labels)
+        found = check_of(self._posterior, draws, seed)
         make = answers.check if by == "row" else answers.group_check
         return Picture(make(found, self._outcome), "Posterior predictive check.")
 
@@ -88,6 +86,13 @@ def rows_of(
 
 def _observed(posterior: Any, some: Groups) -> Float64[np.ndarray, " n"]:
     return np.asarray(posterior.adapter.observed(some), np.float64)
+
+
+def check_of(posterior: Any, draws: int, seed: int) -> Check:
+    """Outcomes of some rows, and new ones that the posterior predicts for the same rows."""
+    some, drawn = rows_of(posterior, "response", JUDGED, draws, seed)
+    owner = np.repeat(np.arange(len(some)), some.sizes)
+    return Check(_observed(posterior, some), drawn, owner, some.labels)
 
 
 def shrinkage_of(posterior: Any, draws: int, seed: int) -> Shrinkage:
