@@ -29,6 +29,7 @@ NOISE, MORE = (
     0.03,
     4,
 )  # sds of noise in a mean, past which more points are weighted, and how many times
+ATTEMPTS, EVEN = 3, 0.5  # times that points are drawn again, and the k-hat that is good enough
 TRIED = 6  # points at which what stands for G is compared with it
 NODES = (8, 64)  # thetas at which b is solved for
 NODE_WORK = 6e8
@@ -88,9 +89,12 @@ def cloud(G: Marginal, found: Found, seed: int) -> Cloud:
     points, log_weight, log_t = weigh_theta(values, learned, POINTS if cheap else 8 * POINTS, seed)
     normal = log_weight - np.logaddexp.reduce(log_weight)
     moved, noise = with_control(points, log_weight, log_t, learned)
-    better = fitted_proposal(points, log_weight)
-    if cheap and better is not None and noise.max() > NOISE:
-        points, log_t = better.sample(np.random.default_rng([seed, 9]), MORE * POINTS)
+    for attempt in range(ATTEMPTS if cheap else 0):
+        better = fitted_proposal(points, log_weight)
+        noisy = attempt == 0 and noise.max() > NOISE
+        if better is None or not (noisy or k_hat(log_weight) > EVEN):
+            break
+        points, log_t = better.sample(np.random.default_rng([seed, 9, attempt]), MORE * POINTS)
         log_weight = G.values(points) - log_t
         normal = log_weight - np.logaddexp.reduce(log_weight)
         moved, noise = with_control(points, log_weight, log_t, learned)
