@@ -91,7 +91,7 @@ def _weights(columns: dict[str, Any], name: str | None, n: int) -> Float64[np.nd
     if not (np.isfinite(found).all() and (found >= 0).all()):
         bad = int(np.argmax(~(found >= 0) | ~np.isfinite(found)))
         raise ValueError(
-            f'column "{name}" of cells has {raw[bad]!r} in row {bad}; expected sizes of cells, numbers '
+            f'column "{name}" of cells has {raw[bad]} in row {bad}; expected sizes of cells, numbers '
             "from zero."
         )
     return found
