@@ -13,7 +13,7 @@ from ramify.cli.csv_form import csv_form
 from ramify.cli.errors import OneLineErrors
 from ramify.cli.files import check_readable, check_writable, read_table, write_table
 from ramify.cli.keeping import Keeper
-from ramify.cli.loading import groups_of, kinds_of, known_groups, load, use_device
+from ramify.cli.loading import effects_of, groups_of, kinds_of, known_groups, load, use_device
 from ramify.cli.modelling import Asked, model_and_groups
 from ramify.cli.workers import client_of
 from ramify.data.atomic import check_file
@@ -259,6 +259,9 @@ def summary(
     groups: Annotated[
         Path | None, Option(help="Write every group's effects to a CSV or Parquet file.")
     ] = None,
+    factor: Annotated[
+        str | None, Option(help="Of several grouping factors, the one whose effects to write.")
+    ] = None,
     check: Annotated[
         bool, Option("--check", help="Add how far each mean can be relied upon: seconds.")
     ] = False,
@@ -274,9 +277,9 @@ def summary(
     if out is not None:
         write_table(show.as_arrow({"parameter": table.names, **table.columns}), out)
     if groups is not None:
-        effects = posterior.group_effects(quantiles=levels)
-        write_table(show.as_arrow(effects), groups)
-        show.note(f"Effects of {len(posterior.labels):,} groups: {groups}")
+        effects = show.as_arrow(effects_of(posterior, factor, quantiles=levels))
+        write_table(effects, groups)
+        show.note(f"Effects of {effects.num_rows:,} groups: {groups}")
 
 
 @_command("ramify diagnose fit/", "ramify diagnose fit/ ratings.parquet")
