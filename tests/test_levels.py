@@ -181,7 +181,7 @@ def test_theta_is_that_of_numerical_integration():
     spread = np.sqrt(weight @ (sds - mean) ** 2)
     ours = np.exp(theta)
     assert (np.abs(ours.mean(0) - mean) < 0.1 * spread).all()
-    np.testing.assert_allclose(ours.std(0), spread, rtol=0.07)
+    np.testing.assert_allclose(ours.std(0), spread, rtol=0.05)
 
 
 @pytest.mark.parametrize(
