@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -118,7 +119,6 @@ def main(words: list[str]) -> int:
 
 
 def _part(own: argparse.Namespace) -> int:
-    began = time.perf_counter()
     calls = {
         "files": lambda: write_files(own.folder, own.rows, own.groups),
         "duckdb": lambda: sort_alone(own.folder),
@@ -126,12 +126,16 @@ def _part(own: argparse.Namespace) -> int:
         "fit": lambda: fit(own.folder, True),
         "resident": lambda: fit(own.folder, False),
     }
-    found = calls[own.part]()
+    return measured(own.part, calls[own.part], own.rows)
+
+
+def measured(part: str, call: Callable[[], dict[str, float]], rows: int = 0) -> int:
+    """Runs a part and prints what it found, its seconds, CPU seconds and peak memory."""
+    began = time.perf_counter()
+    found = call()
     usage = resource.getrusage(resource.RUSAGE_SELF)
     found |= {"seconds": time.perf_counter() - began, "peak GiB": usage.ru_maxrss / 2**20}
     found["CPU seconds"] = usage.ru_utime + usage.ru_stime
-    found["rows / s"] = own.rows / found["seconds"]
-    print(
-        own.part, json.dumps({name: round(value, 4) for name, value in found.items()}), flush=True
-    )
+    found |= {"rows / s": rows / found["seconds"]} if rows else {}
+    print(part, json.dumps({name: round(value, 4) for name, value in found.items()}), flush=True)
     return 0
