@@ -163,7 +163,7 @@ def test_the_command_computes_on_workers(shops_case, tmp_path):
         files = rf.predict_parts(folder / "fit", folder / "new.parquet", tmp_path / "here", **own)
         assert read(sorted((tmp_path / "p").glob("*.parquet"))).equals(read(files))
         done = command("summary", folder / "fit", "--groups", tmp_path / "e", *there)
-        assert pq.read_table(tmp_path / "e").num_rows == 60, done.stderr
+        assert done.returncode == 0 and pq.read_table(tmp_path / "e").num_rows == 60, done.stderr
         done = command("diagnose", folder / "fit", *there)
         assert done.stdout.startswith("Verdict: "), done.stderr
         bad = ramify("predict", *new, "--out", tmp_path / "p.csv", *there)

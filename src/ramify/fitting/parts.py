@@ -25,7 +25,7 @@ from ramify.io.folder import FIT, file_of, read_fit
 from ramify.posterior.posterior import Posterior
 from ramify.posterior.prediction import Kind
 
-PLAN = "parts.json"  # what the parts of a folder are of
+PLAN = "_parts.json"  # readers of Parquet leave it out; what the parts of a folder are of
 GROUPS = 100_000  # of a part
 
 Where = str | PathLike[str]
