@@ -5,13 +5,11 @@ that needs fewer lowers them. A second call, a second fit, an equal model that w
 same formula on other data compile nothing.
 """
 
-import contextlib
-
-import jax
 import numpy as np
 import pytest
 
 import ramify as rf
+from compiling import counted
 from quick import slow
 
 # Programs that a call may compile after those above it, on README's example with fewer shops.
@@ -32,22 +30,6 @@ FORMULA = "sold ~ 1 + discount + (1 + discount | shop)"
 # The same with one effect for each shop, which compiles sooner: README's calls, in the default run.
 SMALLER = {"fit": 8, "summary": 1, "group_effects": 2, "predict": 1}
 SMALLER_FORMULA = "sold ~ 1 + discount + (1 | shop)"
-
-
-@contextlib.contextmanager
-def counted():
-    """A list that grows by one for each program that is compiled within."""
-    programs = []
-
-    def heard(name, seconds, **_):
-        if name.endswith("backend_compile_duration"):
-            programs.append(seconds)
-
-    jax.monitoring.register_event_duration_secs_listener(heard)
-    try:
-        yield programs
-    finally:
-        jax.monitoring.unregister_event_duration_listener(heard)
 
 
 def table(seed=0, shops=60):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import ramify as rf
+from compiling import counted
 from ramify.inference.sweep import Modes
 from ramify.models.model import Model, _log_priors
 from ramify.numerics import kept_programs
@@ -53,6 +54,19 @@ def test_a_program_is_traced_once_for_all_processes(folder):
     assert isinstance(found["b"], Modes)
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_what_a_program_returned_is_no_other_argument(folder):
+    """Results are bound to their device; given back, they find the program that they came from."""
+    usual, other = jax.local_devices()
+    call, _ = new_process(lambda x: 2 * x)
+    x = call(jnp.ones(3))
+    with counted() as compiled:
+        np.testing.assert_array_equal(call(jax.device_put(x, usual)), 4)
+    assert not compiled
+    elsewhere = call(jax.device_put(x, other))
+    np.testing.assert_array_equal(elsewhere, 4)
+    assert elsewhere.device == other
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import oracle
 from exact_fits import exact_fit, read, regression
 from ramify.models.model import Model
 from ramify.plot import figures as _figures
+from ramify.plot import numbers
 from ramify.posterior import facts as _facts
 from ramify.posterior.posterior import Posterior
 
@@ -40,6 +41,7 @@ def test_effects_are_the_posterior_of_each_group(fit, table):
 @pytest.mark.slow
 def test_of_many_groups_only_those_shown_are_drawn(fit, table, monkeypatch):
     monkeypatch.setattr(_facts, "FEW", 10)
+    monkeypatch.setattr(numbers, "FEW", 10)
     found = _facts.effects_of(fit, fit.groups, 100, 0)
     exact = oracle.exact(table, N)
     np.testing.assert_allclose(found.centre, exact.z_mean, atol=1e-4)  # theta at its exact centre
