@@ -18,6 +18,7 @@ NAMES = {
     "right": "default fits of many problems against long references, over several seeds",
     "slopes": "groups of 10 Bernoulli rows with 20 slopes: seeds, bias, noise and the simulated truth",
     "store": "rows larger than memory: sorted on disk, and a fit that streams them",
+    "workers": "a fit on Dask workers: bytes that move in a sweep, and seconds",
     "same": "whether small models give the numbers that the first release gave",
 }
 

@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -70,15 +71,14 @@ def build(folder: Path) -> dict[str, float]:
     return {"rows": groups.n_rows, "groups": len(groups), "GB": size / 1e9}
 
 
-def fit(folder: Path, streamed: bool) -> dict[str, float]:
-    """A fit of the store."""
+def logistic() -> Any:
+    """A level for each user, of whom the rows were drawn."""
     import jax.numpy as jnp
     import numpyro.distributions as dist
 
     import ramify as rf
 
-    groups = rf.Groups.from_store(folder / "s")
-    model = rf.Model(
+    return rf.Model(
         theta={"mu": rf.real(), "tau": rf.positive()},
         z={"b": rf.real()},
         log_prior=lambda t: dist.Normal(0, 2).log_prob(t["mu"]) - t["tau"],
@@ -87,7 +87,13 @@ def fit(folder: Path, streamed: bool) -> dict[str, float]:
             row["y"]
         ),
     )
-    posterior = rf.fit(model, groups, streamed=streamed)
+
+
+def fit(folder: Path, streamed: bool) -> dict[str, float]:
+    """A fit of the store."""
+    import ramify as rf
+
+    posterior = rf.fit(logistic(), rf.Groups.from_store(folder / "s"), streamed=streamed)
     theta = posterior.summary().columns
     found = {f"{n} ({t})": float(m) for n, t, m in zip(("mu", "tau"), (MU, TAU), theta["mean"])}
     sds = {f"sd of {n}": float(sd) for n, sd in zip(("mu", "tau"), theta["sd"])}

@@ -160,7 +160,8 @@ def fit(
     """
     asked = locals()
     if resume is not None:
-        return fit(**{**resuming.recall(resume), "checkpoint": True, "resume": None})
+        own = {**resuming.recall(resume), "checkpoint": True, "resume": None}
+        return fit(**{**own, "scheduler": scheduler or own.get("scheduler")})
     if data is None or formula is None:
         raise typer.BadParameter("expected DATA and FORMULA, or --resume and the folder of a fit.")
     keeper, form = Keeper(out, overwrite), csv_form(delimiter, decimal, encoding, comment)
