@@ -61,6 +61,8 @@ def ratios(formula: Formula) -> tuple[str, list[str]]:
             f"exponentiate= is for a link of {', '.join(RATIOS)}, where exp of an effect is a ratio; "
             f"this formula's is {formula.link!r}."
         )
+    if formula.family.support == "categories":  # of a level, against the first
+        return RATIOS[formula.link], [name for own in formula.own for name in own.effects]
     first = ["Intercept"] if formula.layout.intercept else []
     return RATIOS[formula.link], [*first, *formula.layout.common]
 
@@ -140,7 +142,7 @@ def group_effects(
     for names, draws in sampled:
         effects = draws["effects"]  # [S, B, M]
         if totals:
-            zero = np.zeros_like(draws["sd"][:, 0])
+            zero = np.zeros_like(effects[:, 0, 0])
             population = [draws.get(name, zero) for name in formula.varying]
             effects = effects + np.stack(population, 1)[:, None]
         levels = np.quantile(effects, np.asarray(quantiles, np.float64), axis=0)
