@@ -8,7 +8,7 @@ import pytest
 import ramify as rf
 from compiling import counted
 from ramify.inference.sweep import Modes
-from ramify.models.model import Model, _log_priors
+from ramify.models.model import Model, expand_priors
 from ramify.numerics import kept_programs
 from ramify.numerics.kept_programs import kept
 from ramify.numerics.programs import QUICK, filter_jit
@@ -110,7 +110,7 @@ def test_functions_of_a_user_are_never_kept(folder):
 
     thetas = np.ones((4, 1), np.float32)
     assert repr(model(1.0)) == repr(model(0.5))
-    found = [_log_priors(model(scale), thetas)[0] for scale in (1.0, 0.5)]
+    found = [expand_priors(model(scale), thetas, False)[0][0] for scale in (1.0, 0.5)]
     np.testing.assert_allclose(found, [-0.5, -2.0])
     call, _ = new_process(lambda x, f: f(x))
     for power in (2, 3):
