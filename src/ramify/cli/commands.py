@@ -179,9 +179,7 @@ def fit(
         keeper.save(posterior)
         if checkpoint:
             resuming.forget(out)
-        several = posterior.notes.get("method") == "levels"  # for which there is no page yet
-        page = "" if several else f" A page about it: ramify report {out}"
-        show.note(f"The fit is in {out}.{page}")
+        show.note(f"The fit is in {out}. A page about it: ramify report {out}")
 
 
 @_command(
