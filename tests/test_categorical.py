@@ -78,6 +78,9 @@ def test_what_categories_do_not_have_is_told(fit):
         rf.from_formula("way ~ x + (1 | g)", two, likelihood="categorical")
     with pytest.raises(TypeError, match="for others 'categorical'"):
         rf.from_formula("way ~ x + (1 | g)", TABLE)
+    with pytest.raises(ValueError, match="takes one grouping factor"):
+        several = TABLE | {"h": TABLE["g"] % 3}
+        rf.from_formula("way ~ x + (1 | g) + (1 | h)", several, likelihood="categorical")
     alike = TABLE | {"way": np.resize(["a", "b c", "bc"], 48)}
     with pytest.raises(ValueError, match="would be called alike"):
         rf.from_formula("way ~ x + (1 | g)", alike, likelihood="categorical")

@@ -122,12 +122,16 @@ def from_formula(
     parts = parse(text)
     parts = parts._replace(trials=trials or parts.trials, weights=weights or parts.weights)
     link = _link(likelihood, link)
+    categories = LIKELIHOODS[likelihood].support == "categories"
+    if parts.several and categories:
+        raise ValueError(
+            f"likelihood={likelihood!r} takes one grouping factor; the formula has several."
+        )
     if parts.several:
         table = _check_several(parts, others, read_whole(table, store), missing)
         return from_terms(parts, table, likelihood, link, priors or {}, check_design, integrate)
     if integrate not in (None, parts.by):
         raise ValueError(f"there is no factor {integrate!r} in this formula; it has {parts.by}.")
-    categories = LIKELIHOODS[likelihood].support == "categories"
     parsed = parse_parameter if categories else partial(_parsed, likelihood=likelihood)
     parameters = [parsed(other, parts.by) for other in others]
     side = reading.predictors(parts, *parameters)
