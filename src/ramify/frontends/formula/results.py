@@ -84,16 +84,22 @@ def predictors(
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """The columns of the design by name, on the user's scale: of rows, and of groups."""
     layout, units, parts, given = formula.layout, formula.units, formula.parts, groups.rows
+    # Columns are held in float32 units of their sds: a zero should come back as one.
+    digits = lambda unit: int(5 - np.floor(np.log10(unit)))
+    column = lambda x, unit, centre: np.round(
+        np.asarray(x, np.float64) * unit + centre, digits(unit)
+    )
     back = lambda x, own: {
-        layout.common[k]: x[:, i] * units.unit[k] + units.centre[k] for i, k in enumerate(own)
+        layout.common[k]: column(x[:, i], units.unit[k], units.centre[k]) for i, k in enumerate(own)
     }
     rows = back(given["X"], layout.rest) if "X" in given else {}
     group = back(groups.group["U"], layout.grouped) if "U" in groups.group else {}
-    W = given["W"] * np.asarray(units.group_unit)
-    rows |= {n: W[:, m] for m, n in enumerate(layout.group) if n != "Intercept"}
+    for m, name in enumerate(layout.group):
+        if name != "Intercept":
+            rows[name] = column(given["W"][:, m], units.group_unit[m], 0.0)
     for own in formula.own:
         for k, name in enumerate(own.effects):
-            rows[name] = given[f"{own.name}_X"][:, k] * own.unit[k] + own.centre[k]
+            rows[name] = column(given[f"{own.name}_X"][:, k], own.unit[k], own.centre[k])
     for role, name in (("trials", parts.trials), ("weights", parts.weights), ("cens", parts.cens)):
         if role in given:
             rows[role if name is None or name.isdigit() else name] = given[role]
