@@ -28,7 +28,7 @@ from ramify.frontends.formula.levels_model import (
 from ramify.frontends.formula.levels_reading import predictors, read_groups
 from ramify.frontends.formula.likelihoods import LIKELIHOODS, start
 from ramify.frontends.formula.moments import moments
-from ramify.frontends.formula.priors import Priors, checked, default_correlations
+from ramify.frontends.formula.priors import Priors, checked, correlations
 from ramify.frontends.formula.text import FormulaText, error
 
 # Rows that have noise of their own.
@@ -172,7 +172,7 @@ def defaults(formula: LevelsFormula, sd_y: float) -> Priors:
         for name, unit in zip(term_sds(formula, t), term.unit, strict=True):
             priors[name] = dist.HalfNormal(spread / unit)
     for t, name in cor_names(formula).items():
-        priors[name] = default_correlations(len(formula.terms[t].effects))
+        priors[name] = correlations(len(formula.terms[t].effects))
     own = {name: parameter.prior(sd_y) for name, parameter in formula.family.parameters.items()}
     return Priors({**priors, **own})
 
