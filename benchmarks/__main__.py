@@ -4,6 +4,7 @@ import sys
 from importlib import import_module
 
 NAMES = {
+    "alarms": "how often default fits of data that follow their model are doubted",
     "cost": "step time and memory of branch and amortized against the number of groups",
     "coverage": "whether 50% and 90% intervals hold the truth, over simulated data; Laplace beside it",
     "cpu": "hierarchical logistic regression with 10,000 groups, compared with NumPyro and GPBoost",

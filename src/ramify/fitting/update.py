@@ -22,6 +22,7 @@ from ramify.inference.sweep import Problem
 from ramify.numerics import budgets
 from ramify.numerics.precision import computing
 from ramify.numerics.triangular import free_numbers
+from ramify.posterior.fitted import mean_theta_sd
 from ramify.posterior.matching import check_columns
 from ramify.posterior.posterior import Posterior
 
@@ -74,15 +75,16 @@ def update(posterior: Posterior, groups: Any) -> Posterior:
     theta = Gaussian(jnp.asarray(mean), free_numbers(factor, False, "log"), len(mean), False, "log")
     moved = (mean - np.asarray(family.theta.mean)) / _sds(family.theta)
     _check_near(posterior, moved)
-    local = replace(family.local, modes=modes)
+    updated = Branched(theta, replace(family.local, modes=modes), len(merged))
     notes = {
         **posterior.notes,
+        "theta_sd": mean_theta_sd(updated),
         "why": f"updated by {len(new):,} groups, {int((known < 0).sum()):,} of them new",
         "moved_sds": dict(zip(posterior.adapter.coordinates(), moved.tolist(), strict=True)),
         "unconverged": int((~parts[0].F.converged).sum()),
     }
     own = {"local_draws": posterior.local_draws, "history": posterior.history, "notes": notes}
-    return Posterior(posterior.model, Branched(theta, local, len(merged)), merged, **own)
+    return Posterior(posterior.model, updated, merged, **own)
 
 
 def _share(posterior: Posterior, local: Solver, groups: Groups) -> Marginal:

@@ -38,6 +38,7 @@ class Search(NamedTuple):
     noise: np.ndarray | None = (
         None  # sd of each mean over seeds, in posterior sds; None while unknown
     )
+    sd_noise: np.ndarray | None = None  # of each sd, of itself; None if unknown
     memory: Any = None  # what F keeps from sweep to sweep: the modes of all groups
 
 

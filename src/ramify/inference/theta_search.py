@@ -78,7 +78,10 @@ def finish(state: Search, F: Marginal) -> Learned:
     """What the search found; also where the budget ended before it was done."""
     state = _settle(state, F) if state.rounds else state
     left = updates.rms_sds(np.linalg.solve(state.precision, state.slope), state.precision)
-    found = state.mean, state.precision, left, state.bias, state.noise
+    noise = state.noise
+    if noise is not None and state.sd_noise is not None:
+        noise = np.hypot(noise, state.sd_noise)  # an interval's end moves with the sd
+    found = state.mean, state.precision, left, state.bias, noise
     return Learned(*found, state.tilt, ~F.converged, state.settled or state.local_draws)
 
 
