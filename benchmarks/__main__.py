@@ -11,6 +11,7 @@ NAMES = {
     "gpu": "the paper's largest problem: solved, and amortized with two recipes",
     "latency": "every call of a user's journey in a new process: seconds, programs, compiling",
     "levels": "several grouping factors: lme4's InstEval data beside lme4's published numbers",
+    "likelihood_coverage": "whether intervals hold the truth, for each newer likelihood of formulas",
     "million": "`ramify fit` on 1,000,000 rows of 100,000 groups: wall time and peak memory",
     "numpyro_cost": "step time of NumPyro models compared with the same models as three densities",
     "predict": "a prediction for one new group, given its rows",

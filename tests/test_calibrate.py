@@ -102,8 +102,10 @@ def test_the_same_seed_gives_the_same_ranks(groups):
 
 
 def test_errors_say_what_to_do(groups):
+    without = regression(DIM)
+    without._simulate = None
     with pytest.raises(ValueError, match=r"Pass simulate=, a function \(rng, groups\)"):
-        rf.calibrate(regression(DIM), groups, 2)
+        rf.calibrate(without, groups, 2)
     wrong = lambda rng, groups: ({"mu": np.zeros(2)}, {}, {})
     with pytest.raises(ValueError, match=r"its theta has mu \[2\]; expected mu \[1\]"):
         rf.calibrate(regression(DIM), groups, 2, simulate=wrong)

@@ -11,7 +11,8 @@ import pytest
 import ramify as rf
 from ramify import from_formula
 from ramify.data.batch import example
-from ramify.models.traced import degree, normal_prior
+from ramify.models.degree import degree
+from ramify.models.traced import normal_prior
 
 X = jnp.ones((3, 2))
 

@@ -10,6 +10,7 @@ from scipy import stats
 from scipy.special import expit
 
 import ramify as rf
+from benchmarks import likelihood_coverage
 
 pytestmark = pytest.mark.slow
 
@@ -78,59 +79,12 @@ def test_parameters_are_recovered(likelihood):
     assert np.all(summary["sd"] < 0.35 * np.maximum(np.abs(effects), 1.0)), "the data say little"
 
 
-# Of the new likelihood's own parameters, priors that give data like real ones; and its left side.
-OWN = {
-    "lognormal": ({"sigma": dist.Gamma(8.0, 10.0)}, "y | cens(late)"),
-    "gamma": ({"shape": dist.Gamma(6.0, 2.0)}, "y"),
-    "exponential": ({}, "y | cens(late)"),
-    "weibull": ({"shape": dist.Gamma(12.0, 8.0)}, "y | cens(late)"),
-    "beta": ({"phi": dist.Gamma(6.0, 1.0)}, "y"),
-    "beta_binomial": ({"phi": dist.Gamma(6.0, 1.0)}, "y | trials(10)"),
-    "zero_inflated_poisson": ({"zi": dist.Beta(2.0, 4.0)}, "y"),
-    "zero_inflated_negative_binomial": (
-        {"zi": dist.Beta(2.0, 4.0), "shape": dist.Gamma(6.0, 2.0)},
-        "y",
-    ),
-    "hurdle_poisson": ({"hu": dist.Beta(2.0, 4.0)}, "y"),
-    "hurdle_negative_binomial": (
-        {"hu": dist.Beta(2.0, 4.0), "shape": dist.Gamma(6.0, 2.0)},
-        "y",
-    ),
-    "gaussian; sigma ~ x + (1 | g)": (
-        {"sigma_Intercept": dist.Normal(-0.3, 0.4), "sigma_x": dist.Normal(0, 0.3)}
-        | {"sigma_sd": dist.HalfNormal(0.4)},
-        "y",
-    ),
-    "zero_inflated_poisson; zi ~ x": (
-        {"zi_Intercept": dist.Normal(-0.5, 0.7), "zi_x": dist.Normal(0, 0.5)},
-        "y",
-    ),
-}
-POSITIVE = ("lognormal", "gamma", "exponential", "weibull")
-
-
-@pytest.mark.parametrize("case", OWN)
-def test_intervals_hold_the_truth_as_often_as_they_say(case, simulations=100, N=40):
-    """Of 100 data sets drawn from the prior: 50% and 90% intervals, and ranks."""
-    likelihood, _, formula = case.partition(";")
-    (priors, left), rng = OWN[case], np.random.default_rng(7)
-    group = np.repeat(np.arange(N), 8)
-    x = rng.normal(0.0, 1, len(group))
-    y = rng.integers(0, 4, len(group)) * 1.0
-    y = rng.uniform(0.1, 0.9, len(group)) if likelihood in (*POSITIVE, "beta") else y
-    table = {"g": group, "x": x, "y": y, "late": np.arange(len(group)) % 5 == 0}
-    priors = priors | {"Intercept": dist.Normal(0.5, 0.5), "x": dist.Normal(0, 0.5)}
-    text = f"{left} ~ x + (1 | g)" + (f";{formula}" if formula else "")
-    priors |= {"sd(Intercept | g)": dist.HalfNormal(0.5)}
-    model, groups = rf.from_formula(text, table, likelihood=likelihood, priors=priors)
-    found = rf.calibrate(
-        model, groups, simulations, draws=99, fit=partial(rf.fit, theta="weighted"), seed=1
-    )
-    print(found)
-    assert found.p_value > 0.01, found
-    for level in (0.5, 0.9):
-        shares = found.coverage(level).values()
-        assert all(abs(share - level) < 3.5 * se for share, se in shares), found
+@pytest.mark.parametrize("case", likelihood_coverage.CASES)
+def test_intervals_hold_the_truth_as_often_as_they_say(case):
+    """`python -m benchmarks likelihood_coverage` does the same with default fits of 100 data sets."""
+    model, groups = likelihood_coverage.problem(case)
+    found = rf.calibrate(model, groups, 25, draws=39, fit=partial(rf.fit, theta="gaussian"), seed=1)
+    assert not likelihood_coverage.wrong(found), found
 
 
 PRIORS = {

@@ -5,7 +5,7 @@ import numpyro.distributions as dist
 import pytest
 
 import ramify as rf
-from ramify.fitting.fit import _model_and_groups
+from ramify.fitting.fit import model_and_groups
 
 FORMULA = "y ~ x + (1 | user)"
 
@@ -35,12 +35,13 @@ def test_options_of_a_formula_need_one(table):
         {"link": "log"},
         {"priors": {}},
         {"missing": "drop"},
+        {"store": "folder"},
     ):
         with pytest.raises(TypeError, match=f"{next(iter(option))}= goes with a formula"):
             rf.fit(model, groups, **option)
     with pytest.raises(TypeError, match=r"expected rf.fit\(formula, table\)"):
-        _model_and_groups(table, FORMULA, None, None, None, None)
-    with pytest.raises(TypeError, match="a formula and the table that it is about"):
+        model_and_groups(table, FORMULA, None, {})
+    with pytest.raises(TypeError, match=r"rf\.Groups in memory; expected a table"):
         rf.fit(FORMULA, groups)
     with pytest.raises(TypeError, match=r"expected rf.fit\(model, groups\) with rf.Groups"):
         rf.fit(model, table)

@@ -12,6 +12,7 @@ from ramify.families.joint import joint_to_branch as joint_to_branch
 from ramify.fitting.calibrate import calibrate as calibrate
 from ramify.fitting.fit import fit as fit
 from ramify.fitting.loading import load as load
+from ramify.fitting.prior_predictive import prior_predictive as prior_predictive
 from ramify.fitting.update import update as update
 from ramify.frontends.formula.build import from_formula as from_formula
 from ramify.frontends.numpyro.build import from_numpyro as from_numpyro
@@ -32,4 +33,5 @@ from ramify.models.structure import NormalPrior as NormalPrior
 from ramify.models.structure import Structure as Structure
 from ramify.posterior.loo import compare as compare
 from ramify.posterior.posterior import Posterior as Posterior
+from ramify.posterior.prior_predictive import PriorPredictive as PriorPredictive
 from ramify.report.page import write_report as write_report

@@ -2,7 +2,7 @@
 
 Files and formulas are read here without JAX; the work is done by what `import ramify` offers.
 
-May import: data, io, frontends, ramify, demo.
+May import: numerics, data, io, frontends, ramify, demo.
 """
 
 import os

@@ -9,12 +9,14 @@ from typer import Argument, Option
 import ramify as rf
 from ramify._version import __version__
 from ramify.cli import options, resuming, show, words
-from ramify.cli.csv_form import CsvForm, csv_form
+from ramify.cli.csv_form import csv_form
 from ramify.cli.errors import OneLineErrors
 from ramify.cli.files import check_readable, check_writable, read_table, write_table
 from ramify.cli.keeping import Keeper
+from ramify.cli.loading import groups_of, kinds_of, known_groups, load, use_device
+from ramify.cli.modelling import Asked, model_and_groups
+from ramify.cli.workers import client_of
 from ramify.data.atomic import check_file
-from ramify.frontends.formula.text import formula_columns
 from ramify.io.folder import read_fit
 from ramify.io.replacing import place_for
 
@@ -51,6 +53,9 @@ Delimiter = Annotated[str, Option(help='Between columns of a CSV that is read: "
 Decimal = Annotated[str, Option(help='Decimal mark in a CSV that is read: "." or ",".')]
 Encoding = Annotated[str, Option(help="Of a CSV that is read: utf-16, latin-1 or another.")]
 Comment = Annotated[str, Option(help='How comment lines of a CSV that is read begin, as "#".')]
+Scheduler = Annotated[
+    str | None, Option(metavar="ADDRESS", help="Compute on Dask workers: tcp://host:8786.")
+]
 Device = Annotated[
     Literal["cpu", "gpu"] | None, Option(help="Where to compute; by default where JAX would.")
 ]
@@ -100,7 +105,7 @@ def common(
 def fit(
     data: Annotated[
         Path | None,
-        Argument(metavar="DATA", help="CSV or Parquet file, or folder of Parquet files."),
+        Argument(metavar="DATA", help="CSV or Parquet: file, folder, pattern or URL."),
     ] = None,
     formula: Annotated[
         str | None, Argument(metavar="FORMULA", help="Such as 'y ~ 1 + x + (1 + x | user)'.")
@@ -137,6 +142,10 @@ def fit(
     resume: Annotated[
         Path | None, Option(metavar="FIT", help="Go on with a fit begun with --checkpoint.")
     ] = None,
+    store: Annotated[
+        Path | None, Option(help="Folder to sort Parquet in that memory can't hold.")
+    ] = None,
+    scheduler: Scheduler = None,
 ) -> None:
     """Fit a model to a table with one row per observation.
 
@@ -149,13 +158,8 @@ def fit(
     if data is None or formula is None:
         raise typer.BadParameter("expected DATA and FORMULA, or --resume and the folder of a fit.")
     keeper, form = Keeper(out, overwrite), csv_form(delimiter, decimal, encoding, comment)
-    table = _with_rows(data, read_table(data, formula_columns(formula), form=form))
-    show.note(f"Read {table.num_rows:,} rows and {table.num_columns} columns of {data}.")
-    use_device(device)
-    with words.files(table=data):
-        model, groups = rf.from_formula(
-            formula, table, likelihood=likelihood, link=link, priors=options.priors(prior or [])
-        )
+    own = Asked(data, formula, likelihood, link, prior or [], store, scheduler is not None)
+    model, groups = model_and_groups(own, out, form, device)
     show.sizes(groups)
     posterior = rf.fit(
         model,
@@ -167,6 +171,7 @@ def fit(
         seed=seed,
         theta=theta,
         checkpoint=resuming.remember(out, asked) if checkpoint else None,
+        engine=client_of(scheduler),
     )
     try:
         show.posterior(posterior)
@@ -222,8 +227,8 @@ def predict(
         check_writable(out)
     for path in filter(None, (new, given)):
         check_readable(path)
-    posterior = _load(fit, device)
-    kinds = _kinds(posterior)
+    posterior = load(fit, device)
+    kinds = kinds_of(posterior)
     table = read_table(new, None, kinds, form)
     if out is None or out.suffix.lower() == ".csv":
         # Before the work, and before the first line of it is on the screen.
@@ -237,7 +242,7 @@ def predict(
         show.csv(predicted)
         return
     write_table(predicted, out)
-    show.note(f"Predicted {table.num_rows:,} rows{_known(posterior, table)}: {out}")
+    show.note(f"Predicted {table.num_rows:,} rows{known_groups(posterior, table)}: {out}")
 
 
 @_command(
@@ -265,7 +270,7 @@ def summary(
     levels = options.quantiles(interval, quantiles)
     for path in filter(None, (out, groups)):
         check_writable(path)
-    posterior = _load(fit, device)
+    posterior = load(fit, device)
     table = posterior.summary(quantiles=levels, draws=draws, check=check)
     show.posterior(posterior, table)
     if out is not None:
@@ -289,8 +294,8 @@ def diagnose(
 ) -> None:
     """Say whether the answer can be trusted, why, and which groups are worst."""
     form = csv_form(delimiter, decimal, encoding, comment)
-    posterior = _load(fit, device)
-    show.diagnosis(rf.diagnose(posterior, _groups(posterior, data, form), seed=seed))
+    posterior = load(fit, device)
+    show.diagnosis(rf.diagnose(posterior, groups_of(posterior, data, form), seed=seed))
 
 
 @_command("ramify report fit/ --open", "ramify report fit/ ratings.parquet --out page.html")
@@ -314,8 +319,8 @@ def report(
         raise ValueError(f"{out}: expected a name that ends in .html.")
     read_fit(fit)
     check_file(out)
-    posterior = _load(fit, device)
-    rf.write_report(posterior, _groups(posterior, data, form), out)
+    posterior = load(fit, device)
+    rf.write_report(posterior, groups_of(posterior, data, form), out)
     show.note(f"The report is in {out}")
     if open:
         show.in_browser(out)
@@ -340,58 +345,3 @@ def demo(
     demo.run(out, seed)
     if open:
         show.in_browser(out / "report.html")
-
-
-def use_device(device: str | None) -> None:
-    """Makes JAX compute on the CPU or a GPU; call it before the first computation."""
-    if device is None:
-        return
-    import jax
-
-    if device == "cpu":
-        jax.config.update("jax_platforms", "cpu")
-        return
-    try:
-        jax.devices("gpu")
-    except RuntimeError:
-        raise ValueError(
-            '--device gpu: JAX finds no GPU here. Install "ramify[cuda]" and a driver, or use '
-            "--device cpu."
-        ) from None
-
-
-def _load(fit: Path, device: str | None) -> Any:
-    """The posterior of a fit's folder."""
-    read_fit(fit)  # says at once if there is none
-    use_device(device)
-    return rf.load(fit)
-
-
-def _groups(posterior: Any, data: Path | None, form: CsvForm) -> Any:
-    """The data to judge a fit with: from a file, or the fit's own."""
-    if data is None:
-        return posterior.groups
-    table = read_table(data, list(posterior.adapter.columns()), _kinds(posterior), form)
-    return posterior.adapter.read(_with_rows(data, table), str(data), outcomes=True)
-
-
-def _with_rows(path: Path, table: Any) -> Any:
-    if not table.num_rows:
-        raise ValueError(f"{path} has no rows: expected one for each observation.")
-    return table
-
-
-def _known(posterior: Any, table: Any) -> str:
-    """How many groups the rows have, and how many of those are in the fit."""
-    if not table.num_rows or posterior.by not in table.column_names:
-        return ""
-    groups = rf.Groups.from_table(table, by=posterior.by, rows=[]).renumbered(posterior.labels)
-    known = int((groups.number < len(posterior.labels)).sum())
-    return f" of {len(groups):,} groups, {known:,} of them in the fit"
-
-
-def _kinds(posterior: Any) -> dict[str, str]:
-    """What the columns of a fit hold, labels included: "number" or "category"."""
-    label = {"U": "category", "i": "number", "u": "number"}.get(posterior.labels.dtype.kind)
-    kinds = posterior.adapter.columns() | {posterior.by: label}
-    return {name: kind for name, kind in kinds.items() if kind is not None}

@@ -52,7 +52,7 @@ def sentence(error: Exception) -> str:
         >>> sentence(AttributeError("no x"))
         'AttributeError: no x. This looks like a bug in ramify: --debug shows where.'
     """
-    if isinstance(error, ModuleNotFoundError):
+    if isinstance(error, ModuleNotFoundError) and "pip install" not in str(error):
         return f'this needs the package {error.name}: pip install "ramify[cli]"'
     if re.match("Unable to allocate|RESOURCE_EXHAUSTED", str(error)):  # NumPy's and XLA's
         what = str(error).splitlines()[0]

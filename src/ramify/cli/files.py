@@ -1,5 +1,7 @@
 """Reads and writes tables: CSV and Parquet by suffix, folders of Parquet, only the columns needed."""
 
+import glob
+import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import partial
@@ -23,14 +25,29 @@ def read_table(
     """Reads a CSV or Parquet file, or a folder of Parquet files, as an Arrow table."""
     # `columns` are all by default; `kinds` ("number" or "category", of a fit) set the types of a CSV.
     check_readable(path)
-    if path.name.lower().endswith(CSV) and path.is_file():
+    if is_csv(path):
         from ramify.cli.csv import read_csv
 
         check = partial(check_names, path, columns or [])
         return read_csv(path, columns, kinds or {}, check, form)
-    data = open_parquet(str(path))
+    data = open_parquet(parquet_source(path))
     check_names(path, columns or [], data.schema.names)
     return read_columns(data, path, columns)
+
+
+def is_csv(path: Path) -> bool:
+    """Whether a path is that of a CSV file."""
+    return path.name.lower().endswith(CSV) and path.is_file()
+
+
+def parquet_source(path: Path) -> str:
+    """A path, pattern or URL as text; `Path` makes s3:/ of s3://.
+
+    Example:
+        >>> parquet_source(Path("s3://bucket/rows")), parquet_source(Path("rows/*.parquet"))
+        ('s3://bucket/rows', 'rows/*.parquet')
+    """
+    return re.sub(r"^([a-z][a-z0-9]+):/(?!/)", r"\1://", str(path))
 
 
 def write_table(table: Any, path: Path) -> None:
@@ -56,6 +73,8 @@ def check_writable(path: Path) -> None:
 
 def check_readable(path: Path) -> None:
     """Raises if the file does not exist or is neither CSV nor Parquet."""
+    if "://" in parquet_source(path) or (glob.has_magic(str(path)) and glob.glob(str(path))):
+        return  # Arrow looks there, or has been
     if not path.exists():
         near = path.parent.iterdir() if path.parent.is_dir() else ()
         beside = [p.name for p in near if p.exists()]

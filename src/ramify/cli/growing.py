@@ -7,20 +7,12 @@ from typer import Argument, Option
 
 import ramify as rf
 from ramify.cli import show, words
-from ramify.cli.commands import (
-    Delimiter,
-    Device,
-    Encoding,
-    Fit,
-    _command,
-    _kinds,
-    _load,
-    _with_rows,
-)
+from ramify.cli.commands import Delimiter, Device, Encoding, Fit, _command
 from ramify.cli.commands import app as app
 from ramify.cli.csv_form import csv_form
 from ramify.cli.files import check_readable, read_table
 from ramify.cli.keeping import Keeper
+from ramify.cli.loading import kinds_of, load, with_rows
 
 
 @_command("ramify update fit/ today.parquet --out fit-today/")
@@ -43,10 +35,10 @@ def update(
     global parameters moved, and refuses where they move too far for this.
     """
     check_readable(data)
-    keeper, posterior = Keeper(out, overwrite), _load(fit, device)
+    keeper, posterior = Keeper(out, overwrite), load(fit, device)
     form = csv_form(delimiter, ".", encoding)
     names = list(posterior.adapter.columns())
-    table = _with_rows(data, read_table(data, names, _kinds(posterior), form))
+    table = with_rows(data, read_table(data, names, kinds_of(posterior), form))
     with words.files(groups=data):
         updated = rf.update(posterior, table)
     moved = ", ".join(f"{n} {sds:+.2f}" for n, sds in updated.notes["moved_sds"].items())

@@ -35,7 +35,10 @@ def recall(out: Path) -> dict[str, Any]:
         )
     try:
         options = json.loads(path.read_text(encoding="utf-8"))
-        return {**options, "data": Path(options["data"]), "out": Path(options["out"])}
+        paths = {
+            name: Path(options[name]) for name in ("data", "out", "store") if options.get(name)
+        }
+        return {**options, "data": paths["data"], "out": paths["out"], **paths}
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{path} is damaged: begin the fit again with --checkpoint and --overwrite."

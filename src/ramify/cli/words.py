@@ -15,6 +15,8 @@ _OPTIONS = (
     (r"\bmax_seconds\b=?", "--seconds"),
     (r"\bpass them as given=", "pass them by --given"),
     (r"\bgiven=", "--given"),
+    (r"Groups\.from_parquet\(\.\.\., store=folder\)", "--store FOLDER"),
+    (r"\bstore=", "--store"),
     (r", or pass summary=False", ""),
     (r"or pass missing=\"drop\" to leave such rows out", "or drop them"),
     (r",? or posterior\.refine\(\)", ""),

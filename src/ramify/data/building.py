@@ -1,13 +1,7 @@
 """Builds a store from Parquet files: reads and checks all rows, sorts them, and writes their columns."""
 
-import hashlib
-import json
-import os
-import secrets
 import shutil
-import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,16 +10,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ramify._version import __version__
-from ramify.data.atomic import locked, refuse_link, unwritten, write_file
+from ramify.data.atomic import locked
 from ramify.data.labels import Factor, canonical, show
 from ramify.data.reading import read_numbers
 from ramify.data.sorting import BATCH, sorted_rows
-from ramify.data.store import FORMAT, FORMAT_VERSION, STORE, open_store, read_store, write_labels
+from ramify.data.store import open_store, read_store, write_labels
 from ramify.data.tables import any_in_row
+from ramify.data.writing import ColumnFiles, Told, build, check_folder, sync
 
-RATE = 1e6  # rows a second that two cores read, sort and write, about
 ROOM = 2.2  # times the bytes of the rows: the store, and what the sort writes meanwhile
+
+# Reads a column of a batch as numbers; the last argument is for messages.
+ReadColumn = Callable[[str, Any, Factor], np.ndarray]
 
 
 class Plan(NamedTuple):
@@ -36,6 +32,9 @@ class Plan(NamedTuple):
     by: str
     rows: list[str]
     group: list[str]
+    # How columns are read, and what store.json keeps of that; called when a store is built.
+    prepare: Callable[[], tuple[ReadColumn, dict[str, Any]]] = lambda: (read_numbers, {})
+    read_by: str = "numbers"  # a name for it
 
     def said(self) -> dict[str, Any]:
         """What must be the same for a store to be used again."""
@@ -43,6 +42,7 @@ class Plan(NamedTuple):
         files = [[info.path, info.size, info.mtime_ns] for info in found]
         kinds = [str(self.data.schema.field(name).type) for name in self.names]
         own = {"by": self.by, "rows": self.rows, "groups": self.group}
+        own |= {"read_by": self.read_by}
         return {**own, "files": files, "types": kinds}
 
     @property
@@ -53,9 +53,7 @@ class Plan(NamedTuple):
 
 def stored(plan: Plan, folder: Path) -> dict[str, Any]:
     """The fields of a Groups from a store in a folder, which is built unless it is there."""
-    refuse_link(folder)
-    _check_folder(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    check_folder(folder)
     with locked(folder):  # another process that builds the same one is waited for
         found, said = read_store(folder), plan.said()
         if found is None or any(found.get(name) != said[name] for name in said):
@@ -63,53 +61,29 @@ def stored(plan: Plan, folder: Path) -> dict[str, Any]:
         return open_store(folder)
 
 
-def _check_folder(folder: Path) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise FileExistsError(f"{folder} is a file; expected a folder for the store.")
-    others = [p.name for p in folder.glob("*") if not (_is_build(p) or p.name == STORE)]
-    if others and not (folder / STORE).exists():
-        raise FileExistsError(
-            f"{folder} has files in it ({others[0]}, ...) and is not a store: choose another folder."
-        )
-
-
-def _is_build(path: Path) -> bool:
-    return path.is_dir() and len(path.name) == 8 and not set(path.name) - set("0123456789abcdef")
-
-
 def _build(plan: Plan, said: dict[str, Any], folder: Path) -> None:
-    for left in filter(_is_build, folder.iterdir()):  # of a process that died
-        if left.name != (read_store(folder) or {}).get("build"):
-            shutil.rmtree(left, ignore_errors=True)
     count = plan.data.count_rows()
     if not count:
         raise ValueError(f"{plan.source} has no rows: expected one for each observation.")
-    own = folder / secrets.token_hex(4)
-    told = _Told(plan, count, folder)
-    try:
-        own.mkdir()
-        about = _write(plan, count, own, told)
+    row = sum(_width(plan.data.schema.field(name).type) for name in plan.names) + 16
+    what = f"to sort the {count:,} rows of {plan.source} by {plan.by!r}"
+    told = Told(what, count, ROOM * row * count, folder)
+
+    def write(own: Path) -> dict[str, Any]:
+        read, kept = plan.prepare()
+        about = _write(plan, read, count, own, told)
         if plan.said() != said:
             raise ValueError(f"{plan.source} was changed while it was being read: build it again.")
-        text = {"format": FORMAT, "format_version": FORMAT_VERSION, "ramify_version": __version__}
-        text |= {**said, **about, "n_rows": count, "build": own.name}
-        write = lambda new: new.write_text(json.dumps(text, indent=1), encoding="utf-8")
-        write_file(folder / STORE, write)
-    except BaseException as error:
-        shutil.rmtree(own, ignore_errors=True)
-        if isinstance(error, OSError) and error.errno:
-            raise unwritten(folder, error) from error
-        raise
+        return {**kept, **about, "n_rows": count}
+
+    build(folder, said, write)
     told.end()
-    for old in filter(_is_build, folder.iterdir()):
-        if old != own:
-            shutil.rmtree(old, ignore_errors=True)
 
 
-def _write(plan: Plan, count: int, own: Path, told: "_Told") -> dict[str, Any]:
+def _write(plan: Plan, read: ReadColumn, count: int, own: Path, told: Told) -> dict[str, Any]:
     """Writes the files of a build; returns what store.json says of them."""
     shapes: dict[str, tuple[int, ...]] = {}  # of the elements of each column
-    batches = _checked(plan, told, shapes)
+    batches = _checked(plan, read, told, shapes)
     first = next(batches)
     (own / "sort").mkdir()
 
@@ -126,7 +100,7 @@ def _write(plan: Plan, count: int, own: Path, told: "_Told") -> dict[str, Any]:
 
 
 def _checked(
-    plan: Plan, told: "_Told", shapes: dict[str, tuple[int, ...]]
+    plan: Plan, read: ReadColumn, told: Told, shapes: dict[str, tuple[int, ...]]
 ) -> Iterator[pa.RecordBatch]:
     """All rows in their order, checked and in the types that they are kept in."""
     start = 0
@@ -138,7 +112,7 @@ def _checked(
         columns = {"label": labels, "row": np.arange(start, start + len(labels))}
         for k, name in enumerate(plan.names[1:]):
             try:
-                values = read_numbers(name, batch.column(name), factor)
+                values = read(name, batch.column(name), factor)
             except (ValueError, TypeError) as error:
                 where = f"Rows are counted from row {start:,} of {plan.source}."
                 raise type(error)(f"{error} {where}" if start else str(error)) from None
@@ -185,9 +159,8 @@ class _Writer:
 
     def __init__(self, plan: Plan, count: int, own: Path, shapes: dict[str, tuple[int, ...]]):
         self._plan, self._count, self._own, self._shapes = plan, count, own, shapes
-        self.written = 0
-        self._files: dict[str, Any] = {}
-        self._labels, self._starts, self._hash = [], [], hashlib.sha256()
+        self.written, self._files = 0, ColumnFiles(own, count)
+        self._labels, self._starts = [], []
         self._group: dict[str, list[np.ndarray]] = {name: [] for name in plan.group}
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -198,28 +171,18 @@ class _Writer:
         new = np.asarray(pc.call_function("not_equal", [both[1:], both[:-1]]))
         new = new if len(before) else np.concatenate([[True], new])
         starts = np.flatnonzero(new)
-        self._save("row_order", np.asarray(batch.column("row")))
+        self._files.add("row_order", np.asarray(batch.column("row")))
         for k, name in enumerate(self._plan.names[1:]):
             values = _values(batch.column(f"c{k}")).reshape(-1, *self._shapes[name])
             if name in self._plan.rows:
-                self._save(f"row-{k}", values)
+                self._files.add(f"row-{k}", values)
             else:
                 self._group[name].append(self._first(name, values, new, labels))
         if len(starts):
             self._labels.append(labels.take(pa.array(starts)))
             self._starts.append(self.written + starts)
-        self._hash.update(np.ascontiguousarray(self.written + starts).data)
+        self._files.checksum.update(np.ascontiguousarray(self.written + starts).data)
         self.written += len(labels)
-
-    def _save(self, name: str, values: np.ndarray) -> None:
-        if name not in self._files:
-            self._files[name] = (self._own / f"{name}.npy").open("wb")
-            shape = (self._count, *values.shape[1:])
-            about = {"descr": values.dtype.str, "fortran_order": False, "shape": shape}
-            np.lib.format.write_array_header_2_0(self._files[name], about)
-        plain = np.ascontiguousarray(values)
-        self._files[name].write(plain.data)
-        self._hash.update(plain.reshape(-1).view(np.uint8).data)
 
     def _first(self, name: str, values: Any, new: np.ndarray, labels: pa.Array) -> np.ndarray:
         """The value of each group that begins here; raises where one varies within a group."""
@@ -237,8 +200,7 @@ class _Writer:
 
     def close(self) -> None:
         """Closes the files of rows."""
-        for file in self._files.values():
-            file.close()
+        self._files.close()
 
     def end(self, kind: pa.DataType) -> dict[str, Any]:
         """Writes what is known of the groups now; returns what store.json says of the files."""
@@ -249,53 +211,21 @@ class _Writer:
         labels = pa.concat_arrays(self._labels)
         write_labels(self._own / "labels.arrow", labels)
         for part in labels.buffers():
-            self._hash.update(b"" if part is None else part)
-        for path in self._own.glob("*.*"):
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
+            self._files.checksum.update(b"" if part is None else part)
+        sync(self._own)
         source = self._plan.data.schema.field(self._plan.by).type
         times = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
         zoned = bool(getattr(source, "tz", None)) if times else None
-        return {"zoned": zoned, "content": self._hash.hexdigest(), "n_groups": len(starts)}
+        return {
+            "zoned": zoned,
+            "content": self._files.checksum.hexdigest(),
+            "n_groups": len(starts),
+        }
 
 
 def _values(column: Any) -> np.ndarray:
     inner = column.flatten() if pa.types.is_fixed_size_list(column.type) else column
     return inner.to_numpy(zero_copy_only=False)
-
-
-class _Told:
-    """Says how much disk and time a build needs, and how far it is; only to a terminal."""
-
-    def __init__(self, plan: Plan, count: int, folder: Path):
-        self._count, self._last, self._show = count, 0.0, sys.stderr.isatty()
-        row = sum(_width(plan.data.schema.field(name).type) for name in plan.names) + 16
-        wanted, free = int(ROOM * row * count), shutil.disk_usage(folder).free
-        if wanted > free:
-            raise OSError(
-                f"to sort the {count:,} rows of {plan.source} takes about {wanted / 1e9:,.1f} GB of "
-                f"disk; {folder} has {free / 1e9:,.1f} GB free. Put the store on a larger disk, or "
-                "name fewer columns."
-            )
-        self._say(
-            f"Sorting {count:,} rows of {plan.source} by {plan.by!r} into {folder}: up to "
-            f"{wanted / 1e9:,.1f} GB of disk, some {max(count / RATE, 1):,.0f} s.\n"
-        )
-
-    def at(self, what: str, rows: int) -> None:
-        """Reports that so many rows were read or written."""
-        if time.monotonic() - self._last > 1:
-            self._last = time.monotonic()
-            self._say(f"\r{rows / self._count:4.0%} {what}  ")
-
-    def end(self) -> None:
-        """The store is complete."""
-        self._say("\rThe store is complete.\n")
-
-    def _say(self, text: str) -> None:
-        if self._show:
-            sys.stderr.write(text)
-            sys.stderr.flush()
 
 
 def _width(kind: pa.DataType) -> float:

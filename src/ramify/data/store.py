@@ -86,6 +86,11 @@ def open_store(folder: Path) -> dict[str, Any]:
     }
 
 
+def labels_file(folder: Path) -> Path:
+    """The labels of the groups of a store, in their order."""
+    return folder / (read_store(folder) or {"build": ""})["build"] / "labels.arrow"
+
+
 def write_labels(path: Path, labels: pa.Array) -> None:
     """Writes the labels of a store."""
     table = pa.table({"label": labels})

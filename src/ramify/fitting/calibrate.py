@@ -13,10 +13,10 @@ from ramify.data.groups import Groups
 from ramify.data.resident import whole
 from ramify.diagnostics.calibration import Calibration
 from ramify.fitting.fit import fit as default_fit
-from ramify.models.adapter import Adapter, Simulated, Simulator
+from ramify.models.adapter import Adapter, local_values
 from ramify.models.model import Model, check_model_and_groups
+from ramify.models.simulation import Simulated, Simulator
 from ramify.numerics.precision import computing
-from ramify.posterior.draws import local_values
 from ramify.posterior.posterior import Posterior
 from ramify.posterior.summary import summary_draws
 from ramify.posterior.trust import findings, verdict_of
@@ -133,11 +133,15 @@ def _rank_all(
 
 
 def _simulator(model: Model, groups: Groups, simulate: Simulate | None) -> Simulator:
-    return (
-        model.adapter.simulator(groups)
-        if simulate is None
-        else partial(_by_user, simulate, model, groups)
-    )
+    if simulate is not None:
+        return partial(_by_user, simulate, model, groups)
+    try:
+        return model.adapter.simulator(groups)
+    except ValueError as error:
+        instead = (
+            "Pass simulate=, a function (rng, groups) -> (theta, z, rows) that draws all of them."
+        )
+        raise ValueError(f"{error} {instead}") from error
 
 
 def _by_user(

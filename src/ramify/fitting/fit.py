@@ -48,6 +48,7 @@ def fit(
     link: str | None = None,
     priors: Mapping[str, Any] | None = None,
     missing: Missing | None = None,
+    store: str | os.PathLike[str] | None = None,
     family: Family | None = None,
     local_draws: int | None = None,
     draws: int | None = None,
@@ -72,11 +73,13 @@ def fit(
     Args:
         model: the model, or a formula. One with several grouping factors is fitted in one way
             (`docs/levels.md`) and takes only `seed`.
-        groups: the data; with a formula a pandas, polars or Arrow table, or a dict of arrays.
-        likelihood: with a formula only, as are `link`, `priors` and `missing`: see `from_formula`.
+        groups: the data; with a formula a pandas, polars or Arrow table, a dict of arrays, the path
+            of Parquet files, or Groups of a store.
+        likelihood: with a formula only, as are the next four: see `from_formula`.
         link: of the likelihood.
         priors: in place of the defaults.
         missing: "drop" leaves rows with missing values out.
+        store: a folder in which Parquet files larger than memory are sorted.
         family: from `joint`, `branch`, `amortized` or `solved`; by default `solved` where the model
             allows it, otherwise `amortized`.
         local_draws: K importance draws of z for each draw of theta; 1 is the paper's ELBO. By default
@@ -105,7 +108,8 @@ def fit(
         engine: a `dask.distributed.Client`, on whose workers a `solved` fit of a store computes its
             sums; by default this process. The answer does not depend on the number of workers.
     """
-    model, groups = _model_and_groups(model, groups, likelihood, link, priors, missing)
+    own = {"link": link, "priors": priors, "missing": missing, "store": store}
+    model, groups = model_and_groups(model, groups, likelihood, own)
     if isinstance(model, LevelsFormulaModel):
         options = {"family": family, "local_draws": local_draws, "optimizer": optimizer}
         options |= {"theta": theta, "checkpoint": checkpoint, "max_steps": max_steps}
@@ -161,36 +165,27 @@ def fit(
         return fit_by_steps(StepsTask(model, groups, *own), family, seed, bar, why, kept)
 
 
-def _model_and_groups(
-    model: Any,
-    groups: Any,
-    likelihood: str | None,
-    link: str | None,
-    priors: Mapping[str, Any] | None,
-    missing: Missing | None,
+def model_and_groups(
+    model: Any, groups: Any, likelihood: str | None, asked: dict[str, Any], call: str = "rf.fit"
 ) -> tuple[Model | LevelsFormulaModel, Groups]:
-    """The model and its data, made from a formula if that is what came in."""
+    """The model and its data, made from a formula if that is what came in; `call` was called.
+
+    `asked` are other options that go with a formula, by their names in `from_formula`.
+    """
+    formulas = [isinstance(own, str) and "~" in own for own in (model, groups)]
+    if formulas == [False, True]:
+        raise TypeError(f"the arguments are swapped: expected {call}(formula, table).")
     if isinstance(model, str):
-        if isinstance(groups, Groups):
-            raise TypeError(
-                "rf.fit got a formula and rf.Groups; expected a formula and the table that it is "
-                "about: pandas, polars, Arrow or a dict of arrays."
-            )
-        if likelihood is None:
-            likelihood = "gaussian"
-        options = {"link": link, "priors": priors, "missing": missing or "error"}
-        return from_formula(model, groups, likelihood=likelihood, **options)
-    own = {"likelihood": likelihood, "link": link, "priors": priors, "missing": missing}
-    for name, value in own.items():
+        options = {**asked, "missing": asked.get("missing") or "error"}
+        return from_formula(model, groups, likelihood=likelihood or "gaussian", **options)
+    for name, value in {"likelihood": likelihood, **asked}.items():
         if value is not None:
             raise TypeError(
-                f'{name}= goes with a formula, rf.fit("y ~ x + (1 | g)", table, {name}=...); this '
+                f'{name}= goes with a formula, {call}("y ~ x + (1 | g)", table, {name}=...); this '
                 "model was made before: give it to rf.from_formula."
             )
-    if isinstance(groups, str):
-        raise TypeError("the arguments are swapped: expected rf.fit(formula, table).")
     if not isinstance(model, LevelsFormulaModel):
-        check_model_and_groups(model, groups, "rf.fit")
+        check_model_and_groups(model, groups, call)
     return model, groups
 
 

@@ -1,6 +1,6 @@
 """Adapter: what a posterior needs of a model beyond its densities."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -12,7 +12,9 @@ from numpyro.distributions import constraints
 
 from ramify.data.batch import Batch, Theta, Z, ZRows
 from ramify.data.groups import Groups
+from ramify.models import simulation
 from ramify.models.parameters import Named, entry_names
+from ramify.models.simulation import Simulator, ThetaSampler
 from ramify.numerics.chunks import in_chunks
 from ramify.numerics.programs import program
 
@@ -36,17 +38,6 @@ class Section(NamedTuple):
     title: str
     rows: list[int]
     zero: Literal["line", "from", "unit"]  # a line through 0, an axis from 0, or from -1 to 1
-
-
-class Simulated(NamedTuple):
-    """A theta, a z of each group and outcomes of the rows, drawn from a model."""
-
-    theta: Theta
-    z: Float[Array, "N M"]
-    rows: dict[str, np.ndarray]  # the row columns that are new: outcomes, as the data have them
-
-
-Simulator = Callable[[np.random.Generator], Simulated]
 
 
 class Adapter(eqx.Module):
@@ -181,14 +172,13 @@ class Adapter(eqx.Module):
         """The log likelihood of each row, [R], by name of the outcome: for ArviZ. Traced."""
         return {self.outcome or "y": self.model.log_lik(theta, z_rows, batch)}
 
+    def theta_sampler(self) -> ThetaSampler:
+        """What draws a theta from its prior."""
+        return simulation.theta_by_nuts(self.model)
+
     def simulator(self, groups: Groups) -> Simulator:
         """What draws theta from its prior, z given theta, and outcomes at the rows of these groups."""
-        raise ValueError(
-            "rf.calibrate draws data from the model, and this model has log densities only, from "
-            "which nothing can be drawn. Pass simulate=, a function (rng, groups) -> (theta, z, rows) "
-            "that draws theta from its prior, z of every group given theta, and the outcomes of all "
-            "rows given both; or write the model as a formula or in NumPyro."
-        )
+        return simulation.by_densities(self.model, groups, self.theta_sampler())
 
     # Results.
 
@@ -235,3 +225,11 @@ class Adapter(eqx.Module):
 @program
 def _global_values(adapter: Adapter, theta: Float[Array, "S D"]) -> dict[str, Array]:
     return jax.vmap(adapter.named_theta)(theta)
+
+
+@program
+def local_values(
+    adapter: Adapter, theta: Float[Array, "C D"], z: Float[Array, "C B M"], batch: Batch
+) -> dict[str, Array]:
+    """Named, constrained z of a block's groups for some draws."""
+    return jax.vmap(lambda theta, z: adapter.local_values(theta, z, batch))(theta, z)

@@ -15,10 +15,12 @@ from numpyro.distributions import constraints
 
 from ramify.data.batch import Batch, Theta, Z, ZRows
 from ramify.data.groups import Groups
-from ramify.models.adapter import Adapter
+from ramify.data.resident import whole
+from ramify.models.adapter import Adapter, local_values
 from ramify.models.parameters import Named, Parameter, Space
 from ramify.models.structure import BlockStructure, Structure
 from ramify.numerics.chunks import in_chunks
+from ramify.numerics.precision import computing
 from ramify.numerics.programs import program
 
 
@@ -139,6 +141,31 @@ class Model:
         keys = jax.random.split(key, z_rows.shape[0])
         return jax.vmap(one)(keys, z_rows, batch.rows | batch.group_at_rows())
 
+    @computing
+    def sample_prior(
+        self, draws: int = 1000, groups: Groups | None = None, seed: int = 0
+    ) -> dict[str, np.ndarray]:
+        """Draws from the prior, by name and constrained; `rf.prior_predictive` draws outcomes too.
+
+        Of a model of log densities theta is drawn by NUTS from `log_prior`.
+
+        Args:
+            draws: S.
+            groups: the groups whose z to draw as well; by default none.
+            seed: draws are a function of it.
+
+        Returns:
+            {"mu": [S, ...]} and with groups {"beta": [S, N, ...]}, as `Posterior.sample` has them.
+        """
+        adapter, rng = self.adapter, np.random.default_rng(seed)
+        if groups is None:
+            sampler = adapter.theta_sampler()
+            theta = np.stack([np.asarray(sampler(own)) for own in rng.spawn(draws)])
+            return jax.tree.map(np.asarray, adapter.global_values(theta))
+        simulator = adapter.simulator(groups)
+        theta, z, _ = zip(*map(simulator, rng.spawn(draws)), strict=True)
+        return named_draws(adapter, np.stack(theta), np.stack(z), groups)
+
     def check(self, batch: Batch) -> None:
         """Raises if a function of the user's does not return what it should, or refuses the columns."""
         theta, z = (jax.eval_shape(s.values, _flat(s)) for s in (self.theta, self.z))
@@ -151,6 +178,14 @@ class Model:
         if self._simulate is not None:
             what, key = "simulate(key, theta, z, row)", jax.eval_shape(jax.random.key, 0)
             _check_outcome(what, self._simulate, key, theta, z, row)
+
+
+def named_draws(
+    adapter: Adapter, theta: Float[np.ndarray, "S D"], z: Float[np.ndarray, "S N M"], groups: Groups
+) -> dict[str, np.ndarray]:
+    """Draws of theta, and of z of all groups, by name and constrained."""
+    locally = local_values(adapter, theta, z, whole(groups))
+    return jax.tree.map(np.asarray, {**adapter.global_values(theta), **locally})
 
 
 def log_priors(model: Model, thetas: Float[np.ndarray, "S D"]) -> Float[np.ndarray, " S"]:

@@ -8,12 +8,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ramify.data.batch import Batch
-from ramify.models.adapter import Adapter
+from ramify.models.adapter import Adapter, local_values
 from ramify.models.parameters import Named
 from ramify.numerics.memory import check_memory
 from ramify.numerics.programs import program
 from ramify.posterior.conditioned import Conditioned, blocks_of
-from ramify.posterior.draws import Chunk, local_values, map_draws, posterior_theta
+from ramify.posterior.draws import Chunk, map_draws, posterior_theta
 from ramify.posterior.prediction import Columns, Task, begun, finished
 
 OUTCOME = "outcome"

@@ -17,7 +17,7 @@ from ramify.families.build import Family
 from ramify.families.conditional import Local
 from ramify.families.joint import Joint
 from ramify.families.solver import Solver
-from ramify.models.adapter import Adapter
+from ramify.models.adapter import Adapter, local_values
 from ramify.models.densities import log_joints
 from ramify.models.model import Model
 from ramify.numerics.budgets import chunk_size
@@ -177,11 +177,3 @@ def sample_block(
     """Named, constrained z of a block's groups for every draw: each [S, B, ...]."""
     use = lambda chunk, z, _: local_values(adapter, chunk.theta, z, known.batch)
     return map_draws(use, known, adapter.model, draws, local_draws)
-
-
-@program
-def local_values(
-    adapter: Adapter, theta: Array, z: Float[Array, "C B M"], batch: Batch
-) -> dict[str, Array]:
-    """Named, constrained z of a block's groups for some draws."""
-    return jax.vmap(lambda theta, z: adapter.local_values(theta, z, batch))(theta, z)

@@ -6,16 +6,15 @@ The work is bounded: with many rows a random sample of the groups stands for all
 
 from typing import Any
 
-import jax
 import numpy as np
 from jaxtyping import Array, Float64
 
-from ramify.data.batch import example
 from ramify.data.groups import Groups
 from ramify.data.host import ranges, some_groups
 from ramify.families.branched import Branched
 from ramify.families.build import is_fixed
 from ramify.models.adapter import Adapter
+from ramify.models.simulation import outcome_column
 from ramify.numerics.programs import program
 from ramify.plot.numbers import FEW, Calibration, Check, Effects, Shrinkage, chosen
 from ramify.posterior.conditioned import Conditioned, condition
@@ -84,29 +83,8 @@ def outcome_of(posterior: Any, groups: Groups) -> Float64[np.ndarray, " n_rows"]
         return None
     found = posterior.adapter.outcomes(groups)
     if found is None:
-        found = groups.rows.get(_told(posterior, groups) or "")
+        found = groups.rows.get(outcome_column(posterior.model, groups) or "")
     return None if found is None or found.ndim != 1 else found.astype(np.float64)
-
-
-def _told(posterior: Any, groups: Groups) -> str | None:
-    """The one column that the likelihood reads and `simulate` does not, found by tracing both."""
-    model, batch, key = posterior.model, example(groups), jax.random.key(0)
-    theta = jax.ShapeDtypeStruct((model.theta.size,), posterior.family.theta.mean.dtype)
-    z = jax.ShapeDtypeStruct((2, model.z.size), theta.dtype)
-
-    def needs(function: Any, name: str) -> bool:
-        rows = {n: c for n, c in batch.rows.items() if n != name}
-        try:
-            jax.eval_shape(function, batch._replace(rows=rows))
-        except KeyError:
-            return True
-        return False
-
-    # `theta` and `z` are shapes, so they are arguments of the trace and not values in it.
-    likelihood = lambda b: jax.eval_shape(lambda t, z: model.log_lik(t, z, b), theta, z)
-    simulate = lambda b: jax.eval_shape(lambda t, z: model.simulate(key, t, z, b), theta, z)
-    found = [n for n in batch.rows if needs(likelihood, n) and not needs(simulate, n)]
-    return found[0] if len(found) == 1 else None
 
 
 def shrinkage_of(

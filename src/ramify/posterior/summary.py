@@ -180,6 +180,13 @@ def summarise_theta(
     return Summary(names, columns | more, said=said)
 
 
+def summary_of_draws(adapter: Adapter, values: dict[str, Any], quantiles: Quantiles) -> Summary:
+    """A summary of draws of the globals, by name, that have no weights."""
+    names, flat = list(summary_draws(adapter, values)), _flat(adapter, values)
+    table = _from_draws(flat, quantiles, None)
+    return Summary(names, dict(zip(["mean", "sd", *quantile_names(quantiles)], table, strict=True)))
+
+
 def _exponentiated(
     adapter: Adapter, names: list[str], draws: Float64[np.ndarray, "S n"]
 ) -> tuple[str, ...]:

@@ -23,7 +23,9 @@ def frame(formula: Formula, table: Any) -> Any:
 def typical(formula: Formula, table: dict[str, Any] | None) -> dict[str, Any]:
     """One row: means of numbers, the most frequent of categories, one trial."""
     if table is None:
-        raise ValueError("this fit was loaded from a file, which holds no table: pass table=.")
+        raise ValueError(
+            "this fit was loaded from a file or is of a store, and holds no table: pass table=."
+        )
     row: dict[str, Any] = {}
     for name, column in frame(formula, table).items():
         several = is_category(column) or column.dtype == bool

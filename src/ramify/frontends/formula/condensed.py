@@ -22,7 +22,7 @@ def condensed(core: Core, groups: Groups) -> Groups:
     widths = [groups.rows[name].shape[1] for name in names]
     N, k = len(groups), sum(widths) + 1
     linear = core.likelihood == "gaussian" and core.link == "identity"
-    linear = linear and "cens" not in groups.rows and not core.own
+    linear = linear and "cens" not in groups.rows and not core.own and groups.store is None
     if not linear or core.layout.group_intercept is None or groups.n_rows < FEWER * N * k:
         return groups
     base, scale = float(core.base), float(core.scale)

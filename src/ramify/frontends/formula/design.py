@@ -90,8 +90,13 @@ def check_by_row(part: str, whole: str) -> None:
             raise error(whole, call.callee, what)
 
 
-def code(part: str, whole: str, frame: Any) -> tuple[Coding, Float64[np.ndarray, "n P"]]:
-    """Evaluates a part of a formula on the rows of a fit: its coding and its design matrix."""
+def code(
+    part: str, whole: str, frame: Any, n: int | None = None
+) -> tuple[Coding, Float64[np.ndarray, "n P"]]:
+    """Evaluates a part of a formula on the rows of a fit: its coding and its design matrix.
+
+    `n` is the number of rows of the fit if the frame has only some of them; see `with_state`.
+    """
     description = _describe(part, whole)
     if not description.common_terms:
         return Coding(part, [], [], [], {}), np.zeros((len(frame), 0))
@@ -99,7 +104,7 @@ def code(part: str, whole: str, frame: Any) -> tuple[Coding, Float64[np.ndarray,
         if hasattr(term, "components"):
             # Of a/b, a and a:b share a component, and are coded differently.
             term.components = copy.deepcopy(term.components)
-    _check_level_counts(description.common_terms, frame)
+    _check_level_counts(description.common_terms, frame, n or len(frame))
     _evaluate(description, part, frame)
     terms = sorted(description.common_terms, key=lambda t: t.kind != "intercept")
     own = [t for t in terms if t.kind not in ("intercept", "offset")]
@@ -147,7 +152,7 @@ def _named_in(call: Any, names: list[str]) -> str | None:
     return next((name for name in names if name in used), None)
 
 
-def _check_level_counts(terms: list[Any], frame: Any) -> None:
+def _check_level_counts(terms: list[Any], frame: Any, n: int) -> None:
     """Raises if a category has so many levels that it was hardly meant as one."""
     names = [(f'column "{c.name}"', c.name) for c in components(terms) if hasattr(c, "reference")]
     asked = [(n, name) for n, name in names if is_category(frame[name])]
@@ -155,7 +160,7 @@ def _check_level_counts(terms: list[Any], frame: Any) -> None:
         if call.callee in ("C", "T", "S") and hasattr(call.args and call.args[0], "name"):
             asked.append((str(call), call.args[0].name))
     for title, name in asked:
-        count, n = frame[name].nunique(), len(frame)
+        count = frame[name].nunique()
         if (count > _LEVELS and count > n / 10) or (count == n and title == f"C({name})"):
             raise ValueError(
                 f"{title} has {count:,} different categories in {n:,} rows, and each would be an "
@@ -257,15 +262,16 @@ def _calls(terms: list[Any]) -> Iterator[Any]:
     """Every call in the terms, inner ones after the outer, always in the same order."""
     for component in components(terms):
         if hasattr(component, "call"):
-            yield from _inside(component.call)
+            yield from inside(component.call)
 
 
-def _inside(expression: Any) -> Iterator[Any]:
+def inside(expression: Any) -> Iterator[Any]:
+    """The calls of an expression, inner ones after the outer."""
     if hasattr(expression, "callee"):
         yield expression
     keywords = getattr(expression, "kwargs", {})
     for argument in (*getattr(expression, "args", []), *keywords.values()):
-        yield from _inside(argument)
+        yield from inside(argument)
 
 
 def to_plain(coding: Coding) -> dict[str, Any]:
@@ -304,7 +310,7 @@ def _component(component: Any) -> dict[str, Any]:
     if hasattr(component, "call"):
         # `_random_state` has the rows of the fit in it and serves another purpose than evaluation.
         kept = lambda t: {n: _value(v) for n, v in vars(t).items() if n != "_random_state"}
-        made = [call.stateful_transform for call in _inside(component.call)]
+        made = [call.stateful_transform for call in inside(component.call)]
         plain["state"] = [None if transform is None else kept(transform) for transform in made]
     return plain
 
@@ -323,7 +329,7 @@ def _restored(component: Any, plain: dict[str, Any]) -> Any:
         component._intermediate_data = SimpleNamespace(kind=plain["offset"])
     if "state" in plain:
         component.env = Environment([{**TRANSFORMS, **ENCODINGS}, namespace()])
-        for call, state in zip(_inside(component.call), plain["state"], strict=True):
+        for call, state in zip(inside(component.call), plain["state"], strict=True):
             if state is not None:
                 call.stateful_transform = TRANSFORMS[call.callee]()
                 vars(call.stateful_transform).update({n: _read(v) for n, v in state.items()})

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from ramify.data.groups import Groups
 from ramify.frontends.formula.design import Coding
 from ramify.frontends.formula.likelihoods import LIKELIHOODS, Likelihood
+from ramify.frontends.formula.moments import Facts
 from ramify.frontends.formula.parameter_formulas import ParameterFormula
 from ramify.frontends.formula.text import FormulaText
 
@@ -69,32 +69,23 @@ class Units:
 
 
 def lay_out(
-    names: tuple[list[str], list[str]],
-    X: np.ndarray,
-    W: np.ndarray,
-    groups: Groups,
-    start: tuple[float, float],
-    offset_centre: float,
-    cutpoints: bool,
+    names: tuple[list[str], list[str]], facts: Facts, start: tuple[float, float], cutpoints: bool
 ) -> tuple[EffectLayout, Units]:
-    """The layout and units of these columns; `groups` has X, its rows sorted by group."""
+    """The layout and units of columns with these names, of which the facts are known."""
     intercept = "Intercept" in names[0]
     free = intercept and not cutpoints  # else no parameter takes up what is taken off
     common = [i for i, name in enumerate(names[0]) if name != "Intercept"]
     labels = [names[0][i] for i in common]
-    x = X[:, common]
-    centre = x.mean(0) if intercept else np.zeros(len(common))
-    unit, group_unit = (np.where(sd > 0, sd, 1.0) for sd in (x.std(0), W.std(0)))
-    pairs = [
-        (k, names[1].index(name))
-        for k, name in enumerate(labels)
-        if name in names[1] and np.array_equal(x[:, k], W[:, names[1].index(name)])
-    ]
+    centre = facts.X.mean[common] if intercept else np.zeros(len(common))
+    sds = facts.X.sd[common], facts.W.sd
+    unit, group_unit = (np.where(sd > 0, sd, 1.0) for sd in sds)
+    pairs = [(k, names[1].index(names[0][i])) for k, i in enumerate(common) if facts.same[i]]
     for k, w in pairs:
         group_unit[w] = unit[k]
     left = [k for k in range(len(common)) if k not in {k for k, _ in pairs}]
     held = "Intercept" in names[1]  # z has an intercept, whose mean they can be part of
-    grouped = [k for k in left if held and _constant_within(groups, common[k])]
+    grouped = [k for k in left if held and facts.constant[common[k]]]
+    middle = 0.0 if facts.offset is None else float(facts.offset.mean)
     layout = EffectLayout(
         common=tuple(labels),
         group=tuple(names[1]),
@@ -107,17 +98,11 @@ def lay_out(
         centre=tuple(map(float, centre)),
         unit=tuple(map(float, unit)),
         group_unit=tuple(map(float, group_unit)),
-        shift=start[0] - offset_centre if free else 0.0,
+        shift=start[0] - middle if free else 0.0,
         scale=start[1],
-        offset_centre=offset_centre if free else 0.0,
+        offset_centre=middle if free else 0.0,
     )
     return layout, units
-
-
-def _constant_within(groups: Groups, column: int) -> bool:
-    """Whether a column of X has one value in all rows of each group."""
-    x = groups.rows["X"][:, column]
-    return np.array_equal(x, np.repeat(x[groups.starts], groups.sizes))
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from ramify.frontends.formula.levels_model import (
 )
 from ramify.frontends.formula.levels_reading import predictors, read_groups
 from ramify.frontends.formula.likelihoods import LIKELIHOODS, start
+from ramify.frontends.formula.moments import moments
 from ramify.frontends.formula.priors import Priors, checked
 from ramify.frontends.formula.text import FormulaText, error
 
@@ -73,7 +74,8 @@ def from_terms(
     units = _units(common, X, begin, middle, support == "levels")
     for term in parts.terms:
         own = parts._replace(terms=(term,))
-        check(own, common, X, *code(term.group, parts.text, frame), LIKELIHOODS[likelihood])
+        varying, W = code(term.group, parts.text, frame)
+        check(own, common, moments(X), varying, moments(W), LIKELIHOODS[likelihood])
     terms = _terms(parts, distinct, frame, units)
     formula = LevelsFormula(
         parts,

@@ -17,6 +17,7 @@ from jax.scipy.special import gammaln
 from jaxtyping import Array, Float
 
 from ramify.frontends.formula import row_densities as rows
+from ramify.frontends.formula.moments import Moments, moments
 from ramify.frontends.formula.row_densities import INVERSE, TINY, Values, to_logits
 from ramify.models.parameters import Parameter, ordered, positive, unit
 
@@ -259,17 +260,25 @@ LIKELIHOODS: dict[str, Likelihood] = {
 def start(
     support: str, link: str, y: Float[np.ndarray, " n"], trials: np.ndarray | None
 ) -> tuple[float, float]:
+    """See `centre_and_unit`; of these outcomes."""
+    total = None if trials is None else float(np.sum(trials))
+    return centre_and_unit(support, link, moments(y), total)
+
+
+def centre_and_unit(
+    support: str, link: str, y: Moments, trials: float | None
+) -> tuple[float, float]:
     """A rough centre and unit of the linear predictor: mean and sd of y for an identity link.
 
-    In these units every parameter is of the order of one, where a fit starts.
+    In these units every parameter is of the order of one, where a fit starts. `trials` are all.
     """
     if link == "identity":
-        sd = float(np.std(y))
-        return float(np.mean(y)), sd if sd > 0 else 1.0
+        sd = float(y.sd)
+        return float(y.mean), sd if sd > 0 else 1.0
     if support == "levels":
         return 0.0, 1.0
-    total = float(np.sum(trials)) if trials is not None else float(len(y))
-    share = float(np.sum(y)) / max(total, 1.0)
+    total = float(y.n) if trials is None else trials
+    share = float(y.mean * y.n) / max(total, 1.0)
     if link == "log":
         return float(np.log(max(share, TINY if support == "positive" else 1e-3))), 1.0
     share = min(max(share, 1e-3), 1 - 1e-3)

@@ -24,9 +24,10 @@ from ramify.frontends.formula.priors import Priors, in_words, log_density
 from ramify.frontends.formula.reading import read_rows, response_columns
 from ramify.frontends.formula.simulation import censored, check_simulable, prior_draws
 from ramify.frontends.formula.text import formula_columns
-from ramify.models.adapter import Description, Simulated, Simulator
+from ramify.models.adapter import Description
 from ramify.models.model import Model
 from ramify.models.parameters import Named, Parameter, correlation_cholesky, positive, real
+from ramify.models.simulation import Simulated, Simulator, ThetaSampler
 from ramify.models.structure import BlockStructure, LinearPredictors, Normal
 from ramify.numerics.programs import program
 
@@ -258,16 +259,22 @@ class FormulaAdapter(FormulaNames):
         """The same as the data have them: levels by their numbers."""
         return outcomes.draw_column(self.model.core, rng, given)
 
+    def theta_sampler(self) -> ThetaSampler:
+        """Draws from the priors."""
+        prior = prior_draws(self.formula, self.model.priors, self.model.core)
+        one = program(lambda key: self.model.theta.unconstrain(prior(key)))
+        return lambda rng: one(jax.random.key(int(rng.integers(2**32))))
+
     def simulator(self, groups: Groups) -> Simulator:
         """Draws from the priors, the groups' normal distribution and the likelihood."""
         check_simulable(groups)
-        prior = prior_draws(self.formula, self.model.priors, self.model.core)
-        return partial(self._simulated, prior, whole(groups))
+        return partial(self._simulated, self.theta_sampler(), whole(groups))
 
-    def _simulated(self, prior: Any, batch: Batch, rng: np.random.Generator) -> Simulated:
-        model = self.model
-        theta = model.theta.unconstrain(prior(jax.random.key(int(rng.integers(2**32)))))
-        noise = rng.normal(size=(len(batch.index), model.z.size)).astype(theta.dtype)
+    def _simulated(
+        self, sampler: ThetaSampler, batch: Batch, rng: np.random.Generator
+    ) -> Simulated:
+        theta = sampler(rng)
+        noise = rng.normal(size=(len(batch.index), self.model.z.size)).astype(theta.dtype)
         z, given = _locals_and_rows(self, theta, noise, batch)
         y = self.draw_column(rng, jax.tree.map(np.asarray, given))
         return Simulated(theta, z, censored(y, batch.rows))

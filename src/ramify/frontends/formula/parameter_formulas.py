@@ -16,7 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float64
 
-from ramify.frontends.formula.design import Coding, code
+from ramify.frontends.formula.design import Coding
+from ramify.frontends.formula.moments import Moments
 from ramify.frontends.formula.row_densities import INVERSE
 from ramify.frontends.formula.text import FormulaText
 from ramify.models.parameters import Named, Parameter, correlation_cholesky, positive, real
@@ -84,20 +85,18 @@ class ParameterFormula:
         return {f"{self.name}_{column}": values for column, values in found.items()}
 
 
-def evaluate(
-    parts: FormulaText, frame: Any, shift: float
-) -> tuple[ParameterFormula, dict[str, Float64[np.ndarray, "n P"]]]:
-    """Codes a parameter's formula on the rows of a fit; also its design matrices, to be checked."""
-    common, X = code(parts.common, parts.text, frame)
-    group, W = code(parts.group, parts.text, frame) if parts.group else (NOTHING, X[:, :0])
+def in_units(
+    parts: FormulaText, coded: tuple[tuple[Coding, Moments], ...], shift: float
+) -> ParameterFormula:
+    """A parameter's formula with the centres and units of its columns, common and varying."""
+    (common, X), (group, W) = coded
     own = [i for i, name in enumerate(common.names) if name != "Intercept"]
-    free, x = "Intercept" in common.names, X[:, own]
+    free = "Intercept" in common.names
     numbers = lambda values: tuple(map(float, values))
-    unit, group_unit = (np.where(sd > 0, sd, 1.0) for sd in (x.std(0), W.std(0)))
-    centre = x.mean(0) if free else np.zeros(len(own))
+    unit, group_unit = (np.where(sd > 0, sd, 1.0) for sd in (X.sd[own], W.sd))
+    centre = X.mean[own] if free else np.zeros(len(own))
     sizes = numbers(centre), numbers(unit), numbers(group_unit)
-    found = ParameterFormula(parts.response, parts, common, group, *sizes, shift if free else 0.0)
-    return found, {"common": X, "group": W}
+    return ParameterFormula(parts.response, parts, common, group, *sizes, shift if free else 0.0)
 
 
 class ParameterPredictor(eqx.Module):

@@ -30,10 +30,15 @@ def read_rows(formula: Formula, table: Any, what: str, *, outcomes: bool) -> Gro
     `what` is what the caller calls the table; `outcomes`: whether rows are data to condition on, else
     places to predict.
     """
+    columns_of(table, [formula.by, *predictors(*formula.every)], what)  # of one length
+    _check_zone(formula, table, what)
+    return coded_rows(formula, table, what, outcomes=outcomes)
+
+
+def coded_rows(formula: Formula, table: Any, what: str, *, outcomes: bool) -> Groups:
+    """The same; labels are not looked at."""
     parts, units, n = formula.parts, formula.units, n_rows(table, formula.by)
     used = predictors(*formula.every)
-    columns_of(table, [formula.by, *used], what)  # of one length
-    _check_zone(formula, table, what)
     frame = read_frame(table, used, what, n)
     for part in (formula, *formula.own):
         for coding in (part.common, part.group):

@@ -5,6 +5,7 @@ execute code: a formula calls only functions of a fixed list.
 """
 
 import json
+import warnings
 from dataclasses import asdict, fields
 from importlib.metadata import version
 from pathlib import Path
@@ -19,6 +20,7 @@ from ramify.frontends.formula.checks import check_config, check_formula, check_r
 from ramify.frontends.formula.formula import EffectLayout, Formula, Units
 from ramify.frontends.formula.parameter_formulas import NOTHING, ParameterFormula
 from ramify.frontends.formula.text import FormulaText, parse, parse_parameter, split
+from ramify.io.fields import is_list_of, is_text
 from ramify.io.folder import CONFIG, ROWS, SavedFit, check_version, read_json
 from ramify.io.saving import part_of, read_arrays, write_arrays
 
@@ -28,6 +30,27 @@ FORMAT_VERSION = 1
 def save(formula: Formula, given: priors.Priors, groups: Groups | None, folder: Path) -> None:
     """Writes a formula with its state and its priors, and the columns of the fit."""
     config = {
+        **of_columns(formula),
+        "table": formula.table,
+        "zone": formula.zone,
+        "priors": {name: priors.to_plain(prior) for name, prior in given.items()},
+        "priors_in_words": {name: priors.in_words(p) for name, p in given.items()},
+        "format_version": FORMAT_VERSION,
+        "versions": {"ramify": __version__, "formulae": version("formulae")},
+    }
+    if groups is not None and groups.store is not None:  # its rows stay where they are
+        config["store"] = [str(groups.store.folder.absolute()), groups.store.content]
+    (folder / CONFIG).write_text(json.dumps(config, indent=1, allow_nan=False))
+    if groups is not None and groups.store is None:
+        arrays = {"sizes": groups.sizes, "number": groups.number, "row_order": groups.row_order}
+        arrays |= {f"rows/{name}": column for name, column in groups.rows.items()}
+        arrays |= {f"group/{name}": column for name, column in groups.group.items()}
+        write_arrays(folder / ROWS, {**arrays, "origin": np.array([formula.origin])})
+
+
+def of_columns(formula: Formula) -> dict[str, Any]:
+    """What the columns of a model depend on, as JSON values."""
+    return {
         "formula": formula.text,
         "likelihood": formula.likelihood,
         "link": formula.link,
@@ -35,23 +58,11 @@ def save(formula: Formula, given: priors.Priors, groups: Groups | None, folder: 
         "trials": formula.parts.trials,
         "weights": formula.parts.weights,
         "levels": formula.levels,
-        "table": formula.table,
-        "zone": formula.zone,
-        "priors": {name: priors.to_plain(prior) for name, prior in given.items()},
-        "priors_in_words": {name: priors.in_words(p) for name, p in given.items()},
         "layout": asdict(formula.layout) | asdict(formula.units),
         "common": design.to_plain(formula.common),
         "varying": design.to_plain(formula.group),
         "parameters": [_plain(own) for own in formula.own],
-        "format_version": FORMAT_VERSION,
-        "versions": {"ramify": __version__, "formulae": version("formulae")},
     }
-    (folder / CONFIG).write_text(json.dumps(config, indent=1, allow_nan=False))
-    if groups is not None:
-        arrays = {"sizes": groups.sizes, "number": groups.number, "row_order": groups.row_order}
-        arrays |= {f"rows/{name}": column for name, column in groups.rows.items()}
-        arrays |= {f"group/{name}": column for name, column in groups.group.items()}
-        write_arrays(folder / ROWS, {**arrays, "origin": np.array([formula.origin])})
 
 
 def load(saved: SavedFit) -> tuple[Formula, priors.Priors]:
@@ -116,6 +127,29 @@ def _parameter(parts: FormulaText, plain: dict[str, Any]) -> ParameterFormula:
     return ParameterFormula(plain["name"], parts, common, group, *numbers)
 
 
+def _from_store(saved: SavedFit, labels: np.ndarray) -> Groups | None:
+    """The data of a fit of a store, if they are still there."""
+    path = saved.file(CONFIG)
+    where = None if path is None else read_json(path).get("store")
+    if where is None:
+        return None
+    if not is_list_of(is_text)(where) or len(where) != 2:
+        raise ValueError(f"{path} is damaged: it does not say where the rows of the fit are.")
+    try:
+        groups = Groups.from_store(where[0])
+        same = groups.store is not None and groups.store.content == where[1]
+    except (OSError, ValueError):
+        groups, same = None, False
+    if groups is None or not same or not np.array_equal(groups.labels, labels):
+        warnings.warn(
+            f"the rows of this fit were in the store {where[0]}, which is gone or another one now: for "
+            "groups of the fit pass their rows as given=, or fit again.",
+            stacklevel=5,
+        )
+        return None
+    return groups
+
+
 def _tuples(value: Any) -> Any:
     return tuple(_tuples(x) for x in value) if isinstance(value, list) else value
 
@@ -124,7 +158,7 @@ def load_rows(saved: SavedFit, labels: np.ndarray, origin: float) -> Groups | No
     """The data of the fit, if they were saved; `origin` is subtracted from the outcomes."""
     path = saved.file(ROWS)
     if path is None:
-        return None
+        return _from_store(saved, labels)
     arrays = read_arrays(path)
     names, nothing = ("sizes", "number", "row_order"), np.zeros(0)
     sizes, number, order = own = [arrays.get(name, nothing) for name in names]

@@ -1,4 +1,4 @@
-"""Draws of theta from the priors of a formula: for `rf.calibrate`."""
+"""Draws of theta from the priors of a formula."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,14 +12,13 @@ from ramify.data.groups import Groups
 from ramify.frontends.formula.core import Core
 from ramify.frontends.formula.formula import Formula
 from ramify.frontends.formula.priors import Priors, away_from, priors_of, sd_name
-from ramify.numerics.programs import program
 
 
 def check_simulable(groups: Groups) -> None:
     """Raises if the rows have weights, of which no distribution of the outcome makes anything."""
     if "weights" in groups.rows:
         raise ValueError(
-            "rf.calibrate draws outcomes from the likelihood, and this formula's rows have weights: "
+            "outcomes are drawn from the likelihood, and this formula's rows have weights: "
             "a density to the power of a weight is nothing to draw from. Leave the weights out."
         )
 
@@ -35,7 +34,7 @@ def censored(y: np.ndarray, rows: Mapping[str, Any]) -> dict[str, np.ndarray]:
 def prior_draws(
     formula: Formula, priors: Priors, core: Core
 ) -> Callable[[PRNGKeyArray], dict[str, Any]]:
-    """Draws constrained values of theta, inside, from the priors, which are on the user's scale."""
+    """Draws constrained values of theta, inside, from the priors, on the user's scale. Traced."""
     layout, by, far = formula.layout, formula.by, formula.far_intercept
     names: dict[str, Any] = {name: name for name in formula.parameters}
     names |= {"b": list(layout.common)} if layout.common else {}
@@ -61,4 +60,4 @@ def prior_draws(
                 values[f"{own.name}_intercept"] -= own.shift
         return {name: value / core.unit(name) for name, value in values.items()}
 
-    return program(draw)
+    return draw

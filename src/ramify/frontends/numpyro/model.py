@@ -11,11 +11,12 @@ from ramify.data.groups import Groups
 from ramify.data.resident import whole
 from ramify.frontends.numpyro.arguments import Refused, repeated
 from ramify.frontends.numpyro.evaluator import Evaluator
-from ramify.frontends.numpyro.simulation import simulator
+from ramify.frontends.numpyro.simulation import simulator, theta_sampler
 from ramify.frontends.numpyro.sites import draw
-from ramify.models.adapter import Adapter, Simulator
+from ramify.models.adapter import Adapter
 from ramify.models.model import Model
 from ramify.models.parameters import Named
+from ramify.models.simulation import Simulator, ThetaSampler
 from ramify.models.structure import BlockStructure, Normal
 
 
@@ -147,6 +148,10 @@ class NumpyroAdapter(Adapter):
         theta, z = (jnp.zeros(s.size) for s in (self.model.theta, self.model.z))
         z_rows = jnp.broadcast_to(z, (batch.segment.shape[0], len(z)))
         return self._evaluate("observed", "row", theta, z_rows, batch.rows, batch.group_at_rows())
+
+    def theta_sampler(self) -> ThetaSampler:
+        """Runs the function forward, on one row."""
+        return theta_sampler(self.model.evaluator)
 
     def simulator(self, groups: Groups) -> Simulator:
         """Runs the function forward on all rows."""

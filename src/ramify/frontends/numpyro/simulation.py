@@ -1,4 +1,4 @@
-"""Draws of theta, z and outcomes from a NumPyro function, run forward: for `rf.calibrate`."""
+"""Draws of theta, z and outcomes from a NumPyro function, run forward: data from its prior."""
 
 import jax
 import jax.numpy as jnp
@@ -11,11 +11,9 @@ from ramify.data.resident import whole
 from ramify.frontends.numpyro.arguments import small_block
 from ramify.frontends.numpyro.evaluator import Evaluator
 from ramify.frontends.numpyro.sites import draw, from_noise, run
-from ramify.models.adapter import Simulated, Simulator
 from ramify.models.parameters import Named
+from ramify.models.simulation import Simulated, Simulator, ThetaSampler
 from ramify.numerics.programs import program
-
-_INSTEAD = "Pass simulate=, a function (rng, groups) -> (theta, z, rows) that draws all of them."
 
 
 def simulator(own: Evaluator, observed: Named, groups: Groups) -> Simulator:
@@ -31,6 +29,17 @@ def simulator(own: Evaluator, observed: Named, groups: Groups) -> Simulator:
         return Simulated(theta, z, {columns[site]: np.asarray(y) for site, y in drawn.items()})
 
     return simulated
+
+
+def theta_sampler(own: Evaluator) -> ThetaSampler:
+    """Draws the global sites of the function, run on one row."""
+
+    def draw_theta(key: PRNGKeyArray) -> Array:
+        named = own.arguments.bind(np.zeros(1, np.int32), 1, own.row, own.group)
+        return own.theta.unconstrain(draw(key, own.fn, named, {}, frozenset(own.layout.theta)))
+
+    one = program(draw_theta)
+    return lambda rng: one(jax.random.key(int(rng.integers(2**32))))
 
 
 def _forward(
@@ -59,7 +68,9 @@ def _check_drawable(own: Evaluator, groups: Groups) -> None:
     scaled = [name for name in layout.terms if seen[name].scaled]
     why = "is observed, but not one value in each row, or is a numpyro.factor"
     for name, wrong in (*((n, why) for n in other), *((n, "has a scale") for n in scaled)):
-        raise ValueError(f'rf.calibrate can\'t draw site "{name}", which {wrong}. {_INSTEAD}')
+        raise ValueError(
+            f"data can't be drawn from the prior: can't draw site \"{name}\", which {wrong}."
+        )
 
 
 def _column_of(site: str, observed: Array, groups: Groups) -> str:
@@ -69,6 +80,6 @@ def _column_of(site: str, observed: Array, groups: Groups) -> str:
         if column.shape == values.shape and np.array_equal(column.astype(values.dtype), values):
             return name
     raise ValueError(
-        f'rf.calibrate replaces the column that site "{site}" observes, and what it observes is no '
-        f"column of the data as it is ({', '.join(groups.rows)}). Add that column. {_INSTEAD}"
+        f'data drawn from the prior replace the column that site "{site}" observes, and what it observes '
+        f"is no column of the data as it is ({', '.join(groups.rows)}). Add that column."
     )
