@@ -4,7 +4,7 @@ import numpy as np
 
 from ramify.inference import newton_updates as updates
 from ramify.inference.marginal import Marginal, OutOfBudget, Tilt, definite
-from ramify.inference.search_state import LONGEST, Search, blocks_of, curvature_blocks, moved
+from ramify.inference.search_state import Search, blocks_of, curvature_blocks, moved, reach_of
 from ramify.numerics import budgets
 
 MOST_BIAS = 0.05  # of theta's means, in posterior sds, before K is doubled
@@ -51,7 +51,7 @@ def noise(s: Search, F: Marginal) -> Search:
     precision = definite(s.precision - tilt.hessian)
     # With many groups F's own slope is not quite zero at the end of its search.
     own = F(s.mean[None], blocks_of(s, F)).slope if s.points == 1 else 0.0
-    move = updates.at_most(LONGEST, np.linalg.solve(precision, tilt.slope + own))
+    move = updates.at_most(reach_of(s), np.linalg.solve(precision, tilt.slope + own))
     s = s._replace(mean=s.mean + move, precision=precision, noise=noise, tilt=tilt)
     return s._replace(phase="done", slopes=s.slopes[:0])
 
@@ -82,7 +82,7 @@ def again(s: Search, F: Marginal) -> Search:
     there = moved(s, s.mean, s.precision, F(s.mean[None], blocks_of(s, F)))
     if not np.isfinite(there.slope).all():
         return s._replace(phase="bias")
-    move = updates.at_most(LONGEST, np.linalg.solve(s.precision, there.slope))
+    move = updates.at_most(reach_of(s), np.linalg.solve(s.precision, there.slope))
     near = updates.rms_sds(move, s.precision) < 0.1 or s.tries == budgets.MOST_NEWTON
     F.tell(there.value, s.precision, blocks_of(s, F))
     return there._replace(mean=s.mean + move, tries=s.tries + 1, phase="bias" if near else "again")
