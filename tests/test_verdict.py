@@ -130,6 +130,15 @@ def test_a_wrong_sign_in_a_density_is_told():
 
 
 @pytest.mark.slow
+def test_uneven_weights_of_theta_are_told_where_they_were_asked_for():
+    """300 groups of one Bernoulli row: their sd has a long tail that few of the points reach."""
+    y = (np.random.default_rng(3).random(300) < 0.7).astype(int)
+    own = rf.from_formula("y ~ 1 + (1 | g)", {"g": np.arange(300), "y": y}, likelihood="bernoulli")
+    posterior = rf.fit(*own, theta="weighted")
+    assert verdict_of(posterior) != "trust" and "weighted unevenly" in repr(posterior)
+
+
+@pytest.mark.slow
 def test_a_horseshoe_that_is_written_centred_is_refused_in_words():
     rng = np.random.default_rng(12)
     shop = np.repeat(np.arange(100), 3)

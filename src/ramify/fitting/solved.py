@@ -46,6 +46,7 @@ from ramify.posterior.trust import bad_groups, off_sds
 
 History = list[dict[str, float]]
 HESSIAN_EVERY = 4  # steps of a climb
+WIDENED_DRAWS = 1024  # of z of which one is chosen, where groups have two modes
 NEAR = 2.0  # posterior sds by which a search may end short where theta's posterior is that of draws
 
 
@@ -231,7 +232,7 @@ def fit_solved(
         notes["condensed_rows"] = few.n_rows
     if wish.local_draws is None:
         wide = family.local.widened > 1  # of whose draws few count
-        notes["resampled_draws"] = resampled_draws(1 if wide else groups.n_rows)
+        notes["resampled_draws"] = WIDENED_DRAWS if wide else resampled_draws(groups.n_rows)
     if np.isfinite(bias):  # the budget may have ended before it was estimated
         notes["bias_sds"] = bias
     if np.isfinite(noise):

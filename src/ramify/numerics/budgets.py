@@ -29,7 +29,7 @@ FREE_WORK = 2**13  # of a sweep that costs next to nothing: the first K is doubl
 # dimensions z is integrated by draws.
 FIRST_ORDER, MOST_ORDER = {1: 15, 2: 7}, {1: 119, 2: 41}
 # Where groups have two modes: how much wider the rule is than a conditional, and its order.
-WIDENED, WIDENED_ORDER = {1: 7.0, 2: 3.0}, {1: 239, 2: 41}
+WIDENED, WIDENED_ORDER = {1: 5.0, 2: 2.5}, {1: 239, 2: 41}
 FEW_ROWS = 2  # of a group, for each dimension of z: its proposal has the moments of z, not its mode
 MOST_FIRST_DRAWS = 512  # local draws K to begin with, however few the rows are
 MOST_LOCAL_DRAWS = 2048  # K is doubled no further, whatever bias is left in theta
