@@ -231,7 +231,7 @@ def scores(model, batch, drawn):
 
 
 @pytest.mark.parametrize("name", slow_but(["gaussian"], MODELS))
-def test_simulated_data_follow_the_densities(name, simulations=300):
+def test_simulated_data_follow_the_densities(name, simulations=150):
     model, groups = MODELS[name]()
     simulator, rng, batch = model.adapter.simulator(groups), np.random.default_rng(5), whole(groups)
     drawn = jax.tree.map(lambda *x: np.stack(x), *(simulator(rng) for _ in range(simulations)))

@@ -63,7 +63,7 @@ def flat(draw):
 @pytest.mark.parametrize(
     "method, covariance, scale_map",
     slow_but(
-        [(*family, "log") for family in [*KEPT, ("amortized", "block")]],
+        [(*family, "log") for family in KEPT],
         [(*family, "log") for family in NINE],
     )
     + [slow("branch", "dense", "paper")],

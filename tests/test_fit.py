@@ -243,7 +243,8 @@ def test_not_finite_names_step_term_and_group(method):
     assert np.isfinite(np.asarray(info.value.family.theta.mean)).all()
 
 
-@pytest.mark.parametrize("how", [slow({}), dict(rows=15)], ids=["whole", "blocks"])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [{}, dict(rows=15)], ids=["whole", "blocks"])
 def test_the_last_good_state_survives(how):
     """NaN some steps into the fit: the state is the one that so many steps fewer lead to."""
     groups, model = named(bad_group=1), regression(2, nan_when_far)

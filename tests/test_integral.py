@@ -207,7 +207,7 @@ def test_louis_hessian_is_that_of_the_controlled_estimate(x64):
     batch = whole(groups)
     theta = jnp.asarray(rng.normal(size=m.theta.size) * 0.3)
     own = solver(m, example(groups), rounds=0, points=2)
-    site = own.prepare(m, batch, theta)
+    site = jax.jit(lambda theta: own.prepare(m, batch, theta))(theta)
     points = group_points(jax.random.key(0), batch.index, 16, 2)
     weigh = weigh_block(m, own, batch, site, Local(site.anchor, site.scale), points)
 
@@ -217,5 +217,6 @@ def test_louis_hessian_is_that_of_the_controlled_estimate(x64):
         each = log_mean_exp(parts.log_weight) + jnp.where(weigh.definite, control, 0)
         return jnp.sum(jnp.where(batch.group_mask, each, 0))
 
-    found = louis_hessian(weigh, theta, batch.group_mask.astype(theta.dtype))
-    np.testing.assert_allclose(found, jax.hessian(estimate)(theta), rtol=1e-7, atol=1e-7)
+    found = jax.jit(lambda t: louis_hessian(weigh, t, batch.group_mask.astype(t.dtype)))(theta)
+    exact = jax.jit(jax.hessian(estimate))(theta)
+    np.testing.assert_allclose(found, exact, rtol=1e-7, atol=1e-7)

@@ -9,7 +9,7 @@ from scipy.stats import norm
 import ramify as rf
 
 FORMULA = "bought ~ x + kind + age + (1 + x | user)"
-S = 200
+S = 40
 
 
 def simulated(users=20, rows=8, seed=0):

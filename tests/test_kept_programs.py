@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import ramify as rf
+from compiling import counted
 from ramify.inference.sweep import Modes
-from ramify.models.model import Model, _log_priors
+from ramify.models.model import Model, expand_priors
 from ramify.numerics import kept_programs
 from ramify.numerics.kept_programs import kept
 from ramify.numerics.programs import QUICK, filter_jit
@@ -55,6 +56,19 @@ def test_a_program_is_traced_once_for_all_processes(folder):
         np.testing.assert_array_equal(a, b)
 
 
+def test_what_a_program_returned_is_no_other_argument(folder):
+    """Results are bound to their device; given back, they find the program that they came from."""
+    usual, other = jax.local_devices()
+    call, _ = new_process(lambda x: 2 * x)
+    x = call(jnp.ones(3))
+    with counted() as compiled:
+        np.testing.assert_array_equal(call(jax.device_put(x, usual)), 4)
+    assert not compiled
+    elsewhere = call(jax.device_put(x, other))
+    np.testing.assert_array_equal(elsewhere, 4)
+    assert elsewhere.device == other
+
+
 @pytest.mark.parametrize(
     "args",
     [
@@ -96,7 +110,7 @@ def test_functions_of_a_user_are_never_kept(folder):
 
     thetas = np.ones((4, 1), np.float32)
     assert repr(model(1.0)) == repr(model(0.5))
-    found = [_log_priors(model(scale), thetas)[0] for scale in (1.0, 0.5)]
+    found = [expand_priors(model(scale), thetas, False)[0][0] for scale in (1.0, 0.5)]
     np.testing.assert_allclose(found, [-0.5, -2.0])
     call, _ = new_process(lambda x, f: f(x))
     for power in (2, 3):

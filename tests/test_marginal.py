@@ -335,7 +335,7 @@ def test_a_proposal_follows_a_skewed_tail():
 
 def test_a_search_that_stalled_is_said_in_words():
     ((_, line),) = findings({"converged": False, "left_sds": 0.8}, 10)
-    assert "0.8 posterior sds short" in line
+    assert "0.8 of their sds short" in line
     assert findings({"converged": True, "left_sds": 0.1}, 10) == []
     assert (
         verdict_of(findings({"converged": False, "left_sds": 0.1, "noise_sds": 0.2}, 10)) == "check"

@@ -280,7 +280,7 @@ def test_repr_says_how_the_fit_went(scales):
         "  ELBO -2.50 nats after 1,200 steps, 3.21 s",
         "  verdict: do not trust",
         "  warning: it had not converged when its budget ended; give it more steps",
-        "  warning: local draws may leave a bias of 0.3 posterior sds in theta; raise local_draws",
+        "  warning: an estimate may be off by 0.3 of its sd, for too few local draws; raise local_draws",
         "  warning: the local solution of 7 groups did not converge",
     ]
     assert "a, b, c, ..." in repr(

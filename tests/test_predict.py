@@ -296,6 +296,7 @@ def test_a_model_that_cannot_simulate(table):
         fit.predict({"group": [0], "x": np.ones((1, DIM))})
 
 
+@pytest.mark.slow
 def test_local_draws_change_predictions(table):
     """A poor q: weights bring the predictions of a known group back to the exact ones."""
     model, groups = regression(DIM), read(table, N)

@@ -88,7 +88,7 @@ def html(path):
 
 def test_everything_is_on_the_page(html):
     for section in (
-        "verdict fit data convergence population groups shrinkage calibration worst again"
+        "verdict fit data convergence population curves groups shrinkage calibration check worst again"
     ).split():
         assert f'id="{section}"' in html
     for text in (
@@ -96,6 +96,8 @@ def test_everything_is_on_the_page(html):
         "bernoulli, logit link",
         "Check before you rely on it",
         "k-hat of theta is 0.61 &amp; &lt;so&gt; on.",
+        "Odds ratios: exp of the effects; 1 stands for no effect",
+        "What these words mean",
         "sd(Intercept | user)",
         "cor(Intercept, x | user)",
         "Half of each group&#39;s rows",
@@ -106,7 +108,8 @@ def test_everything_is_on_the_page(html):
         assert text in html, text
     figures = json.loads(re.search(r'id="figures">(.*?)</script>', html, re.S)[1])
     kinds = {name.split("-")[0] for name in figures}
-    assert kinds == {"sizes", "trace", "forest", "caterpillar", "shrinkage", "calibration"}
+    drawn = "sizes trace forest curve caterpillar shrinkage calibration check"
+    assert kinds == set(drawn.split())
     assert {"caterpillar-0", "caterpillar-1"} <= set(figures)
 
 
@@ -206,7 +209,7 @@ def desktop(browser, path):
 
 def test_it_renders_without_errors_or_requests(desktop, path):
     drawn = desktop.plots("p => p.querySelectorAll('.main-svg .trace, .main-svg .bars').length")
-    assert len(drawn) == 8 and min(drawn) >= 1
+    assert len(drawn) == 10 and min(drawn) >= 1
     assert desktop.errors == []
     assert desktop.requests == [path.as_uri()]
     assert desktop.page.evaluate("window.hacked") is None
@@ -340,4 +343,15 @@ def test_on_a_phone(browser, path):
             f"[...document.querySelectorAll('p, td, th, figcaption, .xtick text')].map({small})"
         )
         assert min(sizes) >= 12
+        # A table that is too wide says that it scrolls, and the contents stay in sight.
+        wide = "[...document.querySelectorAll('.scroll')].filter(b => b.scrollWidth > b.clientWidth + 1)"
+        told = tab.page.evaluate(f"{wide}.map(b => b.classList.contains('wide'))")
+        assert told and all(told)
+        assert "Scroll" in tab.page.evaluate(
+            "getComputedStyle(document.querySelector('.wide'), '::before').content"
+        )
+        tab.page.evaluate("document.querySelector('#check').scrollIntoView({behavior: 'instant'})")
+        top = "document.querySelector('{}').getBoundingClientRect().top"
+        assert tab.page.evaluate(top.format("nav")) == 0
+        assert tab.page.evaluate(top.format("#check h2")) > 20
         assert tab.errors == []

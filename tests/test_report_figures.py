@@ -10,6 +10,7 @@ import oracle
 from exact_fits import exact_fit, read, regression
 from ramify.models.model import Model
 from ramify.plot import figures as _figures
+from ramify.plot import numbers
 from ramify.posterior import facts as _facts
 from ramify.posterior.posterior import Posterior
 
@@ -40,6 +41,7 @@ def test_effects_are_the_posterior_of_each_group(fit, table):
 @pytest.mark.slow
 def test_of_many_groups_only_those_shown_are_drawn(fit, table, monkeypatch):
     monkeypatch.setattr(_facts, "FEW", 10)
+    monkeypatch.setattr(numbers, "FEW", 10)
     found = _facts.effects_of(fit, fit.groups, 100, 0)
     exact = oracle.exact(table, N)
     np.testing.assert_allclose(found.centre, exact.z_mean, atol=1e-4)  # theta at its exact centre
@@ -146,6 +148,28 @@ def test_reliability_of_known_probabilities():
     x, y, n = (np.array(dots[k]) for k in ("x", "y", "customdata"))
     assert n.sum() == 3000
     assert np.abs(x - y).max() < 4 * 0.5 / n.min() ** 0.5
+
+
+def test_parameters_of_other_sizes_have_axes_of_their_own():
+    mean = np.array([2.0, 0.01, 1.0, -3e-5])
+    columns = {"mean": mean, "sd": np.abs(mean) / 4}
+    columns |= {f"q{q}": mean + (q - 50) / 100 * np.abs(mean) for q in (5, 25, 75, 95)}
+    names = ["Intercept", "age", "sex", "income"]
+    found = _figures.forest(names, columns, "line")
+    layout = found["layout"]
+    axes = [name for name in layout if name.startswith("xaxis")]
+    assert axes == ["xaxis", "xaxis2", "xaxis3"]
+    said = {t["xaxis"]: t["text"] for t in found["data"] if "text" in t}
+    assert said == {"x": ["Intercept", "sex"], "x2": ["age"], "x3": ["income"]}
+    for trace in (t for t in found["data"] if "text" in t):
+        low, high = layout[trace["xaxis"].replace("x", "xaxis")]["range"]
+        ends = [end for row in trace["customdata"] for end in row[1:]]
+        # Every interval is seen: a tenth of its axis at least, and within it.
+        assert low < min(ends) and max(ends) < high
+        assert all((b - a) > 0.1 * (high - low) for _, a, b in trace["customdata"])
+    domains = [layout[axis.replace("x", "y", 1)]["domain"] for axis in axes]
+    assert all(a[0] > b[1] for a, b in zip(domains, domains[1:], strict=False))
+    assert domains[0][1] == 1 and domains[-1][0] == 0
 
 
 def test_a_caterpillar_keeps_both_ends():

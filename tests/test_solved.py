@@ -220,11 +220,12 @@ def test_groups_that_did_not_converge_are_named():
     assert np.isfinite(np.asarray(site.scale)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("log_lik", "word"),
     [
         (lambda t, z, row: dist.Laplace(z["b"], 1).log_prob(row["y"]), "kinks"),
-        slow(lambda t, z, row: jnp.where((z["b"] > 0) == (row["y"] > 0), -0.1, -2.3), "steps"),
+        (lambda t, z, row: jnp.where((z["b"] > 0) == (row["y"] > 0), -0.1, -2.3), "steps"),
     ],
 )
 def test_likelihood_without_useful_curvature(log_lik, word):

@@ -59,31 +59,30 @@ def judge(
 
 
 def _about_theta(posterior: Posterior, found: Theta) -> Finding:
-    """What the weights of theta say, or its chains."""
+    """What the weights of theta say, or its chains: in words first, numbers after."""
     if "theta_r_hat" in posterior.notes:
         return _about_chains(posterior.notes)
-    what = "theta" if isinstance(posterior.family, Branched) else "everything together"
-    said = (
-        f"k-hat of {what} is {found.k_hat:.2f}: its {found.draws:,} draws are worth "
-        f"{found.effective:,.0f} by importance weight"
-    )
+    numbers = f"k-hat {found.k_hat:.2f}; {found.draws:,} draws are worth {found.effective:,.0f}"
+    numbers += "" if isinstance(posterior.family, Branched) else ", of everything together"
     (shift, first), (widening, second) = _largest(found.shift), _largest(found.widening)
     noise, wide_noise = found.shift_noise, found.widening_noise
     beyond = abs(shift) - NOISES * noise
-    moved = f"would move the mean of {first} by {abs(shift):.2g} sds, give or take {noise:.1g}"
+    moved = f"move {first} by {abs(shift):.2g} of its sd, give or take {noise:.1g}"
     uneven = found.k_hat > MOST_K_HAT and found.effective < THIN * found.draws
     if uneven or beyond > FAR:
-        cure = _cure(posterior)
         return Finding(
-            2, f"{said}: q(theta) is not near the posterior. The weights {moved}. {cure}."
+            2,
+            "The fit is far from the posterior of the global parameters: correcting it would "
+            f"{moved} ({numbers}). {_cure(posterior)}.",
         )
-    widened = f"would change the sd of {second} by {widening:+.0%}, give or take {wide_noise:.0%}"
+    widened = f"change the sd of {second} by {widening:+.0%}, give or take {wide_noise:.0%}"
     wide = abs(widening) - NOISES * wide_noise > WIDTH
     doubts = [moved] * (beyond > MOVED) + [widened] * wide
     if doubts:
-        return Finding(1, f"{said}, and the weights {' and '.join(doubts)}. {_cure(posterior)}.")
-    said = f"{said}, and the weights move no mean by more than {abs(shift):.2g} sds"
-    return Finding(0, f"{said}, give or take {noise:.1g}.")
+        said = f"Correcting the fit would {' and '.join(doubts)} ({numbers})."
+        return Finding(1, f"{said} {_cure(posterior)}.")
+    said = f"Correcting the fit would move no estimate by more than {abs(shift):.2g} of its sd"
+    return Finding(0, f"{said}, give or take {noise:.1g} ({numbers}).")
 
 
 def _largest(by_name: dict[str, float]) -> tuple[float, str]:
@@ -94,7 +93,8 @@ def _largest(by_name: dict[str, float]) -> tuple[float, str]:
 def _about_chains(notes: dict[str, Any]) -> Finding:
     """Theta was sampled: weights of a Student t do not judge it. What is wrong is among the warnings."""
     r_hat, effective = notes["theta_r_hat"], notes["theta_effective_draws"]
-    said = f"theta was sampled by NUTS: {effective:,.0f} effective draws, r-hat {r_hat:.3f}"
+    said = "The global parameters were sampled by NUTS: "
+    said += f"{effective:,.0f} effective draws, r-hat {r_hat:.3f}"
     return Finding(0, f"{said}, {notes['theta_divergences']} divergences.")
 
 
@@ -102,8 +102,8 @@ def _cure(posterior: Posterior) -> str:
     if posterior.local_draws == 1:
         return "Fit with solved(), or with local_draws= above 1"
     return (
-        f"Raise local_draws= (now {posterior.local_draws}); where that changes nothing, theta's "
-        'posterior is not Gaussian: fit with theta="nuts"'
+        f"Raise local_draws= (now {posterior.local_draws}); if that changes nothing, fit with "
+        'theta="nuts"'
     )
 
 
@@ -114,16 +114,18 @@ def _about_groups(posterior: Posterior, judged: Groups, found: Locals, groups: G
             0, "joint() has no q(z_i | theta), so its groups were not judged one by one."
         )
     of = f"{len(judged):,} groups" + ("" if len(judged) == len(groups) else " taken at random")
-    loss = f"Their Gaussians lose {max(np.median(found.gap), 0.0):.2g} nats each (median)"
+    loss = f"A Gaussian alone would lose {max(np.median(found.gap), 0.0):.2g} nats a group (median)"
     cure = "Use solved(), or posterior.refine(), or local_draws= above 1."
     if posterior.local_draws > 1:
-        loss += ", which the importance draws make up for"
+        loss += ", which weighted draws make up for"
         cure = "Raise local_draws=, and look at these groups' rows."
     bad = found.bad
     if not bad.any():
-        return Finding(0, f"Importance weights leave no doubt about z in any of {of}. {loss}.")
+        return Finding(0, f"The estimates of all {of} are accurate. {loss}.")
     names = named(judged.labels[np.argsort(-np.where(bad, found.off, -1))], int(bad.sum()))
     level = level_of_groups(bad.mean())
     few = cure if level else "Few enough for chance, or for groups that are odd."
-    said = f"k-hat is above {MOST_K_HAT}, and z may be off by more than {MOVED} sds,"
-    return Finding(level, f"{said} in {bad.sum():,} of {of} ({names}). {loss}. {few}")
+    said = (
+        f"Estimates may be off by more than {MOVED} of their sd in {bad.sum():,} of {of} ({names}"
+    )
+    return Finding(level, f"{said}; k-hat above {MOST_K_HAT}). {loss}. {few}")

@@ -167,8 +167,7 @@ class Task:
         curved = self.points == 1 and not self.normal and not settled
         problem = Problem(self.model, self.solver, K, None, curved, self.normal)
         problem = problem.with_rule(problem.order) if self.quadrature else problem
-        # Points of theta in one sweep: the same for data of any size.
-        room = max(self.points, budgets.MOST_THETA_POINTS, 2 * min(self.model.theta.size, 33))
+        room = max(self.points, budgets.theta_points(self.model.theta.size))
 
         def report(row: dict[str, float]) -> None:
             now = {"local_draws": K, "step": budget.steps, "seconds": budget.bar.seconds}

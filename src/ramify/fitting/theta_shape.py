@@ -52,7 +52,7 @@ LEAPS = 12  # evaluations of F that a transition of NUTS takes, about
 EVALUATIONS = CHAINS * (CHUNK + 500) * LEAPS  # that NUTS usually takes
 MOST_DIVERGED = 0.005  # of the transitions: more are a region that the chains do not enter
 KEPT = 4000  # draws by NUTS, at most
-UNEVEN = "theta's draws are weighted unevenly, and its means and sds may be off"
+UNEVEN = "draws of the global parameters are weighted unevenly: their means and sds may be off"
 
 Shaped = tuple[Branched, dict[str, Any]]  # the family, and notes on its theta
 

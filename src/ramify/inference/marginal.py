@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
@@ -24,9 +23,8 @@ from ramify.engine.local import Engine
 from ramify.families.solver import solve_block
 from ramify.inference.progress import Budget
 from ramify.inference.sweep import Around, At, Modes, Problem, Sums, sweep_block
-from ramify.models.model import Model
+from ramify.models.model import expand_priors
 from ramify.numerics.arrays import floats
-from ramify.numerics.programs import program
 
 # Posterior sds: a step short beside theta's skewness, and long beside the rounding of F's slope.
 ONE_SIDED = 0.3
@@ -241,7 +239,7 @@ class Marginal:
     ) -> Sums:
         """F and its gradient at each theta, in float64; the groups' sum is scaled to all groups."""
         padded, out = self._sweep(thetas, blocks, curved=curved, draws=draws)
-        value, slope, hessian = jax.device_get(_expand_prior(self.model, padded, self.exact))
+        value, slope, hessian = jax.device_get(expand_priors(self.model, padded, self.exact))
         scale = self.groups_upto[-1] / self.groups_upto[blocks - 1]
         n = len(thetas)  # the others fill the compiled shape
         total = lambda prior, groups: prior[:n].astype(np.float64) + scale * groups[:n]
@@ -297,17 +295,6 @@ def _sums_of_block(
     """What a sweep adds up and keeps; `problem` is without its arrays, which are told."""
     at, arrays = told
     return sweep_block(eqx.combine(arrays, problem), batch, at, modes)
-
-
-@program
-def _expand_prior(
-    model: Model, thetas: Float[Array, "S D"], curved: bool
-) -> tuple[Float[Array, " S"], Float[Array, "S D"], Float[Array, "S D D"]]:
-    """Log p(theta) with its gradient and, if wanted, its Hessian at each theta."""
-    value, slope = jax.vmap(jax.value_and_grad(model.log_prior))(thetas)
-    if not curved:
-        return value, slope, jnp.zeros((*slope.shape, slope.shape[1]))
-    return value, slope, jax.vmap(jax.hessian(model.log_prior))(thetas)
 
 
 def _symmetric(matrix: np.ndarray) -> np.ndarray:

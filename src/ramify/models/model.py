@@ -19,6 +19,7 @@ from ramify.data.resident import whole
 from ramify.models.adapter import Adapter, local_values
 from ramify.models.parameters import Named, Parameter, Space
 from ramify.models.structure import BlockStructure, Structure
+from ramify.numerics.budgets import theta_points
 from ramify.numerics.chunks import in_chunks
 from ramify.numerics.precision import computing
 from ramify.numerics.programs import program
@@ -190,12 +191,20 @@ def named_draws(
 
 def log_priors(model: Model, thetas: Float[np.ndarray, "S D"]) -> Float[np.ndarray, " S"]:
     """Log p(theta) of each of many thetas, in the unconstrained scale."""
-    return in_chunks(lambda chunk: _log_priors(model, chunk), thetas)
+    # By the program that a search for theta compiles, so that what follows it needs no other.
+    values = lambda chunk: expand_priors(model, chunk, False)[0]
+    return in_chunks(values, thetas, theta_points(model.theta.size))
 
 
 @program
-def _log_priors(model: Model, thetas: Float[Array, "S D"]) -> Float[Array, " S"]:
-    return jax.vmap(model.log_prior)(thetas)
+def expand_priors(
+    model: Model, thetas: Float[Array, "S D"], curved: bool
+) -> tuple[Float[Array, " S"], Float[Array, "S D"], Float[Array, "S D D"]]:
+    """Log p(theta) with its gradient and, if wanted, its Hessian at each theta."""
+    value, slope = jax.vmap(jax.value_and_grad(model.log_prior))(thetas)
+    if not curved:
+        return value, slope, jnp.zeros((*slope.shape, slope.shape[1]))
+    return value, slope, jax.vmap(jax.hessian(model.log_prior))(thetas)
 
 
 def _check_names(theta: Mapping[str, Parameter], z: Mapping[str, Parameter]) -> None:

@@ -79,6 +79,11 @@ GROUP_CHECK_DRAWS = 64, 256  # fewest and most of each group's z at each of them
 WELL_KNOWN_GROUPS = 1000
 
 
+def theta_points(D: int) -> int:
+    """Points of theta that a program of the search takes: the same for data of any size."""
+    return max(MOST_THETA_POINTS, 2 * min(D, 33))
+
+
 def on_this_device(budget: dict[str, int]) -> int:
     """The budget for JAX's default device."""
     return budget["cpu" if jax.default_backend() == "cpu" else "accelerator"]

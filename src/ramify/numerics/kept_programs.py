@@ -62,8 +62,10 @@ def _settings() -> tuple[str, ...]:
 
 
 def _bound_to(arrays: list[Any]) -> frozenset[Any]:
-    """The devices that arrays are bound to: a compiled program is for one of them."""
-    return frozenset(x.device for x in arrays if getattr(x, "committed", False))
+    """The devices that arrays are bound to, but for the one that unbound arrays are on as well."""
+    # What a program returns is bound to its device: without this, a loop would compile it twice.
+    usual = jax.local_devices()[:1] if jax.config.jax_default_device is None else []
+    return frozenset(x.device for x in arrays if getattr(x, "committed", False)) - set(usual)
 
 
 def _found(
@@ -89,8 +91,18 @@ def _found(
     arrays = [x for x in jax.tree.leaves(args) if eqx.is_array(x)]
     # Compiled here and now: what it returns is bound to its device, and `jit` would compile it anew for
     # arguments that are.
-    compiled = jax.jit(exported.call).lower(*arrays).compile(options)
+    compiled = jax.jit(_named(exported.call, function)).lower(*arrays).compile(options)
     return lambda *arrays: _filled(form, iter(compiled(*arrays)))
+
+
+def _named(call: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    """The call under the function's name, which logs and profiles of JAX show."""
+
+    def named(*arrays: Any) -> Any:
+        return call(*arrays)
+
+    named.__name__ = named.__qualname__ = function.__name__
+    return named
 
 
 def _write(
@@ -109,10 +121,9 @@ def _write(
         forms.append(_form(jax.tree.structure(out)))
         return jax.tree.leaves(out)
 
-    flat.__name__ = flat.__qualname__ = function.__name__
     arrays = [leaves[place] for place in places]
     try:
-        exported = export.export(jax.jit(flat))(*arrays)
+        exported = export.export(jax.jit(_named(flat, function)))(*arrays)
         content = json.dumps(forms[0]).encode() + b"\n" + bytes(exported.serialize())
     except (Unnamed, NotImplementedError, ValueError, ImportError):
         return None

@@ -15,6 +15,8 @@ from ramify.plot.numbers import Calibration, Effects, Shrinkage, chosen
 Figure = dict[str, Any]
 
 POINTS = 1000  # of a trace
+APART = 10  # by how much larger a parameter is that gets another axis
+LINE, BETWEEN = 34, 40  # heights of a forest's line, and between its panels
 LEGEND = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0}
 
 
@@ -30,12 +32,16 @@ def text(label: Any) -> str:
 
 def figure(data: list[Figure], x: Any, y: Any, **layout: Any) -> Figure:
     """A figure with the report's axes; x and y are titles, or dicts of an axis."""
-    own = {"showlegend": False, "height": 320, **layout}
-    for name, axis in (("xaxis", x), ("yaxis", y)):
-        axis = {"title": axis} if isinstance(axis, str) else axis
-        title = {"text": axis["title"], "standoff": 8} if axis.get("title") else {"text": ""}
-        own[name] = {"automargin": True, "zeroline": False, **axis, "title": title}
+    own = {"showlegend": False, "height": 320, **layout, "xaxis": axis_of(x), "yaxis": axis_of(y)}
     return {"data": data, "layout": own}
+
+
+def axis_of(own: Any) -> Figure:
+    """An axis, from its title or a dict with more about it."""
+    own = {"title": own} if isinstance(own, str) else own
+    title = {"text": own["title"], "standoff": 8} if own.get("title") else {"text": ""}
+    own = {"automargin": True, "zeroline": False, "exponentformat": "power", **own}
+    return {**own, "title": title}
 
 
 def bars_of(x: list[Any], y: list[Any], hover: str, **more: Any) -> Figure:
@@ -101,7 +107,50 @@ def trace(history: dict[str, np.ndarray]) -> Figure | None:
 
 
 def forest(names: list[str], columns: dict[str, np.ndarray], zero: str) -> Figure:
-    """Means with 50% and 90% intervals, one line a parameter; for `zero` see `models.adapter.Section`."""
+    """Means with 50% and 90% intervals, one line a parameter; for `zero` see `models.adapter.Section`.
+
+    Parameters of very different sizes have axes of their own, one below the other.
+    """
+    panels = scales(columns, zero)
+    area = LINE * len(names) + BETWEEN * (len(panels) - 1)
+    data: list[Figure] = []
+    axes: dict[str, Figure] = {}
+    top = area
+    for p, rows in enumerate(panels):
+        number = "" if p == 0 else str(p + 1)
+        own = {name: column[rows] for name, column in columns.items()}
+        traces, x, y = _panel([names[i] for i in rows], own, zero)
+        data += [{**trace, "xaxis": f"x{number}", "yaxis": f"y{number}"} for trace in traces]
+        low = top - LINE * len(rows)
+        axes[f"xaxis{number}"] = axis_of({**x, "anchor": f"y{number}"})
+        domain = [round(low / area, 4), round(top / area, 4)]
+        axes[f"yaxis{number}"] = axis_of({**y, "domain": domain})
+        top = low - BETWEEN
+    return {"data": data, "layout": {"showlegend": False, "height": 48 + area, **axes}}
+
+
+def scales(columns: dict[str, np.ndarray], zero: str) -> list[list[int]]:
+    """The rows of a forest that share an axis, the largest first.
+
+    Example:
+        >>> ends = {"q5": np.array([0.01, 2.0, 90.0, 3.0]), "q95": np.array([0.02, 5.0, 95.0, 4.0])}
+        >>> scales(ends, "line")
+        [[2], [1, 3], [0]]
+    """
+    reach = np.maximum(np.abs(columns["q5"]), np.abs(columns["q95"]))
+    first, *rest = np.argsort(-reach, kind="stable").tolist()
+    panels = [[first]]
+    for i in rest:
+        if zero != "unit" and reach[i] * APART < reach[panels[-1][0]]:
+            panels.append([])
+        panels[-1].append(i)
+    return [sorted(rows) for rows in panels]
+
+
+def _panel(
+    names: list[str], columns: dict[str, np.ndarray], zero: str
+) -> tuple[list[Figure], Figure, Figure]:
+    """The traces and axes of parameters of about the same size."""
     place = np.arange(len(names))[::-1]
     at = _segments(place, place)
     thin = line_of(_segments(columns["q5"], columns["q95"]), at, "blue", 2)
@@ -118,7 +167,7 @@ def forest(names: list[str], columns: dict[str, np.ndarray], zero: str) -> Figur
     x = {"automargin": False, "range": _reach(columns, zero), "zeroline": zero != "from"}
     ticks = {"tickvals": place.tolist(), "ticktext": [_short(n) for n in names]}
     y = {**ticks, "range": [-0.7, len(names) - 0.3], "showgrid": False}
-    return figure([thin, thick, dots], x, y, height=48 + 34 * len(names))
+    return [thin, thick, dots], x, y
 
 
 def _reach(columns: dict[str, np.ndarray], zero: str) -> list[float]:
@@ -126,6 +175,8 @@ def _reach(columns: dict[str, np.ndarray], zero: str) -> list[float]:
     if zero == "unit":
         return [-1.05, 1.05]
     low, high = 0.0 if zero == "from" else np.min(columns["q5"]), np.max(columns["q95"])
+    if zero == "line" and max(low, -high) < 3 * (high - low):  # near enough to be shown
+        low, high = min(low, 0.0), max(high, 0.0)
     room = 0.06 * float(high - low) or 1.0
     return shorten([low if zero == "from" else low - room, high + room])
 
@@ -270,10 +321,11 @@ def _across(y: float) -> Figure:
     return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y, "line": line}
 
 
-def upright(x: float) -> Figure:
-    """A dotted line up from a place of the x axis."""
+def upright(x: float, axis: str) -> Figure:
+    """A dotted line up from a place of an x axis, such as "xaxis2"."""
     line = {"color": "var(--ink)", "width": 1, "dash": "dot"}
-    return {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": x, "x1": x, "line": line}
+    where = {"xref": axis.replace("axis", ""), "yref": axis.replace("xaxis", "y") + " domain"}
+    return {"type": "line", **where, "y0": 0, "y1": 1, "x0": x, "x1": x, "line": line}
 
 
 def shorten(values: Any, digits: int = 5) -> list[Any]:

@@ -68,8 +68,7 @@ class Picture:
             "font": {"color": "var(--ink)", "size": 13},
             "margin": {"l": 64, "r": 16, "t": 44 if own.get("showlegend") else 16, "b": 48},
             **own,
-            "xaxis": {**axis, **own["xaxis"]},
-            "yaxis": {**axis, **own["yaxis"]},
+            **{n: {**axis, **own[n]} for n in own if n.startswith(("xaxis", "yaxis"))},
         }
         return go.Figure(**_coloured({"data": self.figure["data"], "layout": layout}, colours))
 

@@ -2,7 +2,8 @@
 
 Rows belong to cells, and a cell's average is kept for each draw: [S, cells]. Nothing of the size of
 draws times rows is held. All scenarios have the same rows in the same groups: z is drawn once for all,
-by the programs that draw it for a prediction at these rows.
+by the programs that draw it for a prediction at these rows. Where rows have no groups of their own,
+scenarios are one table.
 """
 
 from collections.abc import Callable
@@ -45,6 +46,11 @@ class Cells(NamedTuple):
     number: int  # of cells
     scenarios: int
 
+    def in_one(self) -> "Cells":
+        """The same rows as those of one scenario, with cells of its own for each."""
+        every = np.arange(self.scenarios)[:, None] * self.number + self.own
+        return Cells(every.ravel(), self.scenarios * self.number, 1)
+
     def sums(self, rows: Int[np.ndarray, " n"]) -> Callable[[list[Any]], Sums]:
         """What adds the values [C, n, ...] of these rows, in each scenario, up by cell."""
         cells = self.own[rows]
@@ -69,7 +75,8 @@ def cell_means(
 
     The rows of `task` are those of the first scenario, then those of the second, ...
     """
-    total = _own(task, cells) if who == "own" else _population(task, who, cells)
+    total = _own(task, cells) if who == "own" else _population(task, who, cells.in_one())
+    total = total.reshape(task.draws, cells.scenarios, cells.number, *total.shape[3:])
     rows = np.bincount(cells.own, minlength=cells.number).astype(np.float64)
     mean = total / rows.reshape(-1, *[1] * len(task.outcome.shape))
     # On the link scale of an identity link an outcome has its origin as well.

@@ -32,7 +32,8 @@ class Plots:
         own = {name: column[rows] for name, column in summary.columns.items()}
         shown = figures.forest([summary.names[i] for i in rows], own, section.zero)
         if exponentiate:  # no effect is a ratio of one
-            shown["layout"]["shapes"] = [figures.upright(1.0)]
+            axes = [name for name in shown["layout"] if name.startswith("xaxis")]
+            shown["layout"]["shapes"] = [figures.upright(1.0, axis) for axis in axes]
         what = f"{section.title}, {summary.said[0]}" if exponentiate else section.title
         return Picture(shown, f"{what}: means, 50% and 90% intervals.")
 

@@ -324,8 +324,18 @@ def words(notes: Mapping[str, Any], history: Mapping[str, np.ndarray], N: int) -
         lines.append(f"ELBO {last:,.2f} nats" + (f" after {', '.join(spent)}" if spent else ""))
     found = findings(notes, N)
     if judged(notes):
-        lines.append(f"verdict: {verdict_of(found)}")
+        lines.append(f"verdict: {verdict_of(found)}{_small_errors(notes) if not found else ''}")
     return [f"  {line}" for line in [*lines, *(f"warning: {finding.said}" for finding in found)]]
+
+
+def _small_errors(notes: Mapping[str, Any]) -> str:
+    """How small the errors of a fit without findings are, as far as it knows them."""
+    known = [np.max(np.abs(notes[n])) for n in ("bias_sds", "noise_sds") if n in notes]
+    size = max(map(float, known), default=np.nan)
+    if not np.isfinite(size):
+        return ""
+    shown = f"{size:.1g}" if size >= 0.01 else "0.01"
+    return f" (what the method leaves out moves no estimate by more than {shown} of its sd)"
 
 
 def judged(notes: Mapping[str, Any]) -> bool:

@@ -48,8 +48,8 @@ def _unfinished(notes: Mapping[str, Any]) -> Finding | None:
     if not left <= FAR:
         return Finding(
             2,
-            f"the search for theta ended {left:.2g} posterior sds short of where its slope points; "
-            "raise local_draws, or give it more steps if it had a budget",
+            f"the search for the global parameters ended {left:.2g} of their sds short of where it was "
+            "going; raise local_draws, or give it more steps if it had a budget",
         )
     if noisy:  # which is why; said below
         return None
@@ -58,13 +58,13 @@ def _unfinished(notes: Mapping[str, Any]) -> Finding | None:
 
 def _bias(notes: Mapping[str, Any]) -> Finding | None:
     bias = _size(notes, "bias_sds")
-    what = f"local draws may leave a bias of {bias:.2g} posterior sds in theta; raise local_draws"
+    what = f"an estimate may be off by {bias:.2g} of its sd, for too few local draws; raise local_draws"
     return Finding(1 + (bias > FAR), what) if bias > MOVED else None
 
 
 def _noise(notes: Mapping[str, Any]) -> Finding | None:
     noise = _size(notes, "noise_sds")
-    what = f"another seed would move a mean of theta by some {noise:.2g} posterior sds; raise local_draws"
+    what = f"another seed would move an estimate by some {noise:.2g} of its sd; raise local_draws"
     return Finding(1 + (noise > FAR), what) if noise > MOVED else None
 
 
@@ -81,15 +81,18 @@ def _width(notes: Mapping[str, Any]) -> Finding | None:
     off = float(notes.get("theta_width", 1.0)) - 1
     size = f"{abs(off):.0%} too {'small' if off < 0 else 'large'}"
     said = (
-        f"theta's sds are some {size}, by the slopes of its posterior one sd from its mean; fit with "
-        'theta="nuts"'
+        f"sds of the global parameters are some {size}, by the posterior's slopes one sd from the mean; "
+        'fit with theta="nuts"'
     )
     return Finding(1 + (abs(off) > FAR), said) if abs(off) > WIDTH else None
 
 
 def _uneven_theta(notes: Mapping[str, Any]) -> Finding | None:
     k, chains = float(notes.get("theta_k_hat", 0.0)), "theta_r_hat" in notes
-    said = f"theta's posterior is far from a Gaussian, and from a Student t (k-hat {k:.2f})"
+    said = (
+        "the posterior of the global parameters is far from a Gaussian, and from a Student t "
+        f"(k-hat {k:.2f})"
+    )
     # With several factors there is no other way to fit.
     said += "" if notes.get("method") == "levels" else ': fit with theta="nuts"'
     return Finding(2, said) if k > MOST_K_HAT and not chains else None
@@ -98,8 +101,8 @@ def _uneven_theta(notes: Mapping[str, Any]) -> Finding | None:
 def _laplace(notes: Mapping[str, Any]) -> Finding | None:
     moved = _size(notes, "laplace_sds")
     said = (
-        f"the effects of kept factors are not normal: correcting for that moved theta by {moved:.2g} of "
-        "its posterior sds, and a part of that may be left. Levels with few rows are the cause"
+        "the effects of kept factors are not normal: correcting for that moved an estimate by "
+        f"{moved:.2g} of its sd, and a part of that may be left. Levels with few rows are the cause"
     )
     return Finding(1 + (moved > 2 * FAR), said) if moved > LAPLACE else None
 
@@ -107,8 +110,8 @@ def _laplace(notes: Mapping[str, Any]) -> Finding | None:
 def _profile(notes: Mapping[str, Any]) -> Finding | None:
     off = _size(notes, "theta_profile_nats")
     said = (
-        f"theta's posterior differs by {off:.2g} nats from the one that its draws are from: its "
-        "intervals may be off"
+        f"the posterior of the global parameters differs by {off:.2g} nats from the one that their "
+        "draws are from: intervals may be off"
     )
     return Finding(1 + (off > 2 * FAR), said) if off > FAR else None
 
@@ -124,7 +127,10 @@ def _rising_prior(notes: Mapping[str, Any]) -> Finding | None:
 
 def _changed(notes: Mapping[str, Any]) -> Finding | None:
     times = float(notes.get("theta_sds_changed", 1.0))
-    said = f"theta's sds are {times:.2g} times those that the fit found: q(theta) was changed since"
+    said = (
+        f"sds of the global parameters are {times:.2g} times those that the fit found: the family was "
+        "changed since"
+    )
     return Finding(1 + (abs(times - 1) > FAR), said) if abs(times - 1) > WIDTH else None
 
 
@@ -141,8 +147,8 @@ def _second_modes(notes: Mapping[str, Any]) -> Finding | None:
 def _uneven(notes: Mapping[str, Any]) -> Finding | None:
     level, who = _sampled(notes, "uneven")
     said = (
-        f"importance weights of {notes.get('z_names', 'z')} have a k-hat above {MOST_K_HAT}, and its "
-        f"means may be off by more than {MOVED} sds, in {who}: raise local_draws"
+        f"estimates of {notes.get('z_names', 'z')} may be off by more than {MOVED} of their sd in {who} "
+        f"(k-hat above {MOST_K_HAT}): raise local_draws"
     )
     return Finding(level, said) if level else None
 

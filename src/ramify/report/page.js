@@ -27,10 +27,12 @@
   function layoutOf(own, width) {
     const narrow = width < 520;
     const axis = { gridcolor: "var(--grid)", linecolor: "var(--rule)", zerolinecolor: "var(--soft)", zerolinewidth: 1, fixedrange: touch };
+    const ticks = (n) => (n ? Math.min(n, narrow ? 4 : 20) : narrow ? 5 : 0);
+    const axes = Object.keys(own).filter((name) => /^[xy]axis/.test(name)).map((name) =>
+      [name, { ...axis, ...own[name], ...(name[0] === "x" ? { nticks: ticks(own[name].nticks) } : {}) }]);
     return {
       ...own,
-      xaxis: { ...axis, ...own.xaxis, nticks: own.xaxis.nticks ? Math.min(own.xaxis.nticks, narrow ? 4 : 20) : narrow ? 5 : 0 },
-      yaxis: { ...axis, ...own.yaxis },
+      ...Object.fromEntries(axes),
       margin: { l: narrow ? 44 : 64, r: 12, t: own.showlegend ? 40 : 12, b: own.xaxis.title.text ? 44 : 28 },
       font: { family: getComputedStyle(document.body).fontFamily, size: narrow ? 12 : 13, color: "var(--ink)" },
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
@@ -51,7 +53,7 @@
   function choose(select) {
     for (const plot of plots) {
       const [kind] = plot.dataset.figure.split("-");
-      if (kind !== select.dataset.choose && kind !== "spread") continue;
+      if (kind !== select.dataset.choose && !(kind === "spread" && select.dataset.choose === "caterpillar")) continue;
       plot.dataset.figure = `${kind}-${select.value}`;
       draw(plot);
     }
@@ -79,11 +81,18 @@
     document.querySelector(`[data-count="${table.id}"]`).textContent = `${found} group${found === 1 ? "" : "s"}`;
   }
 
+  // A table that is wider than its place says so.
+  function tellWide() {
+    for (const box of document.querySelectorAll(".scroll")) box.classList.toggle("wide", box.scrollWidth > box.clientWidth + 1);
+  }
+
   for (const table of document.querySelectorAll("table.sortable"))
     [...table.tHead.rows[0].cells].forEach((header, column) =>
       header.querySelector("button").addEventListener("click", () => sort(table, column, header)));
   for (const input of document.querySelectorAll("[data-search]")) input.addEventListener("input", () => search(input));
 
+  tellWide();
+  for (const more of document.querySelectorAll("details")) more.addEventListener("toggle", tellWide);
   await loadPlotly();
   await drawAll();
   for (const select of document.querySelectorAll("[data-choose]")) select.addEventListener("change", () => choose(select));
@@ -97,7 +106,7 @@
     if (innerWidth === wide) return; // a phone's address bar came or went
     wide = innerWidth;
     clearTimeout(waiting);
-    waiting = setTimeout(drawAll, 150);
+    waiting = setTimeout(() => { tellWide(); drawAll(); }, 150);
   });
   root.dataset.drawn = "yes";
 })();

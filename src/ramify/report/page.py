@@ -19,7 +19,7 @@ from ramify.diagnostics.diagnosis import Diagnosis, diagnose
 from ramify.families.build import covariance_of, method_of
 from ramify.numerics.precision import computing
 from ramify.numerics.thresholds import MOST_K_HAT, MOVED
-from ramify.plot import figures
+from ramify.plot import answers, figures
 from ramify.plot.numbers import FEW, Effects
 from ramify.posterior import facts
 from ramify.posterior.levels import LevelsPosterior
@@ -29,6 +29,8 @@ from ramify.posterior.summary import Summary
 NEEDED = 'A report needs jinja2 and plotly: pip install "ramify[report]".'
 LISTED = 200  # rows of a table
 PICTURED = 40  # lines of a forest plot
+CURVES = 8  # predictors that have a curve
+CHECKED = 100  # data sets of the posterior predictive check
 STATISTICS = ("mean", "sd", "q5", "q50", "q95", "ess", "k_hat", "r_hat")
 
 
@@ -44,8 +46,9 @@ def write_report(
 ) -> Path:
     """Writes a page about a fit: one HTML file that opens offline.
 
-    What was fitted, on what data, the trace, population effects, group sds and correlations, the
-    groups, shrinkage, calibration, the diagnostics' verdict and the worst groups, and how to load
+    The verdict, what was fitted, on what data, the trace, population effects (odds ratios where the
+    link is a logit), the expected outcome along each predictor, group sds and correlations, the
+    groups, shrinkage, calibration, a posterior predictive check, the worst groups, and how to load
     the fit again. The page holds its own scripts (Plotly's, gzipped: about 2 MB) and its policy
     forbids any request. With very many groups a random sample of them is shown, and the page says so.
 
@@ -106,6 +109,7 @@ def _contents(
     words["population"] = _population(posterior, drawn)
     words["effects"] = facts.effects_of(posterior, groups, draws, seed)
     _draw_groups(words["effects"], posterior.adapter.describe().deviations, drawn)
+    words |= _conditional(posterior, drawn)
     words |= _predictions(posterior, groups, draws, seed, drawn)
     return drawn, words
 
@@ -115,18 +119,47 @@ def _population(posterior: Posterior, drawn: dict[str, figures.Figure]) -> list[
     summary = posterior.summary(quantiles=(0.05, 0.25, 0.5, 0.75, 0.95))
     parts = []
     for i, (title, rows, zero) in enumerate(posterior.adapter.sections(summary.names)):
-        alike = _comparable(np.array(rows), summary)
-        shown = alike[:PICTURED]
+        shown = rows[:PICTURED]
         own = {name: column[shown] for name, column in summary.columns.items()}
-        drawn[f"forest-{i}"] = figures.forest([summary.names[j] for j in shown], own, zero)
+        figure = figures.forest([summary.names[j] for j in shown], own, zero)
+        drawn[f"forest-{i}"] = figure
         caption = "Mean (circle), 50% (thick) and 90% intervals (thin)."
-        if len(alike) < len(rows):
-            caption += " The intercept, on another scale, is in the table only."
-        elif len(shown) < len(rows):
+        if "xaxis2" in figure["layout"]:
+            caption += " Each axis has its own scale: parameters of other sizes are on another."
+        if len(shown) < len(rows):
             caption += f" The first {len(shown)} of {len(rows):,}."
         words = {"title": title, "figure": f"forest-{i}", "caption": caption}
-        parts.append({**words, "table": _table(summary, rows)})
+        more = {"table": _table(summary, rows), "ratios": _ratios(posterior, summary, rows)}
+        parts.append({**words, **more})
     return parts
+
+
+def _ratios(posterior: Posterior, summary: Summary, rows: list[int]) -> dict[str, Any] | None:
+    """Exp of the effects among these rows, where that is a ratio: odds ratios of a logit link."""
+    try:
+        what, effects = posterior.adapter.ratios()
+    except ValueError:
+        return None
+    found = []
+    for i in rows[:LISTED]:
+        if summary.names[i] in effects and summary.names[i] != "Intercept":
+            middle, low, high = (float(np.exp(summary[q][i])) for q in ("q50", "q5", "q95"))
+            digits = decimals((high - low) / 3.3)  # about its sd
+            cells = [f"{value:,.{digits}f}" for value in (middle, low, high)]
+            found.append({"name": summary.names[i], "cells": cells})
+    title = f"{what.capitalize()}: exp of the effects; 1 stands for no effect"
+    return {"title": title, "columns": ["median", "5%", "95%"], "rows": found} if found else None
+
+
+def _conditional(posterior: Posterior, drawn: dict[str, figures.Figure]) -> dict[str, Any]:
+    """Which predictors have a curve of the expected outcome; adds these figures."""
+    adapter = posterior.adapter
+    if adapter.table is None:
+        return {"curves": [], "curves_left": 0}
+    names = [name for name in adapter.variables() if name in adapter.frame(adapter.table).columns]
+    for i, name in enumerate(names[:CURVES]):
+        drawn[f"curve-{i}"] = posterior.plot.predictions(name).figure
+    return {"curves": names[:CURVES], "curves_left": len(names) - len(names[:CURVES])}
 
 
 def _draw_groups(effects: Effects, deviations: bool, drawn: dict[str, figures.Figure]) -> None:
@@ -150,6 +183,8 @@ def _predictions(
     drawn["shrinkage"] = figures.shrinkage(shrunk, posterior.adapter.describe().response)
     found = facts.calibration_of(posterior, groups, observed, draws, seed)
     drawn["calibration"] = figures.reliability(found) if found.binary else figures.pit(found, seed)
+    again = facts.check_of(posterior, groups, observed, CHECKED, seed)
+    drawn["check"] = answers.check(again, posterior.adapter.describe().response)
     return {"shrunk": shrunk, "calibration": found}
 
 
@@ -211,17 +246,6 @@ def _fitted(posterior: Posterior) -> list[tuple[str, str]]:
     return found
 
 
-def _comparable(rows: np.ndarray, summary: Summary) -> np.ndarray:
-    """The rows without the intercept, if it would flatten the others in a figure."""
-    low, high = summary["q5"][rows], summary["q95"][rows]
-    reach = np.maximum(np.abs(low), np.abs(high))
-    rest = np.array([summary.names[i] != "Intercept" for i in rows])
-    if rest.all() or not rest.any():
-        return rows
-    flat = reach[~rest][0] > 6 * max(reach[rest].max(), (high - low).max())
-    return rows[rest] if flat else rows
-
-
 def _table(summary: Summary, rows: list[int]) -> dict[str, Any]:
     """Some rows of the summary, with digits according to their sds."""
     columns, found = [c for c in STATISTICS if c in summary.columns], []
@@ -252,10 +276,10 @@ def worst_of(diagnosis: Diagnosis) -> dict[str, Any] | None:
     columns = [
         {"name": diagnosis.by, "help": "label of the group"},
         {"name": "rows", "help": "rows of the group"},
-        {"name": "k-hat", "help": "tail of the group's importance weights: good is below 0.5"},
+        {"name": "k-hat", "help": "how uneven the weights of its draws are: good is below 0.5"},
         {"name": "effective", "help": "share of its draws that the weights leave"},
-        {"name": "off, sds", "help": "how far averages of its sampled effects may be off for that"},
-        {"name": "gap, nats", "help": "what a Gaussian loses for this group"},
+        {"name": "off, sds", "help": "how far its estimates may be off for that, in their sds"},
+        {"name": "gap, nats", "help": "what a Gaussian alone would lose for this group"},
     ]
     unsolved = not [*table.values()][-1].all()
     if unsolved:
@@ -280,8 +304,9 @@ def _worst_said(diagnosis: Diagnosis, shown: int) -> str:
     N, bad = len(diagnosis.labels), int((diagnosis.group_off > MOVED).sum())
     which = f"The {shown:,} worst of {N:,} groups" if shown < N else f"All {N:,} groups"
     above = {0: "none", 1: "one of them"}.get(bad, f"{bad:,} of them")
-    uneven = "by how far their effects may be off, as the importance weights of their draws have it"
-    return f"{which}, {uneven}; {above} by more than {MOVED} sds."
+    return (
+        f"{which}, by how far their estimates may be off; {above} by more than {MOVED} of their sd."
+    )
 
 
 def _cell(text: str, value: Any, bad: Any = False) -> dict[str, Any]:

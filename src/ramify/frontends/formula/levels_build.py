@@ -28,7 +28,7 @@ from ramify.frontends.formula.levels_model import (
 from ramify.frontends.formula.levels_reading import predictors, read_groups
 from ramify.frontends.formula.likelihoods import LIKELIHOODS, start
 from ramify.frontends.formula.moments import moments
-from ramify.frontends.formula.priors import Priors, checked
+from ramify.frontends.formula.priors import Priors, checked, default_correlations
 from ramify.frontends.formula.text import FormulaText, error
 
 SUPPORTED = "gaussian student_t bernoulli binomial poisson negative_binomial ordered".split()
@@ -167,7 +167,7 @@ def defaults(formula: LevelsFormula, sd_y: float) -> Priors:
         for name, unit in zip(term_sds(formula, t), term.unit, strict=True):
             priors[name] = dist.HalfNormal(spread / unit)
     for t, name in cor_names(formula).items():
-        priors[name] = dist.LKJCholesky(len(formula.terms[t].effects), 1.0)
+        priors[name] = default_correlations(len(formula.terms[t].effects))
     own = {name: parameter.prior(sd_y) for name, parameter in formula.family.parameters.items()}
     return Priors({**priors, **own})
 

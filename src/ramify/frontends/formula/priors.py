@@ -88,12 +88,18 @@ def defaults(formula: Formula, sd_y: float) -> Priors:
     for name, unit in zip(layout.group, units.group_unit, strict=True):
         priors[sd_name(name, formula.by)] = dist.HalfNormal(spread / unit)
     if not formula.parts.independent and len(layout.group) > 1:
-        priors["cor"] = dist.LKJCholesky(len(layout.group), 1.0)
+        priors["cor"] = default_correlations(len(layout.group))
     parameters = formula.family.parameters
     priors |= {name: parameters[name].prior(sd_y) for name in formula.parameters}
     for own in formula.own:
         priors |= _parameter_defaults(own, formula.by)
     return priors
+
+
+def default_correlations(effects: int) -> dist.LKJCholesky:
+    """All correlation matrices alike."""
+    # In one program: NumPyro's constructor compiles a dozen of them, which takes a quarter of a second.
+    return jax.jit(lambda: dist.LKJCholesky(effects, 1.0))()
 
 
 def _parameter_defaults(own: ParameterFormula, by: str) -> dict[str, Any]:
@@ -108,7 +114,7 @@ def _parameter_defaults(own: ParameterFormula, by: str) -> dict[str, Any]:
     for name, unit in zip(own.varying, own.group_unit, strict=True):
         found[sd_name(name, by)] = dist.HalfNormal(2.5 / unit)
     if own.correlated:
-        found[f"{own.name}_cor"] = dist.LKJCholesky(len(own.varying), 1.0)
+        found[f"{own.name}_cor"] = default_correlations(len(own.varying))
     return found
 
 

@@ -1,0 +1,69 @@
+"""Outcomes that a formula's likelihood draws: their moments, and whose noise they have."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ramify.families.build import solved
+from ramify.frontends.formula.build import from_formula
+from ramify.frontends.formula.likelihoods import INVERSE, LIKELIHOODS
+from ramify.posterior.posterior import Posterior
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+
+def moments(own, link, family):
+    """Mean and variance at eta = 0.4: sums over the density, or NumPyro's where it is the same."""
+    eta, row = jnp.asarray(0.4), {"trials": jnp.asarray(6.0)}
+    density = lambda y: own.log_density(link, eta, family, {**row, "y": y})
+    if own.support in ("count", "trials", "levels"):
+        y = jnp.arange({"trials": 7, "levels": 4}.get(own.support, 100)) * 1.0
+        probability = jnp.exp(jax.vmap(density)(y))
+        np.testing.assert_allclose(probability.sum(), 1, rtol=1e-9)
+        return probability @ y, probability @ y**2 - (probability @ y) ** 2
+    exact = own.distribution(link, eta, family, row)
+    y = exact.sample(jax.random.key(0))
+    np.testing.assert_allclose(density(y), exact.log_prob(y), rtol=1e-9)
+    return exact.mean, exact.variance
+
+
+@pytest.mark.parametrize(
+    ("name", "link"), [(name, link) for name, own in LIKELIHOODS.items() for link in own.links]
+)
+def test_outcomes_drawn_by_numpy_are_those_of_the_distribution(name, link):
+    """Mean and variance of 100,000 draws, within five standard errors."""
+    own, eta = LIKELIHOODS[name], np.full((200, 500), 0.4)
+    family = {"sigma": 0.7, "nu": 9.0, "shape": 2.0, "cutpoints": np.array([-1.0, 0.3, 1.2])}
+    family |= {"phi": 3.0, "zi": 0.2, "hu": 0.3}
+    given = {key: np.asarray(family[key])[None, None] for key in own.parameters}
+    given |= {"trials": np.full(eta.shape, 6.0)} if own.support == "trials" else {}
+    mean = np.asarray(INVERSE[link](jnp.asarray(eta)))
+    drawn = own.draw(np.random.default_rng(0), eta, mean, given).astype(np.float64)
+    known = {key: jnp.asarray(family[key]) for key in own.parameters}
+    expected, variance = moments(own, link, known)
+    if own.mean is not None:
+        by_entry = own.mean(jnp.asarray(mean[0, 0]), known)
+        np.testing.assert_allclose(by_entry, expected, rtol=1e-9)
+    apart, fourth = drawn - drawn.mean(), np.mean((drawn - drawn.mean()) ** 4)
+    assert abs(drawn.mean() - expected) < 5 * np.sqrt(variance / drawn.size)
+    assert abs(np.mean(apart**2) - variance) < 5 * np.sqrt(fourth / drawn.size)
+
+
+def test_noise_of_outcomes_is_not_that_of_theta():
+    """As many rows as theta has numbers, the first seed: what rows add to their mean is their own."""
+    rng, S = np.random.default_rng(1), 2000
+    table = {"g": np.repeat(np.arange(6), 5), "y": rng.normal(size=30)}
+    model, groups = from_formula("y ~ 1 + (1 | g)", table)
+    posterior = Posterior(model, solved(model, groups), groups, local_draws=16)
+    rows = {"g": np.arange(model.theta.size)}
+    drawn, mean = (
+        posterior.predict(rows, draws=S, kind=kind, summary=False) for kind in ("response", "mean")
+    )
+    theta = posterior.sample_theta(S)
+    added = (drawn - mean) / np.asarray(theta["sigma"])[:, None]
+    assert abs(added.std() - 1) < 5 / np.sqrt(2 * added.size)
+    for name in ("Intercept", "sd", "sigma"):
+        own = np.log(np.ravel(theta[name])) if name != "Intercept" else theta[name]
+        apart = [np.corrcoef(own, added[:, row])[0, 1] for row in range(added.shape[1])]
+        assert np.abs(apart).max() < 5 / np.sqrt(S)
