@@ -191,7 +191,8 @@ def fit_solved(
     if several and task.quadrature and not budget.spent():
         task = task.widened()
         learned, F, history = search(task, budget)
-        looked = _look(task, learned, F)
+        before, looked = looked, _look(task, learned, F)
+        looked = before if looked["uneven"] else looked  # the other modes are still missed
     ended, points = budget.spent(), learned.local_draws
     F.tilt = learned.tilt or F.tilt
     family, about = _with_shape(task, learned, F)
