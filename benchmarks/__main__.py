@@ -5,6 +5,7 @@ from importlib import import_module
 
 NAMES = {
     "alarms": "how often default fits of data that follow their model are doubted",
+    "baseball": "11.4 million plate appearances by batter and pitcher, from Parquet through a store",
     "cost": "step time and memory of branch and amortized against the number of groups",
     "coverage": "whether 50% and 90% intervals hold the truth, over simulated data; Laplace beside it",
     "cpu": "hierarchical logistic regression with 10,000 groups, compared with NumPyro and GPBoost",
@@ -18,6 +19,7 @@ NAMES = {
     "right": "default fits of many problems against long references, over several seeds",
     "slopes": "groups of 10 Bernoulli rows with 20 slopes: seeds, bias, noise and the simulated truth",
     "store": "rows larger than memory: sorted on disk, and a fit that streams them",
+    "workers": "a fit on Dask workers: bytes that move in a sweep, and seconds",
     "same": "whether small models give the numbers that the first release gave",
 }
 

@@ -1,20 +1,30 @@
-"""Several grouping factors: lme4's InstEval data, linear and logistic, beside lme4's numbers.
+"""Several grouping factors: lme4's InstEval data beside lme4, growth with rows and levels, MovieLens.
 
-    python -m benchmarks levels --data lme4_InstEval.csv [--only linear]
+    python -m benchmarks levels --data lme4_InstEval.csv [--only linear] [--lme4]
+    python -m benchmarks levels --growth [--rows 10000 100000] [--likelihood bernoulli]
+    python -m benchmarks levels --movielens movielens-1m [--rows 100000]
+    python -m benchmarks levels --survey cces.csv --cells cells.csv [--rows 5000]
 
-The data are a CSV file of `lme4::InstEval`, which is not part of this repository. Priors are so wide that
-maximum likelihood and posterior modes agree. Seconds are from a new process, compiling included.
+The data are a CSV file of `lme4::InstEval`, a folder of MovieLens 1M, and a survey with its census cells:
+columns state, eth, male, age, educ, abortion and n, as Lopez-Martin, Phillips and Gelman made them of the
+2018 CCES and ACS (Multilevel Regression and Poststratification Case Studies). None is in this repository.
+Priors of InstEval are so wide that maximum likelihood and posterior modes agree. Seconds are from a new
+process, compiling included. `--lme4` runs lme4 on the same file, where R has it (Debian: r-cran-lme4);
+without it its published numbers are shown.
 """
 
 import argparse
 import os
 import resource
+import subprocess
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpyro.distributions as dist
 import pyarrow.csv as csv
+import pyarrow.parquet as pq
 
 import ramify as rf
 
@@ -38,40 +48,89 @@ FORMULAS = {
     "linear": ("y ~ service + (1 | s) + (1 | d) + (1 | dept:service)", "gaussian"),
     "logistic": ("high ~ service + (1 | s) + (1 | d)", "bernoulli"),
 }
+CALLS = {
+    "linear": "lmer({formula}, t, REML = FALSE)",
+    "logistic": "glmer({formula}, t, family = binomial)",
+}
+WIDE: dict[str, Any] = {
+    "sd": dist.HalfNormal(100.0),
+    "Intercept": dist.Normal(0, 100),
+    "b": dist.Normal(0, 100),
+}
 
 
 def main(argv: list[str] | None = None) -> int:
     """Fits the models that the command line asks for and prints a table of each."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", required=True, help="a CSV file of InstEval")
+    parser.add_argument("--data", help="a CSV file of InstEval")
     parser.add_argument("--only", nargs="*", default=list(FORMULAS), choices=list(FORMULAS))
+    parser.add_argument("--lme4", action="store_true", help="run lme4 in the same run")
+    parser.add_argument("--growth", action="store_true", help="time against rows and levels")
+    parser.add_argument("--rows", type=int, nargs="*", help="rows of --growth, or of MovieLens")
+    parser.add_argument("--likelihood", default="gaussian", choices=["gaussian", "bernoulli"])
+    parser.add_argument("--movielens", help="a folder of MovieLens 1M")
+    parser.add_argument("--survey", help="a CSV file of respondents")
+    parser.add_argument("--cells", help="a CSV file of census cells")
     args = parser.parse_args(argv)
-    raw = csv.read_csv(args.data).to_pydict()
-    table = {name: np.asarray(raw[name]) for name in ("s", "d", "dept", "service", "y")}
-    table["high"] = table["y"] >= 4
-    table["y"] = table["y"].astype(float)
-    print(f"{len(table['y']):,} rows; {os.cpu_count()} cores")
-    for name in args.only:
-        report(name, table)
+    print(f"{os.cpu_count()} cores")
+    if args.growth:
+        growth(args.rows or [3_000, 10_000, 30_000, 100_000], args.likelihood)
+    if args.movielens:
+        movielens(Path(args.movielens), args.rows[0] if args.rows else None)
+    if args.survey:
+        survey(args.survey, args.cells, args.rows[0] if args.rows else 5000)
+    if args.data:
+        table = insteval(args.data)
+        print(f"{len(table['y']):,} rows")
+        for name in args.only:
+            report(name, table, lme4(name, args.data) if args.lme4 else LME4[name])
     return 0
 
 
-def report(name: str, table: dict[str, Any]) -> None:
+def insteval(path: str) -> dict[str, Any]:
+    """The columns of InstEval."""
+    raw = csv.read_csv(path).to_pydict()
+    table = {name: np.asarray(raw[name]) for name in ("s", "d", "dept", "service", "y")}
+    table["high"] = table["y"] >= 4
+    table["y"] = table["y"].astype(float)
+    return table
+
+
+def lme4(name: str, path: str) -> tuple[float, dict[str, float]]:
+    """CPU seconds and estimates of lme4 on the same file."""
+    call = CALLS[name].format(formula=FORMULAS[name][0])
+    script = f"""suppressMessages(library(lme4)); t <- read.csv("{path}"); t$high <- t$y >= 4
+    took <- system.time(m <- {call}); v <- as.data.frame(VarCorr(m))
+    cat("cpu", sum(took[1:2]), "\\n"); cat("service", fixef(m)[["service"]], "\\n")
+    for (i in seq_len(nrow(v))) cat(v$grp[i], v$sdcor[i], "\\n")"""
+    out = subprocess.run(["Rscript", "-e", script], capture_output=True, text=True, check=True)
+    pairs = [line.split() for line in out.stdout.splitlines() if len(line.split()) == 2]
+    found = {key: float(value) for key, value in pairs}
+    seconds = found.pop("cpu")
+    title = lambda key: {"Residual": "sigma", "service": "service"}.get(
+        key, f"sd(Intercept | {key})"
+    )
+    return seconds, {title(key): value for key, value in found.items()}
+
+
+def fitted(
+    formula: str, table: dict[str, Any], likelihood: str, priors: dict[str, Any] | None = None
+) -> tuple[Any, float, float]:
+    """A posterior, and the seconds and CPU seconds that it took."""
+    began, cpu = time.perf_counter(), time.process_time()
+    model, groups = rf.from_formula(formula, table, likelihood=likelihood, priors=priors)
+    posterior = rf.fit(model, groups)
+    return posterior, time.perf_counter() - began, time.process_time() - cpu
+
+
+def report(name: str, table: dict[str, Any], beside: tuple[float, dict[str, float]]) -> None:
     """Fits one model and prints its estimates beside lme4's."""
     formula, likelihood = FORMULAS[name]
-    wide = {
-        "sd": dist.HalfNormal(100.0),
-        "Intercept": dist.Normal(0, 100),
-        "b": dist.Normal(0, 100),
-    }
-    began, cpu = time.perf_counter(), time.process_time()
-    model, groups = rf.from_formula(formula, table, likelihood=likelihood, priors=wide)
-    posterior = rf.fit(model, groups)
-    seconds, used = time.perf_counter() - began, time.process_time() - cpu
-    theirs, estimates = LME4[name]
+    posterior, seconds, used = fitted(formula, table, likelihood, WIDE)
+    theirs, estimates = beside
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(f"\n{formula} ({likelihood})")
-    print(f"  {seconds:.1f} s, {used:.1f} s of CPU, {memory:.2f} GiB; lme4: {theirs:.0f} s")
+    print(f"  {seconds:.1f} s, {used:.1f} s of CPU, {memory:.2f} GiB; lme4: {theirs:.1f} s of CPU")
     notes = posterior.notes
     print(f"  {notes['evaluations']} evaluations of G, {notes['factorizations']} factorizations")
     summary = posterior.summary(quantiles=(0.025, 0.975))
@@ -82,3 +141,110 @@ def report(name: str, table: dict[str, Any]) -> None:
         numbers = f"{own['mean']:9.4f}{own['sd']:8.4f}{own['q2.5']:9.4f}{own['q97.5']:9.4f}"
         print(f"  {row:30}{numbers}{lme4}")
     print("\n".join(f"  {line}" for line in repr(posterior).splitlines()[2:]))
+
+
+def growth(sizes: list[int], likelihood: str) -> None:
+    """Time against rows, with levels in proportion, crossed and nested; and fitted exponents."""
+    rng = np.random.default_rng(0)
+    print(
+        f"{'design':8}{'rows':>10}{'kept':>9}{'algebra':>11}{'CPU s':>8}{'GiB':>6}{'evaluations':>12}"
+    )
+    for design in ("crossed", "nested"):
+        times = []
+        for n in sizes:
+            posterior, _, used = fitted(
+                "y ~ x + (1 | a) + (1 | b)", simulated(rng, n, design, likelihood), likelihood
+            )
+            notes, memory = (
+                posterior.notes,
+                resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+            )
+            times.append(used)
+            print(
+                f"{design:8}{n:>10,}{notes['kept']:>9,}{notes['algebra']:>11}{used:>8.1f}{memory:>6.2f}"
+                f"{notes['evaluations']:>12,}",
+                flush=True,
+            )
+        if len(sizes) > 1:
+            print(
+                f"{design}: CPU time grows as rows^{np.polyfit(np.log(sizes), np.log(times), 1)[0]:.2f}"
+            )
+
+
+def simulated(rng: Any, n: int, design: str, likelihood: str) -> dict[str, np.ndarray]:
+    """Rows of two factors, ten to a level of the one and twenty to a level of the other."""
+    a = rng.integers(0, n // 10, n)
+    b = a // 2 if design == "nested" else rng.integers(0, n // 20, n)
+    x = rng.normal(size=n)
+    eta = (
+        0.3
+        + 0.5 * x
+        + 0.9 * rng.normal(size=a.max() + 1)[a]
+        + 0.6 * rng.normal(size=b.max() + 1)[b]
+    )
+    y = (
+        eta + rng.normal(size=n)
+        if likelihood == "gaussian"
+        else rng.random(n) < 1 / (1 + np.exp(-eta))
+    )
+    return {"a": a, "b": b, "x": x, "y": y}
+
+
+def survey(path: str, cells: str, rows: int) -> None:
+    """State estimates from a small survey, beside those of all respondents, by poststratification."""
+    people, census = (csv.read_csv(own).to_pydict() for own in (path, cells))
+    names = ("state", "eth", "male", "age", "educ", "abortion")
+    table = {name: np.asarray(people[name]) for name in names}
+    some = np.random.default_rng(0).permutation(len(table["state"]))[:rows]
+    formula = "abortion ~ male + (1 | state) + (1 | eth) + (1 | age) + (1 | educ)"
+    found = {}
+    for name, who in (("survey", some), ("all", slice(None))):
+        own = {column: values[who] for column, values in table.items()}
+        posterior, _, used = fitted(formula, own, "bernoulli")
+        print(
+            f"{name}: {len(own['state']):,} respondents in {posterior.notes['rows']:,} cells, "
+            f"{used:.1f} s of CPU"
+        )
+        print(posterior.summary())
+        found[name] = posterior.poststratify(census, by="state")
+        everyone = posterior.poststratify(census)
+        print(f"  all states: {everyone['mean'][0]:.4f} +- {everyone['sd'][0]:.4f}")
+    states, code = np.unique(table["state"][some], return_inverse=True)
+    raw = np.bincount(code, table["abortion"][some]) / np.bincount(code)
+    truth = dict(zip(found["all"]["state"], found["all"]["mean"], strict=True))
+    off = lambda who, values: np.mean(np.abs([values[i] - truth[s] for i, s in enumerate(who)]))
+    own = found["survey"]
+    within = [
+        low < truth[s] < high
+        for s, low, high in zip(own["state"], own["q5"], own["q95"], strict=True)
+    ]
+    print(
+        f"mean error of states: {off(own['state'], own['mean']):.3f}; of plain means "
+        f"{off(states, raw):.3f}"
+    )
+    print(f"states whose 90% interval has the estimate from all respondents: {np.mean(within):.0%}")
+
+
+def movielens(folder: Path, rows: int | None) -> None:
+    """Liked or not, by users and movies and by either alone: held-out log density of a tenth."""
+    ratings = pq.read_table(folder / "ratings.parquet").to_pydict()
+    rng = np.random.default_rng(0)
+    order = rng.permutation(len(ratings["rating"]))[:rows]
+    table = {
+        "user": np.asarray(ratings["user_id"])[order],
+        "movie": np.asarray(ratings["movie_id"])[order],
+    }
+    table["liked"] = np.asarray(ratings["rating"])[order] >= 4
+    years = np.asarray(ratings["timestamp"], np.float64)[order]
+    table["when"] = (years - years.mean()) / years.std()
+    cut = len(order) // 10
+    test, train = (
+        {k: v[part] for k, v in table.items()} for part in (slice(cut), slice(cut, None))
+    )
+    for terms in ("(1 | user)", "(1 | movie)", "(1 + when | user) + (1 | movie)"):
+        posterior, _, used = fitted(f"liked ~ when + {terms}", train, "bernoulli")
+        held_out = posterior.log_predictive(None, test, 200, "per_row") / cut
+        print(f"\nliked ~ when + {terms}: {len(train['liked']):,} rows, {used:.1f} s of CPU")
+        print(f"  held-out log density {held_out:.4f} nats a row")
+        print("\n".join(f"  {line}" for line in repr(posterior).splitlines()))
+        print(posterior.summary())

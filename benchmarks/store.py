@@ -15,7 +15,9 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -69,15 +71,14 @@ def build(folder: Path) -> dict[str, float]:
     return {"rows": groups.n_rows, "groups": len(groups), "GB": size / 1e9}
 
 
-def fit(folder: Path, streamed: bool) -> dict[str, float]:
-    """A fit of the store."""
+def logistic() -> Any:
+    """A level for each user, of whom the rows were drawn."""
     import jax.numpy as jnp
     import numpyro.distributions as dist
 
     import ramify as rf
 
-    groups = rf.Groups.from_store(folder / "s")
-    model = rf.Model(
+    return rf.Model(
         theta={"mu": rf.real(), "tau": rf.positive()},
         z={"b": rf.real()},
         log_prior=lambda t: dist.Normal(0, 2).log_prob(t["mu"]) - t["tau"],
@@ -86,7 +87,13 @@ def fit(folder: Path, streamed: bool) -> dict[str, float]:
             row["y"]
         ),
     )
-    posterior = rf.fit(model, groups, streamed=streamed)
+
+
+def fit(folder: Path, streamed: bool) -> dict[str, float]:
+    """A fit of the store."""
+    import ramify as rf
+
+    posterior = rf.fit(logistic(), rf.Groups.from_store(folder / "s"), streamed=streamed)
     theta = posterior.summary().columns
     found = {f"{n} ({t})": float(m) for n, t, m in zip(("mu", "tau"), (MU, TAU), theta["mean"])}
     sds = {f"sd of {n}": float(sd) for n, sd in zip(("mu", "tau"), theta["sd"])}
@@ -118,7 +125,6 @@ def main(words: list[str]) -> int:
 
 
 def _part(own: argparse.Namespace) -> int:
-    began = time.perf_counter()
     calls = {
         "files": lambda: write_files(own.folder, own.rows, own.groups),
         "duckdb": lambda: sort_alone(own.folder),
@@ -126,12 +132,16 @@ def _part(own: argparse.Namespace) -> int:
         "fit": lambda: fit(own.folder, True),
         "resident": lambda: fit(own.folder, False),
     }
-    found = calls[own.part]()
+    return measured(own.part, calls[own.part], own.rows)
+
+
+def measured(part: str, call: Callable[[], dict[str, float]], rows: int = 0) -> int:
+    """Runs a part and prints what it found, its seconds, CPU seconds and peak memory."""
+    began = time.perf_counter()
+    found = call()
     usage = resource.getrusage(resource.RUSAGE_SELF)
     found |= {"seconds": time.perf_counter() - began, "peak GiB": usage.ru_maxrss / 2**20}
     found["CPU seconds"] = usage.ru_utime + usage.ru_stime
-    found["rows / s"] = own.rows / found["seconds"]
-    print(
-        own.part, json.dumps({name: round(value, 4) for name, value in found.items()}), flush=True
-    )
+    found |= {"rows / s": rows / found["seconds"]} if rows else {}
+    print(part, json.dumps({name: round(value, 4) for name, value in found.items()}), flush=True)
     return 0

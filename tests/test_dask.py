@@ -2,17 +2,26 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
+import dask
 import distributed
 import jax
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import ramify as rf
+from cli_case import FORMULA, line, ramify, shops
+from ramify.fitting import parts
 from test_store import BLOCKS, MODEL, write_files
 
+KILLS = 20
 QUIET = {"dashboard_address": None, "threads_per_worker": 1, "silence_logs": 50}
 
 
@@ -61,9 +70,11 @@ def test_any_number_of_workers(case, workers):
 
 @pytest.mark.slow
 def test_workers_that_are_killed_lose_nothing(case):
-    """kill -9 of a worker every few seconds, during the sweeps of several fits."""
+    """kill -9 of a worker twenty times, during the sweeps of several fits."""
     store, whole = case
+    # Dask gives a task up when the third worker dies that computes it.
     with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 30}),
         distributed.LocalCluster(n_workers=3, **QUIET) as cluster,
         distributed.Client(cluster) as client,
     ):
@@ -72,7 +83,7 @@ def test_workers_that_are_killed_lose_nothing(case):
 
         def kill():
             chance = np.random.default_rng(0)
-            while not over.wait(chance.uniform(1, 3)):
+            while not over.wait(chance.uniform(1, 3)) and len(killed) < KILLS:
                 pids = [worker.pid for worker in cluster.workers.values() if worker.pid]
                 if len(pids) > 1:
                     os.kill(chance.choice(pids), signal.SIGKILL)
@@ -81,8 +92,85 @@ def test_workers_that_are_killed_lose_nothing(case):
         thread = threading.Thread(target=kill)
         thread.start()
         try:
-            while len(killed) < 5:
+            while len(killed) < KILLS:
                 same(rf.fit(MODEL, store, **BLOCKS, engine=client), whole)
         finally:
             over.set()
             thread.join()
+
+
+# A formula, from the command to the parts that it writes.
+
+
+@pytest.fixture(scope="module")
+def shops_case(tmp_path_factory):
+    """Parquet files of a formula's rows, and a fit of them that is saved."""
+    folder = tmp_path_factory.mktemp("parts")
+    table = shops(N=60)
+    pq.write_table(table, folder / "shops.parquet")
+    posterior = rf.fit(FORMULA, folder / "shops.parquet", store=folder / "s", theta="gaussian")
+    posterior.save(folder / "fit")
+    new = pa.concat_tables([table.slice(0, 90), shops(N=70).slice(60 * 6)])  # some groups are new
+    pq.write_table(new, folder / "new.parquet", row_group_size=40)
+    return folder, new, posterior
+
+
+def read(files):
+    return pa.concat_tables([pq.read_table(file) for file in files])
+
+
+def test_parts_are_the_whole(shops_case, tmp_path, monkeypatch):
+    """Here, without workers: what is there is not computed again, and other parts are refused."""
+    folder, new, posterior = shops_case
+    own = {"kind": "mean", "draws": 50}
+    files = rf.predict_parts(folder / "fit", folder / "new.parquet", tmp_path / "p", **own)
+    assert len(files) == 4
+    found, whole = read(files), posterior.predict(new, **own)
+    assert found.column_names == whole.column_names and found["x"].equals(whole["x"])
+    known = slice(0, 80)  # rows whose groups are in the fit
+    np.testing.assert_allclose(found["mean"][known], whole["mean"][known], rtol=1e-5)
+    files[2].unlink()
+    times = [file.stat().st_mtime_ns for file in files if file.exists()]
+    rf.predict_parts(folder / "fit", folder / "new.parquet", tmp_path / "p", **own)
+    assert times == [file.stat().st_mtime_ns for k, file in enumerate(files) if k != 2]
+    assert read(files).equals(found)
+    with pytest.raises(FileExistsError, match="parts of another fit, source or options"):
+        rf.predict_parts(folder / "fit", folder / "new.parquet", tmp_path / "p", kind="link")
+    monkeypatch.setattr(parts, "GROUPS", 25)
+    files = rf.effects_parts(folder / "fit", tmp_path / "e", draws=50)
+    effects = posterior.group_effects(draws=50)
+    assert len(files) == 3 and read(files)["shop"].equals(effects["shop"])
+    np.testing.assert_allclose(read(files)["Intercept_mean"], effects["Intercept_mean"], rtol=1e-4)
+
+
+def command(*words):
+    """The command in a process of its own: functions that tests check types of can't be sent."""
+    own = {**os.environ, "PYTHONPATH": str(Path(rf.__file__).parents[1])}
+    words = [sys.executable, "-m", "ramify", *map(str, words)]
+    return subprocess.run(words, env=own, capture_output=True, text=True, timeout=600)
+
+
+@pytest.mark.slow
+def test_the_command_computes_on_workers(shops_case, tmp_path):
+    """Fit, predictions, group effects and the verdict: those of one process."""
+    folder, _, posterior = shops_case
+    with distributed.LocalCluster(n_workers=2, **QUIET) as cluster:
+        there = ["--scheduler", cluster.scheduler_address]
+        words = ["fit", folder / "shops.parquet", FORMULA, "--out", tmp_path / "fit"]
+        done = command(*words, "--theta", "gaussian", *there)
+        assert done.returncode == 0, done.stderr
+        same(rf.load(tmp_path / "fit"), posterior)
+        new = [folder / "fit", folder / "new.parquet", "--draws", 50, "--kind", "mean"]
+        done = command("predict", *new, "--out", tmp_path / "p", *there)
+        assert done.returncode == 0 and "in 4 parts" in done.stderr, done.stderr
+        own = {"kind": "mean", "draws": 50}
+        files = rf.predict_parts(folder / "fit", folder / "new.parquet", tmp_path / "here", **own)
+        assert read(sorted((tmp_path / "p").glob("*.parquet"))).equals(read(files))
+        done = command("summary", folder / "fit", "--groups", tmp_path / "e", *there)
+        assert done.returncode == 0 and pq.read_table(tmp_path / "e").num_rows == 60, done.stderr
+        done = command("diagnose", folder / "fit", *there)
+        assert done.stdout.startswith("Verdict: "), done.stderr
+        bad = ramify("predict", *new, "--out", tmp_path / "p.csv", *there)
+        assert "expected a folder" in line(bad)
+    done = command("diagnose", folder / "fit", "--scheduler", "tcp://127.0.0.1:9")
+    assert done.returncode == 1 and "no Dask scheduler answers there" in done.stderr

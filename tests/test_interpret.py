@@ -196,3 +196,33 @@ def test_contrasts_and_slopes_are_those_of_nuts():
     for found, exact in zip(ours, (kind, slope), strict=True):
         assert abs(found["mean"][0] - exact.mean()) < 0.15 * exact.std()
         assert abs(found["sd"][0] / exact.std() - 1) < 0.1
+
+
+def test_poststratification_weights_the_cells(posterior):
+    cells = {"user": ["u00", "u01", "u01", "nobody"], "x": [0.0, 1.0, 0.5, 0.0], "n": [10, 1, 5, 5]}
+    cells |= {"kind": ["a", "b", "a", "c"], "age": [30.0, 40.0, 50.0, 30.0]}
+    own = means(posterior, pd.DataFrame(cells))
+    found = posterior.poststratify(cells, by="kind", draws=S)
+    assert list(found["kind"]) == ["a", "b", "c"] and list(found["n"]) == [15, 1, 5]
+    np.testing.assert_allclose(found.draws[:, 0], (10 * own[:, 0] + 5 * own[:, 2]) / 15, rtol=1e-6)
+    np.testing.assert_allclose(found.draws[:, 2], own[:, 3], rtol=1e-6)
+    whole = posterior.poststratify(pd.DataFrame(cells), draws=S)
+    np.testing.assert_allclose(whole.draws[:, 0], own @ [10, 1, 5, 5] / 21, rtol=1e-6)
+    equal = posterior.poststratify(cells, weights=None, draws=S)
+    np.testing.assert_allclose(equal.draws[:, 0], own.mean(1), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "change, options, said",
+    [
+        ({"n": [1, -1]}, {}, "has -1 in row 1"),
+        ({"n": [1, 0]}, {"by": "kind"}, "of kind b are zero"),
+        ({}, {"weights": "size"}, 'no column "size"'),
+        ({}, {"by": "state"}, "state"),
+        ({}, {"kind": "probability"}, "ordered"),
+    ],
+)
+def test_poststratification_says_what_is_wrong(posterior, change, options, said):
+    cells = {"user": ["u00", "u01"], "x": [0.0, 1.0], "kind": ["a", "b"], "age": [30.0, 40.0]}
+    with pytest.raises(ValueError, match=said):
+        posterior.poststratify({**cells, "n": [1, 1], **change}, **options)

@@ -1,36 +1,20 @@
 """Several grouping factors: exact where the model is linear and Gaussian, near NUTS elsewhere."""
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import ramify as rf
 from levels_oracle import exact
 from levels_problems import PROBLEMS
+from levels_tables import apart, problem, table
+from levels_textbook import TEXTBOOK
 from ramify.fitting.levels import start
 from ramify.frontends.formula.levels_adapter import FormulaLevelsAdapter
+from ramify.levels.condensed import condensed
+from ramify.levels.iterated import PROBES
+from ramify.levels.kept import choose
 from ramify.levels.marginal import Marginal
 from ramify.levels.model import differentiate
-
-
-def table(n=160, seed=0):
-    """Rows of three crossed factors, and of classes in schools of different sizes."""
-    rng = np.random.default_rng(seed)
-    a, b, c = rng.integers(0, 20, n), rng.integers(0, 7, n), rng.integers(0, 4, n)
-    school = np.sort(rng.integers(0, 6, n))
-    klass = rng.integers(0, 2 + school % 3)
-    x, w = rng.normal(size=n), rng.normal(size=n)
-    y = 3 + 0.5 * x + rng.normal(size=20)[a] + rng.normal(size=7)[b] * (1 + 0.3 * x)
-    y = (
-        y
-        + 0.4 * rng.normal(size=4)[c]
-        + 0.7 * rng.normal(size=(6, 5))[school, klass]
-        + rng.normal(size=n)
-    )
-    columns = {"a": a, "b": b, "c": c, "school": school, "klass": klass, "x": x, "w": w, "y": y}
-    return {**columns, "yes": (y > 3).astype(float), "count": np.round(np.exp(0.3 * y)).clip(0, 20)}
-
 
 LINEAR = {
     "nested": "y ~ x + (1 | school/klass)",
@@ -41,18 +25,8 @@ LINEAR = {
     "no common effects": "y ~ 0 + (1 | a) + (1 | b)",
 }
 
+
 QUICK = [("nested", "sparse"), ("crossed, slopes in both", "dense"), ("no common effects", "dense")]
-
-
-def problem(text, likelihood="gaussian", n=160):
-    model, groups = rf.from_formula(text, table(n), likelihood=likelihood)
-    return model, FormulaLevelsAdapter(model).design(groups)
-
-
-def apart(model, seed=1):
-    """A theta away from the start, with correlations."""
-    theta = start(model)
-    return theta + 0.4 * np.random.default_rng(seed).normal(size=len(theta))
 
 
 @pytest.mark.parametrize(
@@ -85,6 +59,72 @@ def test_linear_models_are_exact_at_any_theta(text, algebra):
         assert (np.abs(off) < 6 / np.sqrt(20_000) * np.outer(sd, sd)).all()
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("three levels", marks=pytest.mark.slow),
+        "crossed, slopes in both",
+        "no common effects",
+    ],
+)
+def test_conjugate_gradients_and_probes_are_near_the_exact_answer(name):
+    model, design = problem(LINEAR[name])
+    theta = apart(model)
+    found, truth = Marginal(model, design, "iterative").optimum(theta), exact(model, design, theta)
+    np.testing.assert_allclose(found.effects.beta, truth.beta, atol=1e-5)
+    np.testing.assert_allclose(found.effects.u, truth.u, atol=1e-5)
+    error = 0.5 * np.std(found.kept.log_dets) / np.sqrt(PROBES)
+    assert abs(found.value - truth.value) < 4 * error + 1e-4
+    P, q = len(truth.beta), len(truth.u)
+    of_u = found.kept.solve(np.zeros((P, q)), np.eye(q))[1]
+    np.testing.assert_allclose(of_u, truth.covariance_u, atol=1e-4)
+    noise = found.kept.noise(np.random.default_rng(0), 4000)
+    for own, covariance in zip(noise, (truth.covariance_beta, truth.covariance_u), strict=True):
+        sd = np.sqrt(np.diag(covariance))
+        off = (np.atleast_2d(np.cov(own)) if len(own) else np.zeros((0, 0))) - covariance
+        assert (np.abs(off) < 6 / np.sqrt(4000) * np.outer(sd, sd)).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("likelihood, response", [("gaussian", "y"), ("bernoulli", "yes")])
+def test_a_fit_by_conjugate_gradients_is_that_by_dense_algebra(likelihood, response):
+    text = f"{response} ~ x + (1 | a) + (1 + x | b) + (1 | c)"
+    dense, iterated = (
+        rf.fit(text, table(2000), likelihood=likelihood, algebra=algebra)
+        for algebra in ("dense", "iterative")
+    )
+    assert iterated.notes["algebra"] == "iterative" and iterated.notes["noise_sds"] < 0.05
+    sd = dense.pool.theta.std(0)
+    apart = np.abs(dense.pool.theta.mean(0) - iterated.pool.theta.mean(0)) / sd
+    assert apart.max() < 0.05 + 3 * iterated.notes["noise_sds"]
+    np.testing.assert_allclose(iterated.pool.theta.std(0), sd, rtol=0.03)
+
+
+def test_the_algebra_is_chosen_by_the_design():
+    rng, n = np.random.default_rng(0), 30_000
+    few, many, more = rng.integers(0, 20, n), rng.integers(0, 5000, n), rng.integers(0, 3000, n)
+    rows = {"y": rng.normal(size=n), "few": few, "many": many, "more": more, "in": many // 2}
+    algebra = lambda text: choose(problem(text, rows=rows)[1])
+    assert algebra("y ~ (1 | many) + (1 | more)") == "iterative"
+    assert algebra("y ~ (1 | many) + (1 | in)") == "sparse"
+    assert algebra("y ~ (1 | many) + (1 | in) + (1 | few)") == "sparse"
+    assert algebra("y ~ (1 | many) + (1 | few)") == "dense"
+
+
+def test_any_factor_can_be_integrated():
+    text = "y ~ w + (x || a) + (1 + x | b) + (1 | c)"
+    values = []
+    for name in ("a", "b", "c"):
+        model, groups = rf.from_formula(text, table(), integrate=name)
+        assert groups.by == name
+        design = FormulaLevelsAdapter(model).design(groups)
+        values.append(Marginal(model, design).optimum(apart(model)).value)
+    np.testing.assert_allclose(values, values[0], atol=1e-7)
+    for wrong in (text, "y ~ (1 | a)"):
+        with pytest.raises(ValueError, match="no factor 'd' in this formula; it has a"):
+            rf.from_formula(wrong, table(), integrate="d")
+
+
 def test_the_slope_of_the_marginal_is_that_of_the_dense_one():
     model, design = problem(LINEAR["crossed, slopes in both"])
     theta, G, step = apart(model), Marginal(model, design), 1e-3
@@ -92,6 +132,30 @@ def test_the_slope_of_the_marginal_is_that_of_the_dense_one():
         ours = G.optimum(theta + axis).value - G.optimum(theta - axis).value
         dense = exact(model, design, theta + axis).value - exact(model, design, theta - axis).value
         assert ours / (2 * step) == pytest.approx(dense / (2 * step), abs=1e-3)
+
+
+@pytest.mark.parametrize("name", TEXTBOOK)
+def test_the_restricted_likelihood_is_that_of_lme4(name):
+    import numpyro.distributions as dist
+    from scipy.optimize import minimize
+
+    own = TEXTBOOK[name]
+    model, groups = rf.from_formula(
+        own.formula, own.table, priors={"Intercept": dist.Normal(0, 1e4)}
+    )
+    adapter = FormulaLevelsAdapter(model)
+    G = Marginal(model, adapter.design(groups))
+    flat = np.log(1e4 * np.sqrt(2 * np.pi))  # the prior's height, which lme4 has no counterpart of
+
+    def criterion(theta):
+        found = G.optimum(theta)
+        return -2 * (found.value - found.given.log_prior + flat)
+
+    best = minimize(criterion, start(model), method="Nelder-Mead", options={"fatol": 1e-7})
+    assert best.fun == pytest.approx(own.criterion, abs=1e-4)
+    found = adapter.summary_rows(model.values(best.x[None]), np.zeros((1, 1)))
+    sds = {f: found["sigma" if f == "residual" else f"sd(Intercept | {f})"][0] for f in own.sds}
+    assert sds == pytest.approx(own.sds, rel=1e-3)
 
 
 @pytest.mark.slow
@@ -165,85 +229,6 @@ def _whole(kept, P, q):
     return np.linalg.inv(np.concatenate([beta, u]))
 
 
-@pytest.fixture(scope="module")
-def fitted():
-    model, groups = rf.from_formula("y ~ x + (1 + x | a) + (1 | b) + (1 | c)", table())
-    return rf.fit(model, groups)
-
-
-def test_results_have_the_names_of_the_formula(fitted):
-    names = "Intercept x sd(Intercept | a)|sd(x | a)|sd(Intercept | b)|sd(Intercept | c)|cor"
-    assert fitted.summary().names == [
-        "Intercept", "x", "sd(Intercept | a)", "sd(x | a)", "sd(Intercept | b)", "sd(Intercept | c)",
-        "cor(Intercept, x | a)", "sigma",
-    ], names  # fmt: skip
-    effects = fitted.group_effects("b")
-    assert list(effects["b"]) == list(range(7)) and effects["n"].sum() == 160
-    assert set(fitted.group_effects("a", totals=True)) >= {"a", "n", "Intercept_mean", "x_q95"}
-    drawn = fitted.sample(50)
-    assert drawn["effects(a)"].shape == (50, 20, 2) and drawn["effects(c)"].shape == (50, 4, 1)
-    with pytest.raises(ValueError, match="no factor 'd'"):
-        fitted.group_effects("d")
-
-
-def test_effects_are_those_of_the_exact_posterior_at_its_mean(fitted):
-    theta = np.mean(fitted.pool.theta, 0)
-    truth = exact(fitted.model, fitted.design, theta)
-    ours, sd = np.mean(fitted.pool.u, 0), np.sqrt(np.diag(truth.covariance_u))
-    assert np.abs(ours - truth.u).max() < 0.25 * sd.max()  # theta's own spread is in ours
-    z = fitted.sample(400)["effects(a)"].mean(0) / fitted.adapter.deviations(0, np.ones(2))
-    assert np.sqrt(np.mean((z - truth.z) ** 2)) < 0.15 * np.std(truth.z)
-
-
-def test_predictions_take_known_new_and_absent_levels(fitted):
-    known = {"a": [0, 0], "b": [1, 1], "c": [0, 0], "x": [0.0, 1.0]}
-    sd = lambda rows: np.asarray(fitted.predict(rows, kind="mean", draws=400)["sd"])
-    new = {**known, "b": [100, 101]}
-    absent = {name: column for name, column in known.items() if name != "b"}
-    none = {**known, "b": [1, None]}
-    assert (sd(new) > 1.3 * sd(known)).all() and (sd(absent) > 1.3 * sd(known)).all()
-    assert sd(none)[1] > 1.3 * sd(none)[0]
-    # Rows of one new level share its effect; those without a label do not.
-    link = lambda rows: fitted.predict(rows, kind="link", summary=False)
-    shared = link({"a": [0, 0], "b": [100, 100], "c": [0, 0], "x": [0.0, 0.0]})
-    np.testing.assert_allclose(shared[:, 0], shared[:, 1])
-    own = link({"a": [0, 0], "c": [0, 0], "x": [0.0, 0.0]})
-    assert np.corrcoef(own.T)[0, 1] < 0.95
-
-
-@pytest.mark.slow
-def test_new_levels_are_conditioned_on_given_rows(fitted):
-    at = {"a": [77], "b": [1], "c": [0], "x": [0.0]}
-    given = {"a": [77] * 30, "b": [1] * 30, "c": [0] * 30, "x": [0.0] * 30, "y": [9.0] * 30}
-    before, after = fitted.predict(at, kind="mean"), fitted.predict(at, given, kind="mean")
-    assert after["sd"][0] < 0.5 * before["sd"][0] and abs(after["mean"][0] - 9.0) < 0.8
-    with pytest.raises(ValueError, match='level of "b" is not one of the fit'):
-        fitted.predict(at, {**given, "b": [55] * 30})
-
-
-def test_a_saved_fit_says_the_same(fitted, tmp_path):
-    fitted.save(tmp_path / "fit")
-    loaded = rf.load(tmp_path / "fit")
-    for name, column in fitted.summary().columns.items():
-        np.testing.assert_allclose(loaded.summary().columns[name], column, rtol=1e-4, atol=1e-4)
-    at = {"a": [0, 99], "b": [1, 1], "c": [0, 3], "x": [0.0, 1.0]}
-    np.testing.assert_allclose(loaded.predict(at)["mean"], fitted.predict(at)["mean"], atol=1e-2)
-    assert repr(loaded) == repr(fitted)
-
-
-def test_what_is_not_there_yet_says_so(fitted):
-    refused = "elbo log_evidence refine to_arviz log_predictive predictions comparisons slopes loo"
-    for method in refused.split():
-        with pytest.raises(NotImplementedError, match="several grouping factors"):
-            getattr(fitted, method)()
-    for option in ({"local_draws": 4}, {"max_seconds": 1.0}, {"theta": "nuts"}):
-        with pytest.raises(ValueError, match="= is for models with one grouping factor"):
-            rf.fit(fitted.model, fitted.groups, **option)
-    for function in (rf.update, rf.write_report):
-        with pytest.raises(ValueError, match="several"):
-            function(fitted, fitted.groups)
-
-
 REFUSED = {
     "y ~ (1 | a) + (1 | one)": "one level, 7, in all rows",
     "y ~ (1 | a) + (1 | row)": "as many levels as there are rows",
@@ -291,6 +276,21 @@ def test_priors_are_named_by_factor():
 
 
 @pytest.mark.slow
+def test_the_evidence_is_that_of_numerical_integration():
+    model, groups = rf.from_formula("y ~ (1 | a) + (1 | b)", table(50))
+    design = FormulaLevelsAdapter(model).design(groups)
+    posterior = rf.fit(model, groups)
+    theta = posterior.pool.theta
+    axes = [np.linspace(c - 5 * s, c + 5 * s, 17) for c, s in zip(theta.mean(0), theta.std(0))]
+    grid = np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, 3)
+    values = np.array([exact(model, design, point).value for point in grid])
+    volume = np.prod([axis[1] - axis[0] for axis in axes])
+    truth = values.max() + np.log(np.exp(values - values.max()).sum() * volume)
+    found = posterior.log_evidence()
+    assert found == pytest.approx(truth, abs=4 * found.se + 0.02)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_means_and_sds_are_those_of_nuts(name):
     own = PROBLEMS[name]
@@ -308,6 +308,24 @@ def test_means_and_sds_are_those_of_nuts(name):
         off = (effects["Intercept_mean"] - mean) / sd
         assert np.sqrt(np.mean(off**2)) < 0.1 and np.abs(off).max() < 0.3
         assert np.median(effects["Intercept_sd"] / sd) == pytest.approx(1, abs=0.05)
+
+
+def test_lognormal_rows_are_gaussian_ones_of_their_logarithms():
+    rows = table()
+    rows["size"] = np.exp(rows["y"])
+    text = "~ x + (1 + x | a) + (1 | b)"
+    (ours, design), (normal, other) = (
+        problem(f"{y} {text}", likelihood, rows=rows)
+        for y, likelihood in (("size", "lognormal"), ("y", "gaussian"))
+    )
+    theta = apart(ours)
+    found = Marginal(ours, design).optimum(theta).value
+    gaussian = Marginal(normal, other).optimum(theta).value
+    assert found == pytest.approx(gaussian - rows["y"].sum(), abs=1e-6)
+    given = ours.at(theta)
+    closed = differentiate(ours, given, design, design.offset)
+    ours.closed_form = None
+    np.testing.assert_allclose(differentiate(ours, given, design, design.offset)[0], closed[0])
 
 
 @pytest.mark.slow
@@ -328,13 +346,18 @@ def test_other_likelihoods_fit(likelihood, response):
         assert sum(found[f"{k}_mean"][0] for k in range(4)) == pytest.approx(1, abs=1e-4)
 
 
-def test_no_method_of_one_factor_is_inherited():
-    from ramify.posterior.levels import LevelsPosterior
-
-    public = {name for name in dir(rf.Posterior) if not name.startswith("_")}
-    assert public <= {*vars(LevelsPosterior)}
-
-
-def test_x64_is_as_it_was(fitted):
-    fitted.predict({"a": [0], "b": [1], "c": [0], "x": [0.0]})
-    assert jnp.zeros(1).dtype == jnp.float32 and not jax.config.jax_enable_x64
+@pytest.mark.parametrize(
+    "likelihood, response, link",
+    [("bernoulli", "yes", "logit"), ("bernoulli", "yes", "probit"), ("poisson", "count", "log")],
+)
+def test_rows_that_are_alike_are_added_up_without_a_change(likelihood, response, link):
+    rows = table(400)
+    rows["x"] = np.round(rows["x"])
+    text = f"{response} ~ x + (1 | b) + (0 + x | b) + (1 | c)"
+    model, groups = rf.from_formula(text, rows, likelihood=likelihood, link=link)
+    design = FormulaLevelsAdapter(model).design(groups)
+    few = condensed(design, model.form)
+    assert len(few.offset) < 0.75 * len(design.offset)
+    whole, less = (Marginal(model, own).optimum(apart(model)) for own in (design, few))
+    assert less.value == pytest.approx(whole.value, abs=1e-6)
+    np.testing.assert_allclose(less.effects.u, whole.effects.u, atol=1e-6)

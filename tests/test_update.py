@@ -105,3 +105,45 @@ def test_the_command(tmp_path):
     a, b = (p.summary().columns for p in (updated, whole))
     np.testing.assert_allclose((a["mean"] - b["mean"]) / b["sd"], 0, atol=0.1)
     np.testing.assert_allclose(a["sd"] / b["sd"], 1, atol=0.03)
+
+
+def few(rng, schools):
+    """Rows of some schools, of which there are few: theta's posterior is skewed."""
+    school = np.repeat(schools, 12)
+    level = np.random.default_rng(5).normal(0.3, 0.6, 40)[school]
+    return {"user": school, "y": (rng.random(len(school)) < 1 / (1 + np.exp(-level))).astype(int)}
+
+
+@pytest.mark.slow
+def test_draws_of_theta_are_weighted_anew():
+    """With few groups: equal to a fit of all data, which a Gaussian is not."""
+    rng = np.random.default_rng(0)
+    same, was, now = few(rng, range(4, 34)), few(rng, range(4)), few(rng, range(4))
+    new, model = few(rng, range(34, 40)), logistic()
+    before = rf.fit(model, groups_of(same, was), theta="weighted")
+    whole = rf.fit(model, groups_of(same, now, new), theta="weighted")
+    updated = rf.update(before, groups_of(now, new))
+    assert updated.family.weighted is not None and updated.notes["theta_effective_draws"] > 100
+    first, a, b = (p.summary().columns for p in (before, updated, whole))
+    assert np.max(np.abs(first["mean"] - b["mean"]) / b["sd"]) > 0.2
+    np.testing.assert_allclose((a["mean"] - b["mean"]) / b["sd"], 0, atol=0.1)
+    np.testing.assert_allclose(a["sd"] / b["sd"], 1, atol=0.08)
+    moved = np.array(list(updated.notes["moved_sds"].values()))
+    cloud = lambda p: (p.family.weighted.mean, np.sqrt(np.diag(p.family.weighted.covariance)))
+    (m0, sd), (m1, _) = cloud(before), cloud(updated)
+    np.testing.assert_allclose(moved, (m1 - m0) / sd, atol=1e-5)
+
+
+def test_yesterdays_posterior_as_the_prior(case):
+    """Groups that are all new: the same theta whether the others' rows are kept or not."""
+    before, changed, _ = case
+    new = changed.subset(labels=np.arange(2120, N))
+    both = (rf.update(before, new, as_prior=prior) for prior in (False, True))
+    kept, alone = both
+    np.testing.assert_array_equal(kept.family.theta.mean, alone.family.theta.mean)
+    assert len(alone.labels) == 80 and np.isfinite(alone.family.local.modes).all()
+    assert "of 80 groups, 80 of them new, the fit before as the prior" in alone.notes["why"]
+    known = changed.subset(labels=np.arange(60))  # nothing is taken off for them
+    assert rf.update(before, known, as_prior=True).notes["moved_sds"] != pytest.approx(
+        rf.update(before, known).notes["moved_sds"], abs=0.05
+    )

@@ -12,6 +12,9 @@ from ramify.families.joint import joint_to_branch as joint_to_branch
 from ramify.fitting.calibrate import calibrate as calibrate
 from ramify.fitting.fit import fit as fit
 from ramify.fitting.loading import load as load
+from ramify.fitting.parts import diagnose_on as diagnose_on
+from ramify.fitting.parts import effects_parts as effects_parts
+from ramify.fitting.parts import predict_parts as predict_parts
 from ramify.fitting.prior_predictive import prior_predictive as prior_predictive
 from ramify.fitting.update import update as update
 from ramify.frontends.formula.build import from_formula as from_formula

@@ -8,10 +8,16 @@ from typer import Argument, Option
 
 import ramify as rf
 from ramify._version import __version__
-from ramify.cli import options, resuming, show, words
+from ramify.cli import options, parts, resuming, show, words
 from ramify.cli.csv_form import csv_form
 from ramify.cli.errors import OneLineErrors
-from ramify.cli.files import check_readable, check_writable, read_table, write_table
+from ramify.cli.files import (
+    check_readable,
+    check_writable,
+    parquet_source,
+    read_table,
+    write_table,
+)
 from ramify.cli.keeping import Keeper
 from ramify.cli.loading import groups_of, kinds_of, known_groups, load, use_device
 from ramify.cli.modelling import Asked, model_and_groups
@@ -154,40 +160,41 @@ def fit(
     """
     asked = locals()
     if resume is not None:
-        return fit(**{**resuming.recall(resume), "checkpoint": True, "resume": None})
+        own = {**resuming.recall(resume), "checkpoint": True, "resume": None}
+        return fit(**{**own, "scheduler": scheduler or own.get("scheduler")})
     if data is None or formula is None:
         raise typer.BadParameter("expected DATA and FORMULA, or --resume and the folder of a fit.")
     keeper, form = Keeper(out, overwrite), csv_form(delimiter, decimal, encoding, comment)
     own = Asked(data, formula, likelihood, link, prior or [], store, scheduler is not None)
     model, groups = model_and_groups(own, out, form, device)
     show.sizes(groups)
-    posterior = rf.fit(
-        model,
-        groups,
-        family=None if method is None else getattr(rf, method)(model, groups),
-        local_draws=local_draws,
-        max_steps=steps,
-        max_seconds=seconds,
-        seed=seed,
-        theta=theta,
-        checkpoint=resuming.remember(out, asked) if checkpoint else None,
-        engine=client_of(scheduler),
-    )
+    with client_of(scheduler) as client:
+        posterior = rf.fit(
+            model,
+            groups,
+            family=None if method is None else getattr(rf, method)(model, groups),
+            local_draws=local_draws,
+            max_steps=steps,
+            max_seconds=seconds,
+            seed=seed,
+            theta=theta,
+            checkpoint=resuming.remember(out, asked) if checkpoint else None,
+            engine=client,
+        )
     try:
         show.posterior(posterior)
     finally:  # also if nobody reads the summary to its end
         keeper.save(posterior)
         if checkpoint:
             resuming.forget(out)
-        several = posterior.notes.get("method") == "levels"  # for which there is no page yet
-        page = "" if several else f" A page about it: ramify report {out}"
-        show.note(f"The fit is in {out}.{page}")
+        show.note(f"The fit is in {out}. A page about it: ramify report {out}")
 
 
 @_command(
     "ramify predict fit/ new.csv --out predictions.csv",
     "ramify predict fit/ new.parquet --given first_rows.parquet --out predictions.parquet",
     "ramify predict fit/ new.csv --kind mean --interval 0.5 | head",
+    "ramify predict fit/ new/ --out predictions/ --scheduler tcp://host:8786",
 )
 def predict(
     fit: Fit,
@@ -199,7 +206,7 @@ def predict(
         Option(help="Rows with outcomes to condition groups on, in place of the fit's."),
     ] = None,
     out: Annotated[
-        Path | None, Option(help="CSV or Parquet file; by default CSV to the screen.")
+        Path | None, Option(help="CSV or Parquet file, or a folder; by default CSV to the screen.")
     ] = None,
     kind: Annotated[Kind, Option(help=KIND)] = "response",
     interval: Interval = 0.9,
@@ -211,18 +218,24 @@ def predict(
     comment: Comment = "",
     seed: Seed = 0,
     device: Device = None,
+    scheduler: Scheduler = None,
 ) -> None:
     """Predict outcomes for known groups and for groups the fit never saw.
 
     A group is conditioned on its rows in --given, else on its rows in the fit;
     a group in neither is drawn from the population. The rows come back in
     their order with columns mean, sd and quantiles appended; with
-    --kind probability, those of each level of the outcome.
+    --kind probability, those of each level of the outcome. If --out is a
+    folder, Parquet rows are read and written part by part.
     """
     form, levels = (
         csv_form(delimiter, decimal, encoding, comment),
         options.quantiles(interval, quantiles),
     )
+    if parts.asked(out, scheduler, new, given):
+        use_device(device)
+        own = {"kind": kind, "quantiles": levels, "draws": draws, "seed": seed}
+        return parts.predict(fit, parquet_source(new), out, scheduler, own)
     if out is not None:
         check_writable(out)
     for path in filter(None, (new, given)):
@@ -259,23 +272,27 @@ def summary(
     ] = 4000,
     out: Annotated[Path | None, Option(help="Also write it: CSV or Parquet.")] = None,
     groups: Annotated[
-        Path | None, Option(help="Write every group's effects to a CSV or Parquet file.")
+        Path | None, Option(help="Write every group's effects: CSV or Parquet file, or a folder.")
     ] = None,
     check: Annotated[
         bool, Option("--check", help="Add how far each mean can be relied upon: seconds.")
     ] = False,
     device: Device = None,
+    scheduler: Scheduler = None,
 ) -> None:
     """Show the population effects, the groups' sds and correlations, and how the fit went."""
     levels = options.quantiles(interval, quantiles)
-    for path in filter(None, (out, groups)):
+    in_parts = parts.asked(groups, scheduler)
+    for path in filter(None, (out, None if in_parts else groups)):
         check_writable(path)
     posterior = load(fit, device)
     table = posterior.summary(quantiles=levels, draws=draws, check=check)
     show.posterior(posterior, table)
     if out is not None:
         write_table(show.as_arrow({"parameter": table.names, **table.columns}), out)
-    if groups is not None:
+    if in_parts:
+        parts.effects(fit, groups, scheduler, levels)
+    elif groups is not None:
         effects = posterior.group_effects(quantiles=levels)
         write_table(show.as_arrow(effects), groups)
         show.note(f"Effects of {len(posterior.labels):,} groups: {groups}")
@@ -291,9 +308,12 @@ def diagnose(
     comment: Comment = "",
     seed: Seed = 0,
     device: Device = None,
+    scheduler: Scheduler = None,
 ) -> None:
     """Say whether the answer can be trusted, why, and which groups are worst."""
     form = csv_form(delimiter, decimal, encoding, comment)
+    if scheduler is not None:
+        return show.diagnosis(parts.diagnosis(fit, data, scheduler, seed))
     posterior = load(fit, device)
     show.diagnosis(rf.diagnose(posterior, groups_of(posterior, data, form), seed=seed))
 

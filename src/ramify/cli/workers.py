@@ -1,12 +1,16 @@
 """The Dask workers that a command computes on."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 
-def client_of(address: str | None) -> Any:
+@contextmanager
+def client_of(address: str | None) -> Iterator[Any]:
     """A client of the scheduler at an address; None without one."""
     if address is None:
-        return None
+        yield None
+        return
     try:
         from dask.distributed import Client
     except ModuleNotFoundError:
@@ -15,9 +19,11 @@ def client_of(address: str | None) -> Any:
             name="dask",
         ) from None
     try:
-        return Client(address, timeout=20)
+        client = Client(address, timeout=20)
     except (OSError, ValueError) as error:
         raise OSError(
             f"--scheduler {address}: no Dask scheduler answers there ({error}). Start one by `dask "
             "scheduler`, and workers by `dask worker ADDRESS --nthreads 1`."
         ) from error
+    with client:
+        yield client

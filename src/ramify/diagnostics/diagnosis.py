@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Float64, Int64, PRNGKeyArray, Shaped
 
@@ -17,18 +16,16 @@ from ramify.data.host import ranges, some_groups
 from ramify.diagnostics.verdict import Locals, Theta, Verdict, judge
 from ramify.families.branched import Branched
 from ramify.families.conditional import Local
+from ramify.inference.group_check import weigh_groups
 from ramify.inference.theta_weights import Proposal, fitted_proposal
-from ramify.models.densities import log_joints
 from ramify.models.model import Model
 from ramify.numerics import budgets
-from ramify.numerics.hashing import generator, normals
-from ramify.numerics.points import student_points
+from ramify.numerics.hashing import generator
 from ramify.numerics.precision import computing
 from ramify.numerics.programs import program
 from ramify.numerics.psis import effective_draws, k_hat
-from ramify.numerics.sums import log_mean_exp
 from ramify.posterior.conditioned import Conditioned, condition
-from ramify.posterior.draws import Chunk, Draws, draw_theta
+from ramify.posterior.draws import Draws, draw_theta
 from ramify.posterior.levels import LevelsPosterior
 from ramify.posterior.marginal_values import has_rule
 from ramify.posterior.notebook import html_lines, html_table
@@ -170,58 +167,51 @@ def _judge_groups(posterior: Posterior, groups: Groups, key: PRNGKeyArray) -> tu
     if not isinstance(family, Branched):
         none = np.zeros(0)
         return groups._take(np.zeros(0, np.int64)), Locals(none, none, none, none, none > 0)
-    (fewest, most), S = budgets.GROUP_CHECK_DRAWS, budgets.GROUP_CHECK_THETAS
-    work = budgets.GROUP_CHECK_WORK
-    judged = some_groups(groups, 2 * work // (S * fewest), 0)
-    thetas = next(draw_theta(key, family, model, S).chunks(S))
-    tight = posterior.local_draws > 1
-    K = int(np.clip(work // (4 * S * (judged.n_rows + len(judged))), fewest, most))
+    work, S = budgets.GROUP_CHECK_WORK, budgets.GROUP_CHECK_THETAS
+    judged = some_groups(groups, 2 * work // (S * budgets.LOOK_DRAWS[1]), 0)
+    thetas, rng = draw_theta(key, family, model, S).theta, generator(key)
     found = []
     for block in ranges(judged):
         known = condition(family, model, block.batches[0], posterior.local_draws)
-        out = _local_block(known, model, thetas, K, tight)
         real = slice(0, block.stop - block.start)
-        weights, gap, converged = (np.asarray(x)[..., real] for x in out)
-        own = np.asarray(weights, np.float64)
+        own, gap = _weigh_block(known, model, thetas, rng, posterior.local_draws > 1)
+        own, gap = own[..., real], gap[real]
         # Weights over their median at a theta: their mean would follow the tail that is judged.
         own = (own - np.median(own, 1, keepdims=True)).reshape(-1, own.shape[-1])
         share = effective_draws(own) / len(own)
         off = off_sds(share, posterior._local_draws(None))
-        found.append(Locals(k_hat(own), share, off, gap.astype(np.float64), converged))
+        converged = True if known.site is None else np.asarray(known.site.converged)[real]
+        found.append(Locals(k_hat(own), share, off, gap, np.broadcast_to(converged, gap.shape)))
     return judged, Locals(*(np.concatenate(column) for column in zip(*found, strict=True)))
 
 
+def _weigh_block(
+    known: Conditioned,
+    model: Model,
+    thetas: Float[np.ndarray, "S D"],
+    rng: np.random.Generator,
+    tight: bool,
+) -> tuple[Float64[np.ndarray, "S K B"], Float64[np.ndarray, " B"]]:
+    """Log weights of draws of z at each theta; the Gaussian's gap, log p^(y_i | theta) less its ELBO."""
+    weights, gaps = [], []
+    for theta, *local in zip(
+        thetas, *jax.device_get(_conditionals(known, model, thetas)), strict=True
+    ):
+        own, ratio = weigh_groups(model, known.batch, theta, Local(*local), rng, tight)
+        own, share = own.astype(np.float64), np.exp(ratio - np.logaddexp.reduce(ratio))
+        weights.append(own)
+        elbo = share @ (own - ratio[:, None])  # both from the same draws
+        gaps.append(np.logaddexp.reduce(own, 0) - np.log(len(own)) - elbo)
+    return np.stack(weights), np.mean(gaps, 0)
+
+
 @program
-def _local_block(
-    known: Conditioned, model: Model, chunk: Chunk, K: int, tight: bool
-) -> tuple[Float[Array, "S K B"], Float[Array, " B"], Bool[Array, " B"]]:
-    """Log weights of draws at each theta, from what they come from; the Gaussian's gap; who converged."""
-    conditional, site, batch = again_at_theta(known, model, lean=False), known.site, known.batch
-    converged = jnp.ones(len(batch.index), bool) if site is None else site.converged
-    M = model.z.size
-
-    def one(key: PRNGKeyArray, theta: Float[Array, " D"]) -> tuple[Array, Array]:
-        local = conditional(theta)
-        if tight:
-            points = student_points(key, batch.index, K, M)[0]
-        else:
-            points = jnp.moveaxis(normals(key, batch.index, (K, M)), 1, 0)
-        z, log_q = jax.vmap(local.propose if tight else local.draw)(points)
-        joint = log_joints(model, batch, theta, z)
-        return joint - log_q, _gap(local, joint, z, log_q)
-
-    weights, gaps = jax.lax.map(lambda x: one(*x), (chunk.keys(), jnp.asarray(chunk.theta)))
-    return weights, jnp.mean(gaps, 0), converged | ~batch.group_mask
-
-
-def _gap(
-    local: Local, joint: Float[Array, "K B"], z: Float[Array, "K B M"], log_q: Float[Array, "K B"]
-) -> Float[Array, " B"]:
-    """Log p^(y_i | theta) less the Gaussian's ELBO, both from the same draws."""
-    gaussian = jax.vmap(local.log_prob)(z)
-    share = jax.nn.softmax(gaussian - log_q, 0)
-    plain = jnp.sum(share * (joint - gaussian), 0)
-    return log_mean_exp(joint - log_q) - plain
+def _conditionals(
+    known: Conditioned, model: Model, thetas: Float[Array, "S D"]
+) -> tuple[Float[Array, "S B M"], Float[Array, "S B ..."]]:
+    """Means and scales of q(z_i | theta) at each theta."""
+    local = jax.lax.map(again_at_theta(known, model, lean=False), thetas)
+    return local.mean, local.scale
 
 
 def _proposal(posterior: Posterior, key: PRNGKeyArray, S: int) -> tuple[Draws, np.ndarray]:

@@ -56,9 +56,7 @@ class DaskEngine:
         where, own = _where(source), self._shipped(function)
         made, sums = [], []
         for piece in pieces(numbers):
-            before = list(
-                {id(kept[n].piece): kept[n].piece for n in piece if _is_remote(kept[n])}.values()
-            )
+            before = _pieces_of(kept[n] for n in piece)
             taken = [_taken(kept[n], before) for n in piece]
             task = own, where, shared, before, taken, list(piece)
             made.append(self._client.submit(_sum_piece, *task, pure=False))
@@ -71,10 +69,7 @@ class DaskEngine:
 
     def fetch(self, kept: Sequence[Any]) -> list[Any]:
         """See `Engine.fetch`."""
-        held = {id(own.piece): own.piece for own in kept if _is_remote(own)}
-        asked = {
-            key: self._client.submit(_second, piece, pure=False) for key, piece in held.items()
-        }
+        asked = {id(p): self._client.submit(_second, p, pure=False) for p in _pieces_of(kept)}
         found = self._client.gather(asked)
         here = lambda own: found[id(own.piece)][own.place] if _is_remote(own) else own
         return jax.device_get([here(own) for own in kept])

@@ -31,6 +31,7 @@ from ramify.inference.elbo import Estimator
 from ramify.inference.minibatches import Minibatches
 from ramify.inference.progress import Budget, Progress
 from ramify.inference.steps import Recipe
+from ramify.levels.kept import Algebra
 from ramify.models.model import Model, check_model_and_groups
 from ramify.models.structure_check import check_structure
 from ramify.numerics import budgets
@@ -65,6 +66,8 @@ def fit(
     streamed: bool | None = None,
     devices: int | Sequence[Any] | None = None,
     engine: Any = None,
+    algebra: Algebra | None = None,
+    integrate: str | None = None,
 ) -> Posterior:
     """Fits a family to the posterior of a model; `fit(model, groups)` alone gives a good answer.
 
@@ -72,7 +75,7 @@ def fit(
 
     Args:
         model: the model, or a formula. One with several grouping factors is fitted in one way
-            (`docs/levels.md`) and takes only `seed`.
+            (`docs/levels.md`) and takes only `seed`, `algebra` and, with a formula, `integrate`.
         groups: the data; with a formula a pandas, polars or Arrow table, a dict of arrays, the path
             of Parquet files, or Groups of a store.
         likelihood: with a formula only, as are the next four: see `from_formula`.
@@ -107,8 +110,13 @@ def fit(
             GPUs, or one CPU. The answer does not depend on it.
         engine: a `dask.distributed.Client`, on whose workers a `solved` fit of a store computes its
             sums; by default this process. The answer does not depend on the number of workers.
+        algebra: of a model with several grouping factors, how the curvature of its kept effects is
+            solved: "dense", "sparse" or "iterative", by conjugate gradients. By default what the
+            design and its size ask for; `notes["algebra"]` says which.
+        integrate: with a formula of several grouping factors, which of them is integrated out.
     """
     own = {"link": link, "priors": priors, "missing": missing, "store": store}
+    own |= {"integrate": integrate}
     model, groups = model_and_groups(model, groups, likelihood, own)
     if isinstance(model, LevelsFormulaModel):
         options = {"family": family, "local_draws": local_draws, "optimizer": optimizer}
@@ -120,7 +128,9 @@ def fit(
             "minibatch": minibatch,
         }
         _check_levels(model, groups, options)
-        return fit_levels(model, groups, seed)
+        return fit_levels(model, groups, seed, algebra)
+    if algebra is not None:
+        raise ValueError("algebra= is for models with several grouping factors: leave it out.")
     _check_family_kind(family)
     if theta not in (None, *get_args(Theta)):
         raise ValueError(f'theta must be "gaussian", "weighted" or "nuts"; got {theta!r}.')

@@ -14,20 +14,27 @@ from ramify.frontends.formula.levels_saving import load as load_formula
 from ramify.frontends.formula.levels_saving import load_rows
 from ramify.io.folder import SavedFit
 from ramify.io.levels import read_levels
+from ramify.levels.condensed import condensed
 from ramify.levels.design import Design
+from ramify.levels.iterated import PROBES, Iterated
+from ramify.levels.kept import Algebra
 from ramify.levels.marginal import Marginal, NotSolved
 from ramify.levels.model import LevelsModel
-from ramify.levels.search import search
-from ramify.levels.shape import Pool, cloud, laplace_sds, pool
+from ramify.levels.search import Found, search
+from ramify.levels.shape import Pool, cloud, laplace_sds, pool, probe_sds
 from ramify.posterior.levels import LevelsPosterior
 
-START = 0.3  # of all sds, in units of the linear predictor
+# Where a search begins; sds are in units of the linear predictor.
+STARTS = {"sd": 0.3, "nu": 10.0, "phi": 5.0, "zi": 0.2, "hu": 0.2}
 
 
-def fit_levels(model: LevelsFormulaModel, groups: Groups, seed: int) -> LevelsPosterior:
+def fit_levels(
+    model: LevelsFormulaModel, groups: Groups, seed: int, algebra: Algebra | None
+) -> LevelsPosterior:
     """The posterior of a model with several factors: theta's mode and shape, then draws of b."""
     began, adapter = time.perf_counter(), FormulaLevelsAdapter(model)
-    G = Marginal(model, adapter.design(groups))
+    design = condensed(adapter.design(groups), model.form)
+    G = Marginal(model, design, algebra)
     try:
         found = search(G, start(model))
     except (NotSolved, np.linalg.LinAlgError) as error:
@@ -41,6 +48,7 @@ def fit_levels(model: LevelsFormulaModel, groups: Groups, seed: int) -> LevelsPo
     notes = {
         "method": "levels",
         "seconds": time.perf_counter() - began,
+        "rows": len(design.offset),
         "kept": G.size,
         "algebra": G.algebra,
         "integrated": adapter.factors[adapter.integrated].name,
@@ -53,9 +61,26 @@ def fit_levels(model: LevelsFormulaModel, groups: Groups, seed: int) -> LevelsPo
         "design": model.notes,
         "bias_sds": 0.0,
         "laplace_sds": float(np.abs(moved).max()),
+        **iterated_notes(G, found),
         **drawn.notes,
     }
-    return LevelsPosterior(model, adapter, groups, draws, notes)
+    posterior = LevelsPosterior(model, adapter, groups, draws, notes)
+    posterior.design = design  # which need not be made again
+    return posterior
+
+
+def iterated_notes(G: Marginal, found: Found) -> dict[str, Any]:
+    """What conjugate gradients and probes say of themselves, where they were used."""
+    if not isinstance(found.optimum.kept, Iterated):
+        return {}
+    solve, lanczos = found.optimum.kept.iterations
+    return {
+        "noise_sds": probe_sds(G, found),
+        "probes": PROBES,
+        "solve_iterations": solve,
+        "lanczos_iterations": lanczos,
+        "stalled": G.stalled,
+    }
 
 
 def start(model: LevelsModel) -> np.ndarray:
@@ -70,7 +95,7 @@ def start(model: LevelsModel) -> np.ndarray:
                 np.linspace(-1.5, 1.5, parameter.shape[0]) if parameter.shape[0] > 1 else [0.0]
             )
         else:
-            values[name] = np.full(parameter.shape, {"sd": START, "nu": 10.0}.get(kind, 0.8))
+            values[name] = np.full(parameter.shape, STARTS.get(kind, 0.8))
     with jax.enable_x64(True):
         own = {name: jnp.asarray(value, jnp.float64) for name, value in values.items()}
         return np.array(model.theta.unconstrain(own))

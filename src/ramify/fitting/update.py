@@ -16,17 +16,23 @@ from ramify.engine.local import LocalEngine
 from ramify.families.branched import Branched
 from ramify.families.gaussian import Gaussian
 from ramify.families.solver import Solver
+from ramify.families.weighted_theta import WeightedTheta
 from ramify.fitting.solved import default_local_draws
 from ramify.inference.marginal import Marginal, definite
 from ramify.inference.sweep import Problem
 from ramify.numerics import budgets
+from ramify.numerics.arrays import floats
 from ramify.numerics.precision import computing
+from ramify.numerics.psis import effective_draws, k_hat
+from ramify.numerics.thresholds import MOST_K_HAT
 from ramify.numerics.triangular import free_numbers
 from ramify.posterior.fitted import mean_theta_sd
 from ramify.posterior.matching import check_columns
 from ramify.posterior.posterior import Posterior
 
 MOST_STEPS = 20
+POINTS = 32  # of theta in one sweep, where draws of theta are weighted anew
+FEWEST = 100  # effective draws of theta
 NEAR = 1e-3  # posterior sds: a Newton step that is shorter ends the search
 FAR = 2.0  # posterior sds that a mean may move: farther off the old posterior is no parabola
 
@@ -39,18 +45,22 @@ class Part(NamedTuple):
 
 
 @computing
-def update(posterior: Posterior, groups: Any) -> Posterior:
+def update(posterior: Posterior, groups: Any, *, as_prior: bool = False) -> Posterior:
     """The posterior after some groups are new or have changed; the rows of the others are not read.
 
     Yesterday's posterior of theta stands for all data it was fitted to. A group that was among them
-    enters by its new share less its old one, so never twice. The answer is that of a fit to all data,
-    as far as yesterday's posterior of theta is Gaussian: with hundreds of groups or more, of which a
-    part has changed. `notes["moved_sds"]` has how far each mean moved, in yesterday's sds.
+    enters by its new share less its old one, so never twice. Weighted draws of theta are weighted
+    anew, so that the answer is that of a fit to all data. Without them, where groups are many, it is
+    as far as yesterday's posterior of theta is Gaussian. `notes["moved_sds"]` has how far each mean
+    moved, in yesterday's sds.
 
     Args:
         posterior: a `solved` fit, with its data.
         groups: the new and the changed groups, Groups or a table, each with all of its rows: they
             replace those that the fit has.
+        as_prior: yesterday's posterior of theta is the prior of these groups, which are all data
+            from now on: nothing is taken off for a group that was in the fit, whose data are not
+            needed. For rows that yesterday's fit has not seen.
 
     Raises:
         ValueError: if theta moves by more than two sds: fit again.
@@ -58,37 +68,73 @@ def update(posterior: Posterior, groups: Any) -> Posterior:
     family = posterior.family
     if not (isinstance(family, Branched) and isinstance(family.local, Solver)):
         raise ValueError("update needs a solved() fit, which solves for groups one by one.")
-    if posterior.groups is None:
+    if posterior.groups is None and not as_prior:
         raise ValueError("this fit was loaded without its data, which update needs: fit again.")
-    new, old = posterior._default(groups), posterior.groups
+    new = posterior._default(groups)
     check_columns(posterior._schema.rows, new.rows, "row column of groups")
     check_columns(posterior._schema.group, new.group, "group column of groups")
-    known = find(old.labels, new.labels, "groups")
-    parts = [Part(1.0, _share(posterior, family.local, new))]
-    if (known >= 0).any():
-        was = old.subset(positions=np.sort(known[known >= 0]))
-        parts.append(Part(-1.0, _share(posterior, family.local, was)))
+    parts, known = [Part(1.0, _share(posterior, family, new))], np.full(len(new), -1)
+    merged, old = replace(new, number=np.arange(len(new))), posterior.groups
+    if old is not None and not as_prior:
+        known, merged = find(old.labels, new.labels, "groups"), with_groups(old, new)
+        if (known >= 0).any():
+            was = old.subset(positions=np.sort(known[known >= 0]))
+            parts.append(Part(-1.0, _share(posterior, family, was)))
     mean, precision = _newton(family.theta, parts)
-    merged = with_groups(old, new)
-    modes = _modes(family.local, old, merged, new, parts[0].F)
     factor = jnp.asarray(np.linalg.cholesky(np.linalg.inv(precision)))
     theta = Gaussian(jnp.asarray(mean), free_numbers(factor, False, "log"), len(mean), False, "log")
-    moved = (mean - np.asarray(family.theta.mean)) / _sds(family.theta)
+    weighted, about = _weighted(family.weighted, parts)
+    moved = _moved(family, replace(family, theta=theta, weighted=weighted))
     _check_near(posterior, moved)
-    updated = Branched(theta, replace(family.local, modes=modes), len(merged))
+    kept = None if as_prior else old
+    local = replace(family.local, modes=_modes(family.local, kept, merged, new, parts[0].F))
+    updated = Branched(theta, local, len(merged), weighted)
+    who = f"{len(new):,} groups, {int((known < 0).sum()):,} of them new"
     notes = {
         **posterior.notes,
         "theta_sd": mean_theta_sd(updated),
-        "why": f"updated by {len(new):,} groups, {int((known < 0).sum()):,} of them new",
+        "why": f"updated by {who}" if not as_prior else f"of {who}, the fit before as the prior",
         "moved_sds": dict(zip(posterior.adapter.coordinates(), moved.tolist(), strict=True)),
         "unconverged": int((~parts[0].F.converged).sum()),
+        **about,
     }
     own = {"local_draws": posterior.local_draws, "history": posterior.history, "notes": notes}
     return Posterior(posterior.model, updated, merged, **own)
 
 
-def _share(posterior: Posterior, local: Solver, groups: Groups) -> Marginal:
+def _weighted(
+    before: WeightedTheta | None, parts: list[Part]
+) -> tuple[WeightedTheta | None, dict[str, Any]]:
+    """Yesterday's draws of theta with the weights of today, if these are even, and notes on them."""
+    if before is None:
+        return None, {}
+    points = np.asarray(before.points, np.float64)
+    change = sum(sign * F.shares(points) for sign, F in parts)
+    log_weight = np.log(np.maximum(before.weight, 1e-300)) + change
+    log_weight -= np.logaddexp.reduce(log_weight)
+    k, count = k_hat(log_weight), effective_draws(log_weight)
+    notes: dict[str, Any] = {"theta_k_hat": k, "theta_effective_draws": count}
+    if k > MOST_K_HAT or count < FEWEST:
+        why = (
+            f"the new groups leave {count:.0f} of yesterday's {len(points):,} draws of theta, too few: "
+            "its posterior is a Gaussian's; fit all data again"
+        )
+        return None, notes | {"warnings": [*notes.get("warnings", []), why]}
+    return WeightedTheta(floats(points), floats(log_weight)), notes
+
+
+def _moved(before: Branched, after: Branched) -> np.ndarray:
+    """How far the mean of each coordinate of theta moved, in the sds before."""
+    both = before.weighted is not None and after.weighted is not None
+    was, now = ((f.weighted if both else f.theta) for f in (before, after))
+    assert was is not None and now is not None
+    sds = np.sqrt(np.diag(np.asarray(was.covariance, np.float64)))
+    return (np.asarray(now.mean, np.float64) - np.asarray(was.mean, np.float64)) / sds
+
+
+def _share(posterior: Posterior, family: Branched, groups: Groups) -> Marginal:
     """The share of some groups in F."""
+    local, points = family.local, 1 if family.weighted is None else POINTS
     M = posterior.model.z.size
     groups = replace(groups, number=np.arange(len(groups)))
     K = posterior.notes.get("quadrature_points") or max(
@@ -101,7 +147,7 @@ def _share(posterior: Posterior, local: Solver, groups: Groups) -> Marginal:
     R, B = shared_shape(groups.sizes)
     source = packed(groups, sequential(groups.sizes, R, B), R)
     key = jax.random.key(0)
-    return Marginal(problem, source, LocalEngine(), key, 1, lambda row: None)
+    return Marginal(problem, source, LocalEngine(), key, points, lambda row: None)
 
 
 def _newton(theta: Gaussian, parts: list[Part]) -> tuple[np.ndarray, np.ndarray]:
@@ -132,10 +178,6 @@ def _newton(theta: Gaussian, parts: list[Part]) -> tuple[np.ndarray, np.ndarray]
     return mean, precision
 
 
-def _sds(theta: Gaussian) -> np.ndarray:
-    return np.sqrt(np.diag(np.asarray(theta.covariance, np.float64)))
-
-
 def _check_near(posterior: Posterior, moved: np.ndarray) -> None:
     worst = int(np.argmax(np.abs(moved)))
     if not np.abs(moved[worst]) < FAR:
@@ -145,11 +187,13 @@ def _check_near(posterior: Posterior, moved: np.ndarray) -> None:
         )
 
 
-def _modes(local: Solver, old: Groups, merged: Groups, new: Groups, F: Marginal) -> np.ndarray:
+def _modes(
+    local: Solver, old: Groups | None, merged: Groups, new: Groups, F: Marginal
+) -> np.ndarray:
     """The modes of all groups: those found now, and those known from before."""
     M = F.model.z.size
     found = np.full((len(merged), M), np.nan, np.asarray(local.points).dtype)
-    if local.modes is not None:
+    if local.modes is not None and old is not None:
         at = find(merged.labels, old.labels)
         found[at[at >= 0]] = np.asarray(local.modes)[at >= 0]
     found[find(merged.labels, new.labels)] = F.modes

@@ -19,7 +19,7 @@ from ramify.models.model import Model
 from ramify.numerics import budgets
 from ramify.numerics.programs import program
 from ramify.numerics.psis import effective_draws, k_hat
-from ramify.numerics.triangular import FREEDOM
+from ramify.numerics.triangular import FREEDOM, gaussian_over_t
 
 FAR_STARTS = 3.0  # sds of z over the groups, to both sides of their mean
 APART = (
@@ -73,21 +73,49 @@ def _look_at_block(
         second |= there.converged & (apart > reached) & (share > SHARE)
     own = (members >= 0) & here.converged
     own &= np.cumsum(own) <= budgets.LOOKED_AT_GROUPS
-    batch, theta = F.source.block(number), centre.astype(here.mode.dtype)
-    points = _student(rng, F.model.z.size, len(batch.segment)).astype(here.mode.dtype)
-    weights = _log_weights(F.model, batch, theta, Local(here.mode, wide * here.scale), points)
-    weights = np.nan_to_num(np.asarray(weights)[:, own], nan=-np.inf)
+    local = Local(here.mode, wide * here.scale)
+    weights, _ = weigh_groups(F.model, F.source.block(number), centre, local, rng)
+    weights = np.nan_to_num(weights[:, own], nan=-np.inf)
     share = effective_draws(weights) / len(weights)
     return Look(members[own], k_hat(weights), share, second[own])
 
 
+def weigh_groups(
+    model: Model,
+    batch: Batch,
+    theta: np.ndarray,
+    local: Local,
+    rng: np.random.Generator,
+    student: bool = True,
+) -> tuple[Float[np.ndarray, "K B"], Float[np.ndarray, " K"]]:
+    """Logs of weights of draws of z from each group's proposal, and of the Gaussian's over it.
+
+    The proposal is a Student t around the Gaussian `local`, or that itself.
+    """
+    rows, (_, M) = len(batch.segment), local.mean.shape
+    K = int(
+        np.clip(budgets.LOOK_NUMBERS // (rows * M), *budgets.LOOK_DRAWS)
+    )  # fewer of large blocks
+    points = rng.normal(size=(K, M))  # the same for all groups
+    if student:
+        points /= np.sqrt(rng.chisquare(FREEDOM, (K, 1)) / FREEDOM)
+    kind = local.mean.dtype
+    at = theta.astype(kind), local, points.astype(kind)
+    found = np.asarray(_log_weights(model, batch, *at, student))
+    return found, gaussian_over_t(points) if student else np.zeros(K)
+
+
 @program
 def _log_weights(
-    model: Model, batch: Batch, theta: Float[Array, " D"], local: Local, points: Float[Array, "K M"]
+    model: Model,
+    batch: Batch,
+    theta: Float[Array, " D"],
+    local: Local,
+    points: Float[Array, "K M"],
+    student: bool,
 ) -> Float[Array, "K B"]:
-    """Importance weights of draws of z from each group's proposal."""
     every = jnp.broadcast_to(points[:, None], (len(points), *local.mean.shape))
-    z, log_q = jax.vmap(local.propose)(every)
+    z, log_q = jax.vmap(local.propose if student else local.draw)(every)
     return log_joints(model, batch, theta, z) - log_q
 
 
@@ -95,9 +123,3 @@ def _signs(rng: np.random.Generator, B: int, M: int) -> np.ndarray:
     """The sides on which Newton begins: [starts, B, M], each with its opposite."""
     half = rng.choice([-1.0, 1.0], (min(M, 2), B, M))
     return np.concatenate([half, -half])
-
-
-def _student(rng: np.random.Generator, M: int, rows: int) -> Float[np.ndarray, "K M"]:
-    """Standard points of the proposal, the same for all groups; fewer for large blocks."""
-    K = int(np.clip(budgets.LOOK_NUMBERS // (rows * M), *budgets.LOOK_DRAWS))
-    return rng.normal(size=(K, M)) / np.sqrt(rng.chisquare(FREEDOM, (K, 1)) / FREEDOM)

@@ -141,6 +141,11 @@ class Marginal:
         found = self._sweep(theta[None], len(self.source), curved=True)[1]
         return Expansion(float(found.values[0]), found.slopes[0], found.hessian)
 
+    def shares(self, thetas: np.ndarray) -> np.ndarray:
+        """What the groups alone add to F at each of any number of thetas [n, D], [n]."""
+        sweep = lambda chunk: self._sweep(chunk, len(self.source))[1].values[: len(chunk)]
+        return np.concatenate([sweep(chunk) for chunk in self._chunks(thetas)])
+
     def first_bad_block(self, theta: np.ndarray) -> int:
         """The first block where F is not finite at theta; 0 where it is finite everywhere."""
         for number in range(len(self.source)):

@@ -13,10 +13,11 @@ Theta has the sds and correlations of all terms and the parameters of the likeli
 never on F, whose maximum over (theta, b) has sds of zero. Given theta, b is N(b^, S^-1), and z_i follows
 given both: a branched family with one more branch. Linear Gaussian models are exact.
 
-The parts, in the order in which they use each other: `design` (the rows), `rows` (derivatives of a row's
-log likelihood in eta, the only thing that depends on the likelihood), `integral` (log p^ and its
-derivatives), `kept` (S and its factor: sparse where the design is nested, else dense), `marginal` (G),
-`search` (its maximum and shape), `draws`, `laplace` (what Laplace's method leaves, in sds of theta).
+The parts, in the order in which they use each other: `design` (the rows; `condensed`, fewer of them),
+`model` (derivatives of a row's log likelihood in eta, the only thing that depends on the likelihood),
+`integral` (log p^ and its derivatives), `kept` (S and its factor: sparse where the design is nested, else
+dense, or `iterated`, by conjugate gradients), `marginal` (G), `search` (its maximum and shape), `draws`,
+`laplace` (what Laplace's method leaves, in sds of theta).
 All linear algebra is float64 on the host. A front end supplies a `model.LevelsModel` and a `Design`.
 
 May import: numerics, data, engine, models, families, inference.

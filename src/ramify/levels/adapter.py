@@ -1,6 +1,6 @@
 """LevelsAdapter: what a posterior of a model with several factors needs of a front end."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,6 +9,7 @@ from jaxtyping import Float64, Int64, Shaped
 
 from ramify.data.groups import Groups
 from ramify.levels.design import Design
+from ramify.models.adapter import Description, Section
 
 
 class FactorInfo(NamedTuple):
@@ -35,7 +36,8 @@ class LevelsAdapter:
 
     factors: list[FactorInfo]
     integrated: int  # the place of the integrated factor
-    table: str  # the kind of table that results come back as
+    table_kind: str  # the kind of table that results come back as
+    table: dict[str, Any] | None  # the columns of the fit's table, where they are kept
     response: str  # what the outcome is called
 
     def design(self, groups: Groups) -> Design:
@@ -60,6 +62,10 @@ class LevelsAdapter:
         """Effects of a term on the user's scale."""
         raise NotImplementedError
 
+    def per_trial(self, columns: dict[str, Any], n: int) -> tuple[dict[str, Any], float]:
+        """The columns of n rows with trials of one size, and that size, by which to divide means."""
+        raise NotImplementedError
+
     def categories(self, kind: str) -> list[str]:
         """The names of the categories of a prediction of this kind; [] if it is one number."""
         raise NotImplementedError
@@ -80,12 +86,28 @@ class LevelsAdapter:
         """The outcomes of the fit's rows, on the user's scale."""
         raise NotImplementedError
 
-    def describe(self) -> list[tuple[str, str]]:
-        """Names and values for the table of what was fitted."""
+    def variables(self) -> list[str]:
+        """The columns that a prediction needs, without labels."""
         raise NotImplementedError
 
-    def priors(self) -> list[tuple[str, str]]:
-        """Names of the parameters and their priors, in words."""
+    def frame(self, table: Any) -> Any:
+        """The predictors of a table as a pandas frame of numbers and categories."""
+        raise NotImplementedError
+
+    def typical(self) -> dict[str, Any]:
+        """One row of the predictors: means, and the most frequent of categories."""
+        raise NotImplementedError
+
+    def ratios(self) -> tuple[str, list[str]]:
+        """What exp of an effect is ("odds ratios"), and the rows of a summary that are such effects."""
+        raise NotImplementedError
+
+    def sections(self, names: Sequence[str]) -> list[Section]:
+        """The rows of a summary, given by name, in parts that share a scale: for the report."""
+        raise NotImplementedError
+
+    def describe(self) -> Description:
+        """The words of a report about the model."""
         raise NotImplementedError
 
     def columns(self) -> dict[str, str | None]:

@@ -20,7 +20,8 @@ def normal(values: Mapping[str, Any], columns: Columns, eta: np.ndarray) -> Thre
     apart = columns["y"] - eta
     slope = precision * apart
     height = 0.5 * np.log(precision / (2 * np.pi))
-    return height - 0.5 * apart * slope, slope, np.full(eta.shape, precision)
+    value = height - 0.5 * apart * slope + columns["constant"]
+    return value, slope, np.full(eta.shape, precision)
 
 
 def logit(values: Mapping[str, Any], columns: Columns, eta: np.ndarray) -> Three:
@@ -42,6 +43,8 @@ def poisson(values: Mapping[str, Any], columns: Columns, eta: np.ndarray) -> Thr
 def constant(form: str, columns: Columns) -> np.ndarray:
     """What a row's log density has beside terms in eta."""
     y = columns["y"]
+    if "log_y" in columns:  # y is the logarithm of the response
+        return -columns["log_y"]
     if form == "poisson":
         return -gammaln(y + 1)
     if form == "logit" and "trials" in columns:

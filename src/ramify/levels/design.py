@@ -90,6 +90,8 @@ class Design:
 
     def with_constant(self, form: str) -> dict[str, np.ndarray]:
         """The columns, with the constant of a closed form of the likelihood."""
+        if "constant" in self.columns:
+            return self.columns
         if form not in self._constants:
             self._constants[form] = {**self.columns, "constant": constant(form, self.columns)}
         return self._constants[form]

@@ -35,11 +35,16 @@ class Solved(NamedTuple):
 class Integral(NamedTuple):
     """The integral over z, given b: what the search for b needs of it."""
 
-    value: float  # sum_i log p^(y_i | theta, b)
+    groups: Float64[np.ndarray, " N"]  # log p^(y_i | theta, b)
     slope: Float64[np.ndarray, " n"]  # E[s_r]
     curvature: Float64[np.ndarray, " n"]  # E[W_r]
     shared: Float64[np.ndarray, "C n"]  # E[s_r phi_c]: less their outer products within groups
     solved: Solved
+
+    @property
+    def value(self) -> float:
+        """The sum over groups."""
+        return float(self.groups.sum())
 
 
 def rule_for(model: LevelsModel, n_rows: int, N: int) -> Rule | None:
@@ -103,7 +108,7 @@ def integrate(
     volume = np.log(np.diagonal(solved.root, axis1=1, axis2=2)).sum(1)
     rows = solved.rows
     if rule is None:
-        value = float(np.sum(solved.value + volume)) + 0.5 * design.N * model.M * np.log(2 * np.pi)
+        value = solved.value + volume + 0.5 * model.M * np.log(2 * np.pi)
         shared = rows.curvature * np.einsum("rm,rmc->cr", design.W, solved.root[design.code])
         return Integral(value, rows.slope, rows.curvature, shared, solved)
     points, log_weight = np.asarray(rule.points), np.asarray(rule.log_weight)
@@ -116,7 +121,7 @@ def integrate(
     top = height.max(1, keepdims=True)
     weight = np.exp(height - top)
     total = weight.sum(1, keepdims=True)
-    value = float(np.sum(np.log(total) + top) + volume.sum())
+    value = (np.log(total) + top)[:, 0] + volume
     weight /= total
     at_rows = weight[design.code]
     mean = lambda values: np.einsum("rk,rk->r", at_rows, values)

@@ -15,18 +15,21 @@ from jaxtyping import Float64
 from scipy.sparse.linalg import splu
 
 from ramify.levels.design import Design
+from ramify.levels.iterated import NOT_DEFINITE, Iterated, Products
 from ramify.numerics.memory import check_memory
 
-Algebra = Literal["dense", "sparse"]
+Algebra = Literal["dense", "sparse", "iterative"]
 SMALL = 400  # kept effects: below, dense is always faster
-SPARSE = 0.03  # share of entries of S that are not zero: above, fill-in makes dense faster
-MOST_DENSE = 20_000
+FEW = 200  # effects of a term that may be linked to all others
+LINKS = 3  # entries of S in a column, for each effect that varies
+PAIRS = 1e8  # links to look at
+MOST_DENSE = 2000  # kept effects: above, products cost less than a dense factor
 
 
 class Blocks(NamedTuple):
     """S by its blocks: of u, of u and beta, and of beta."""
 
-    u: Any  # sparse or an array, [q, q]
+    u: Any  # sparse, an array or its products, [q, q]
     border: Float64[np.ndarray, "q P"]
     common: Float64[np.ndarray, "P P"]
 
@@ -37,6 +40,7 @@ def assemble(
     shared: Float64[np.ndarray, "C n"],
     precision: Any,
     common: Float64[np.ndarray, " P"],
+    algebra: Algebra,
 ) -> Blocks:
     """S, given the prior precision of u (sparse) and of beta (its diagonal)."""
     X, K = design.X, design.K if design.dense is None else design.dense
@@ -45,35 +49,37 @@ def assemble(
         u = K.T @ sp.diags_array(curvature) @ K + precision
     else:
         u = K.T @ (curvature[:, None] * K) + precision
-    border, own = K.T @ weighted, X.T @ weighted + np.diag(common)
+    border, own, parts = K.T @ weighted, X.T @ weighted + np.diag(common), []
     for values in shared:
         of_u, of_common = design.grouped(values), design.grouped_common(values)
-        u = u - of_u.T @ of_u
+        parts.append(of_u)
         border = border - of_u.T @ of_common
         own = own - of_common.T @ of_common
+    if algebra == "iterative":
+        return Blocks(Products(sp.csr_array(u), [sp.csr_array(of) for of in parts]), border, own)
+    for of_u in parts:
+        u = u - of_u.T @ of_u
     return Blocks(u, border, own)
 
 
 def choose(design: Design) -> Algebra:
-    """Dense or sparse, by the number of kept effects and the pattern of S; raises if neither can be."""
+    """By the number of kept effects and the pattern of S.
+
+    A sparse factor stays sparse where levels are linked as in a tree, by nesting. Terms of few levels do
+    not count: their columns are eliminated last. Links of crossed factors fill the factor up.
+    """
     q = design.K.shape[1]
     if q <= SMALL:
         return "dense"
-    touched = design.entries[2]
-    sample = touched if q < 50_000 else touched[:: touched.shape[0] // 50_000 + 1]
-    pairs = float(np.sum(np.diff(sample.indptr).astype(np.float64) ** 2))
-    pairs *= touched.shape[0] / max(sample.shape[0], 1)
-    dense = pairs > SPARSE * q * q
-    if not dense and pairs < 5e8:
-        linked = touched.T @ touched + design.K.T @ design.K
-        dense = linked.nnz > SPARSE * q * q
-    if dense and q > MOST_DENSE:
-        raise ValueError(
-            f"the crossed factors of this model have {q:,} effects beside those that are integrated out, "
-            f"and share rows throughout; up to {MOST_DENSE:,} are supported. Leave out the factor with "
-            "the most levels, or merge its rare levels."
-        )
-    return "dense" if dense else "sparse"
+    large = [term for term in design.kept if term.stop - term.start > FEW]
+    columns = np.concatenate([np.arange(term.start, term.stop) for term in large] or [[]])
+    touched = design.entries[2][:, columns.astype(np.int64)]
+    most = LINKS * sum(term.effects for term in large) * len(columns)
+    if float(np.sum(np.diff(touched.indptr).astype(np.float64) ** 2)) < PAIRS + 10.0 * most:
+        own = design.K[:, columns.astype(np.int64)]
+        if (touched.T @ touched + own.T @ own).nnz <= most:
+            return "sparse"
+    return "dense" if q <= MOST_DENSE else "iterative"
 
 
 @dataclass(frozen=True)
@@ -100,8 +106,10 @@ class Kept:
         return common, u - self.back @ common
 
 
-def factorize(blocks: Blocks, algebra: Algebra) -> Kept:
+def factorize(blocks: Blocks, algebra: Algebra, design: Design) -> Kept | Iterated:
     """The factor of S; raises LinAlgError if it is not positive definite."""
+    if algebra == "iterative":
+        return Iterated(*blocks, design.kept)
     factor = _Dense(blocks.u) if algebra == "dense" else _Sparse(blocks.u)
     back = factor.solve(blocks.border)
     left = blocks.common - blocks.border.T @ back
@@ -140,9 +148,7 @@ class _Sparse:
         self.lu = splu(sp.csc_matrix(matrix), diag_pivot_thresh=0.0, options=options)
         pivots = self.lu.U.diagonal()
         if not (pivots > 0).all() or not np.array_equal(self.lu.perm_r, self.lu.perm_c):
-            raise np.linalg.LinAlgError(
-                "the curvature in the kept effects is not positive definite"
-            )
+            raise np.linalg.LinAlgError(NOT_DEFINITE)
         self.log_det, self.pivots = float(np.log(pivots).sum()), pivots
         self.lower = sp.csr_matrix(self.lu.L.T)
 

@@ -8,6 +8,7 @@ from jaxtyping import Float64
 
 from ramify.levels.design import Design
 from ramify.levels.integral import integrate, rule_for, solve
+from ramify.levels.iterated import Iterated
 from ramify.levels.kept import Algebra, Kept, assemble, choose, factorize
 from ramify.levels.laplace import correction
 from ramify.levels.marginal_state import Effects, State
@@ -24,7 +25,7 @@ class Optimum(NamedTuple):
     theta: Float64[np.ndarray, " D"]
     given: Given
     state: State
-    kept: Kept
+    kept: Kept | Iterated
     value: float  # G
     correction: float  # the part of it that `laplace` adds
 
@@ -41,14 +42,15 @@ class NotSolved(Exception):
 class Marginal:
     """G as a function of theta; remembers where the last maximum over b was.
 
-    The Gaussian of b has mean `b^`; `steps` counts the factors of S that were made.
+    The Gaussian of b has mean `b^`; `factors` counts the factors of S that were made, `stalled` the
+    optima at which conjugate gradients did not come to their end.
     """
 
     def __init__(self, model: LevelsModel, design: Design, algebra: Algebra | None = None):
         self.model, self.design = model, design
         self.rule = rule_for(model, len(design.offset), design.N)
         self.algebra: Algebra = algebra or choose(design)
-        self.evaluations, self.factors = 0, 0
+        self.evaluations, self.factors, self.stalled = 0, 0, 0
         self._last: Optimum | None = None
 
     @property
@@ -96,18 +98,22 @@ class Marginal:
         slope_u = design.kept_sum(integral.slope) - pulled
         return State(value, slope_beta, slope_u, common, integral, at._replace(z=found.z), base)
 
-    def factor(self, state: State, precision: Any) -> Kept:
+    def factor(self, state: State, precision: Any) -> Kept | Iterated:
         """The factor of S at a state; that of Laplace's method where S is not positive definite."""
         self.factors += 1
-        found, design = state.integral, self.design
+        found = state.integral
         try:
-            blocks = assemble(design, found.curvature, found.shared, precision, state.common)
-            return factorize(blocks, self.algebra)
+            return self._factor(state, precision, found.curvature, found.shared)
         except np.linalg.LinAlgError:
             rows, root = found.solved.rows, found.solved.root
-            shared = rows.curvature * np.einsum("rm,rmc->cr", design.W, root[design.code])
-            blocks = assemble(design, rows.curvature, shared, precision, state.common)
-            return factorize(blocks, self.algebra)
+            along = np.einsum("rm,rmc->cr", self.design.W, root[self.design.code])
+            return self._factor(state, precision, rows.curvature, rows.curvature * along)
+
+    def _factor(
+        self, state: State, precision: Any, curvature: np.ndarray, shared: np.ndarray
+    ) -> Kept | Iterated:
+        own = precision, state.common, self.algebra
+        return factorize(assemble(self.design, curvature, shared, *own), self.algebra, self.design)
 
     def moved(self, state: State, beta: np.ndarray, u: np.ndarray) -> Effects:
         """The effects after a step in b, with z where its mode is expected."""
@@ -155,6 +161,7 @@ class Marginal:
         value += 0.5 * self.size * np.log(2 * np.pi)
         more = correction(self.model, given, self.design, state)
         found = Optimum(theta, given, state, kept, value + more, more)
+        self.stalled += isinstance(kept, Iterated) and kept.stalled
         self._last = found
         return found
 

@@ -75,6 +75,7 @@ class LevelsModel:
             if it is not there, and is differentiated by JAX.
     """
 
+    several_factors = True  # which functions for one factor ask for
     closed_form: tuple[str, float] | None = None
 
     def __init__(
@@ -91,6 +92,11 @@ class LevelsModel:
         self._common: Any = None  # the normal priors at zero
         self.kept = tuple(t for t in range(len(terms)) if t not in integrated)
         self.theta = _space(core, terms, correlated)
+
+    @property
+    def form(self) -> str | None:
+        """The name of the likelihood's closed form, if it has one."""
+        return None if self.closed_form is None else self.closed_form[0]
 
     @property
     def M(self) -> int:

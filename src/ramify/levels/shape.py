@@ -5,6 +5,7 @@ its Gaussian is followed by a polynomial of degree four through four more points
 stands for G: sds of factors with few levels are skewed each by itself.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,10 +14,13 @@ from jaxtyping import Float64
 from ramify.inference.theta_search import Learned
 from ramify.inference.theta_weights import fitted_proposal, weigh_theta, with_control
 from ramify.levels.draws import draw_kept, mean_shift
-from ramify.levels.marginal import Marginal, NotSolved
+from ramify.levels.iterated import PROBES, Iterated
+from ramify.levels.marginal import Marginal, NotSolved, Optimum
 from ramify.levels.search import Found, whitening
+from ramify.numerics.memory import check_memory
 from ramify.numerics.psis import effective_draws, k_hat
 
+ITERATIONS = 20  # of Lanczos' method, roughly
 POINTS = 500  # of theta that are weighted
 CHEAP = 1.5e9  # work of all evaluations of G, below which the points are weighted by G itself
 WIDE, CHEAP_WIDE = 0.2, 6e9  # the same where an sd of theta is wide, and its posterior skewed
@@ -25,10 +29,11 @@ NOISE, MORE = (
     0.03,
     4,
 )  # sds of noise in a mean, past which more points are weighted, and how many times
+ATTEMPTS, EVEN = 3, 0.5  # times that points are drawn again, and the k-hat that is good enough
 TRIED = 6  # points at which what stands for G is compared with it
 NODES = (8, 64)  # thetas at which b is solved for
 NODE_WORK = 6e8
-POOL, POOL_NUMBERS = 4000, 2e7  # draws, and the most numbers in them
+POOL, POOL_NUMBERS, FEWEST = 4000, 2e7, 300  # draws, the most numbers in them, and the fewest draws
 
 
 class Cloud(NamedTuple):
@@ -65,6 +70,8 @@ def work(G: Marginal) -> float:
     touched = float(np.sum(np.diff(G.design.entries[2].indptr).astype(np.float64) ** 2))
     rows = n * (50.0 + 0.0 if G.model.linear else 50.0 * points)
     factors = 1 if G.model.linear else 3
+    if G.algebra == "iterative":
+        return rows + 2.0 * n * PROBES * ITERATIONS
     dense = q**3 / 3 if G.algebra == "dense" else 100.0 * touched
     return rows + factors * (10 * touched + 0.3 * dense) + 1e6
 
@@ -82,9 +89,12 @@ def cloud(G: Marginal, found: Found, seed: int) -> Cloud:
     points, log_weight, log_t = weigh_theta(values, learned, POINTS if cheap else 8 * POINTS, seed)
     normal = log_weight - np.logaddexp.reduce(log_weight)
     moved, noise = with_control(points, log_weight, log_t, learned)
-    better = fitted_proposal(points, log_weight)
-    if cheap and better is not None and noise.max() > NOISE:
-        points, log_t = better.sample(np.random.default_rng([seed, 9]), MORE * POINTS)
+    for attempt in range(ATTEMPTS if cheap else 0):
+        better = fitted_proposal(points, log_weight)
+        noisy = attempt == 0 and noise.max() > NOISE
+        if better is None or not (noisy or k_hat(log_weight) > EVEN):
+            break
+        points, log_t = better.sample(np.random.default_rng([seed, 9, attempt]), MORE * POINTS)
         log_weight = G.values(points) - log_t
         normal = log_weight - np.logaddexp.reduce(log_weight)
         moved, noise = with_control(points, log_weight, log_t, learned)
@@ -94,7 +104,27 @@ def cloud(G: Marginal, found: Found, seed: int) -> Cloud:
         "theta_noise_sds": float(noise.max()),
         "theta_profile_nats": off,
     }
+    notes |= evidence(points, log_weight, log_t, learned, 0.0 if cheap else found.optimum.value)
     return Cloud(moved, normal, notes)
+
+
+def evidence(
+    points: np.ndarray, log_weight: np.ndarray, log_t: np.ndarray, learned: Learned, height: float
+) -> dict[str, float]:
+    """Notes on log p(y), and its standard error by the points.
+
+    The integral of exp G over that of its Gaussian, which is known, by weights of the same points;
+    `height` is added to their logarithms.
+    """
+    apart, D = points - learned.mean, points.shape[1]
+    log_control = -0.5 * np.sum((apart @ learned.precision) * apart, 1) - log_t
+    sums = [np.logaddexp.reduce(own) for own in (log_weight, log_control)]
+    gaussian = 0.5 * (D * np.log(2 * np.pi) - np.linalg.slogdet(learned.precision)[1])
+    noise = np.exp(log_weight - sums[0]) - np.exp(log_control - sums[1])
+    return {
+        "log_evidence": float(sums[0] - sums[1] + gaussian + height),
+        "log_evidence_se": float(np.sqrt(np.sum(noise**2))),
+    }
 
 
 class Profile(NamedTuple):
@@ -139,13 +169,27 @@ def laplace_sds(G: Marginal, found: Found) -> Float64[np.ndarray, " D"]:
     """By how many sds the correction of Laplace's method moves each coordinate of theta."""
     if G.model.linear or not G.design.kept:
         return np.zeros(len(found.mean))
+    return _moved(G, found, lambda optimum: optimum.correction)
+
+
+def probe_sds(G: Marginal, found: Found) -> float:
+    """By how many sds the probes of the log determinant may move theta: the largest standard error."""
+    if not isinstance(found.optimum.kept, Iterated):
+        return 0.0
+    log_dets: Any = lambda optimum: -0.5 * optimum.kept.log_dets
+    moved = _moved(G, found, log_dets)
+    return float(np.std(moved, -1).max() / np.sqrt(PROBES))
+
+
+def _moved(G: Marginal, found: Found, part: Callable[[Optimum], Any]) -> np.ndarray:
+    """By how many sds the slope of a part of G moves each coordinate of theta, [D, ...]."""
     axes = whitening(found.precision)
     slope = []
     for axis in axes.T:
-        ends = [_solved(G, found, found.mean + sign * 0.5 * axis).correction for sign in (1, -1)]
+        ends = [part(_solved(G, found, found.mean + sign * 0.5 * axis)) for sign in (1, -1)]
         slope.append(ends[0] - ends[1])
     moved = axes @ np.array(slope)
-    return moved / np.sqrt(np.diag(axes @ axes.T))
+    return (moved.T / np.sqrt(np.diag(axes @ axes.T))).T
 
 
 def _value(G: Marginal, found: Found, theta: np.ndarray) -> float:
@@ -163,7 +207,9 @@ def pool(G: Marginal, found: Found, drawn: Cloud, seed: int) -> Pool:
     """
     rng = np.random.default_rng(seed)
     P, q = G.design.X.shape[1], G.design.K.shape[1]
-    count = int(np.clip(POOL_NUMBERS / max(P + q, 1), 500, POOL))
+    count = int(np.clip(POOL_NUMBERS / max(P + q, 1), FEWEST, POOL))
+    what = f"{count:,} draws of {P + q:,} kept effects"
+    check_memory(8 * 3 * count * (P + q), None, what, "Merge rare levels")
     theta = drawn.draws(rng, count)
     axes = whitening(found.precision)
     white = np.linalg.solve(axes, (theta - found.mean).T).T
@@ -191,7 +237,7 @@ def _nodes(G: Marginal, white: np.ndarray, rng: np.random.Generator) -> np.ndarr
     return rng.permutation(len(white))[: min(count, len(white))]
 
 
-def _solved(G: Marginal, found: Found, theta: np.ndarray) -> Any:
+def _solved(G: Marginal, found: Found, theta: np.ndarray) -> Optimum:
     try:
         return G.optimum(theta, found.optimum)
     except (NotSolved, np.linalg.LinAlgError):

@@ -94,6 +94,10 @@ class Adapter(eqx.Module):
         """The kind of table that results come back as."""
         return "dict"
 
+    def per_trial(self, columns: dict[str, Any], n: int) -> tuple[dict[str, Any], float]:
+        """The columns of n rows with trials of one size, and that size, by which to divide means."""
+        return columns, 1.0
+
     def variables(self) -> list[str]:
         """The columns that a prediction needs, without labels."""
         raise ValueError("this question is for models from formulas, which know their predictors.")

@@ -212,6 +212,11 @@ def _check_names(theta: Mapping[str, Parameter], z: Mapping[str, Parameter]) -> 
         if not parameters:
             raise ValueError(f"Model needs at least one parameter in {kind}; got none.")
         for name, parameter in parameters.items():
+            if kind == "z" and isinstance(parameter, Mapping):
+                raise TypeError(
+                    f"z[{name!r}] is a dict, as of a factor of several: rf.Model takes one grouping "
+                    'factor. Several are for formulas so far: "y ~ x + (1 | a) + (1 | b)".'
+                )
             if not isinstance(parameter, Parameter):
                 raise TypeError(
                     f"Model expected {kind}[{name!r}] to be a parameter such as rf.real(5) or "
@@ -230,6 +235,10 @@ def check_model_and_groups(model: Any, groups: Any, function: str) -> None:
     call = f"{function}(model, groups)"
     if isinstance(model, Groups) and isinstance(groups, Model):
         raise TypeError(f"the arguments are swapped: expected {call}.")
+    if getattr(type(model), "several_factors", False):
+        raise ValueError(
+            f"{function} is not there yet for models with several grouping factors: see docs/levels.md."
+        )
     if not isinstance(model, Model):
         raise TypeError(
             f"model is a {type(model).__name__}; expected {call} with a model from rf.Model, "

@@ -47,7 +47,7 @@ NUTS_CHEAP = 3.0  # which are so many
 NUTS_CHUNKS = 3, 100  # of transitions: fewest, however long they take, and most
 # A look at some groups after the search: at least so many, if there are, by so many draws of z, fewer
 # where a block has more numbers of z than that for a draw.
-LOOKED_AT_GROUPS, LOOK_DRAWS, LOOK_NUMBERS = 128, (32, 256), 2**22
+LOOKED_AT_GROUPS, LOOK_DRAWS, LOOK_NUMBERS = 128, (64, 256), 2**22
 
 # --- Fits by steps ---
 MOST_STEPS = 200_000  # of a fit that was given no budget and does not converge
@@ -74,7 +74,6 @@ REPEATED_ROWS = 2**22  # most that rows to predict, one by one, are conditioned 
 THETA_CHECK_WORK = 2**27  # of checking q(theta), about: some seconds on two cores
 GROUP_CHECK_WORK = 2**27  # of checking the groups, about
 GROUP_CHECK_THETAS = 4  # draws of theta at which each group is checked
-GROUP_CHECK_DRAWS = 64, 256  # fewest and most of each group's z at each of them
 # With as many groups theta is known well, and a check of it need not solve for z at every draw.
 WELL_KNOWN_GROUPS = 1000
 

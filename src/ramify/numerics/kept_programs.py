@@ -64,7 +64,7 @@ def _settings() -> tuple[str, ...]:
 def _bound_to(arrays: list[Any]) -> frozenset[Any]:
     """The devices that arrays are bound to, but for the one that unbound arrays are on as well."""
     # What a program returns is bound to its device: without this, a loop would compile it twice.
-    usual = jax.local_devices()[:1] if jax.config.jax_default_device is None else []
+    usual = jax.local_devices()[:1] if jax.config.values["jax_default_device"] is None else []
     return frozenset(x.device for x in arrays if getattr(x, "committed", False)) - set(usual)
 
 

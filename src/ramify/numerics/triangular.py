@@ -121,5 +121,23 @@ def log_density(noise: Float[Array, "*batch dim"], log_det: Float[Array, "*batch
 def log_density_t(noise: Float[Array, "*batch dim"], log_det: Float[Array, "*batch"]) -> Array:
     """Log density of mean + L noise for noise from the standard Student t with `FREEDOM`."""
     dim, v = noise.shape[-1], FREEDOM
-    constant = math.lgamma((v + dim) / 2) - math.lgamma(v / 2) - 0.5 * dim * math.log(v * math.pi)
-    return constant - 0.5 * (v + dim) * jnp.log1p(jnp.sum(noise**2, -1) / v) - log_det
+    return _constant_t(dim) - 0.5 * (v + dim) * jnp.log1p(jnp.sum(noise**2, -1) / v) - log_det
+
+
+def gaussian_over_t(noise: Float[np.ndarray, "*batch dim"]) -> np.ndarray:
+    """Log density of noise as standard normal, less that as standard Student t, by NumPy.
+
+    Example:
+        >>> noise = np.array([[0.0, 0.0], [1.0, -2.0]])
+        >>> other = log_density(noise, np.zeros(2)) - log_density_t(noise, np.zeros(2))
+        >>> bool(np.allclose(gaussian_over_t(noise), other, atol=1e-5))
+        True
+    """
+    dim, v, squared = noise.shape[-1], FREEDOM, np.sum(noise**2, -1)
+    log_t = _constant_t(dim) - 0.5 * (v + dim) * np.log1p(squared / v)
+    return -0.5 * squared - dim * _HALF_LOG_2PI - log_t
+
+
+def _constant_t(dim: int) -> float:
+    v = FREEDOM
+    return math.lgamma((v + dim) / 2) - math.lgamma(v / 2) - 0.5 * dim * math.log(v * math.pi)

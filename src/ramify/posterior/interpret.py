@@ -54,7 +54,7 @@ class Scenario(NamedTuple):
     about: dict[str, Any]
 
 
-def check(fit: Fitted, asked: Settings) -> None:
+def check(fit: Any, asked: Settings) -> None:
     """Raises where a question does not fit the model."""
     known = fit.adapter.variables()
     if asked.groups not in get_args(Who):
@@ -65,21 +65,21 @@ def check(fit: Fitted, asked: Settings) -> None:
             'kind must be "mean", "link" or "probability": expected outcomes are compared.'
         )
     for name in asked.at:
-        if name not in known and (name != fit.by or asked.groups != "own"):
+        if name not in known and (name not in fit._label_columns or asked.groups != "own"):
             names = ", ".join(f'"{column}"' for column in known)
             raise ValueError(f'at= sets "{name}", which is no predictor; there are {names}.')
-    if asked.groups != "own" and fit.model.structure.prior is None:
+    if asked.groups != "own" and not fit._normal_groups:
         raise ValueError(f'groups="{asked.groups}" needs groups with a normal distribution.')
 
 
-def predictions(fit: Fitted, asked: Settings) -> Answer:
+def predictions(fit: Any, asked: Settings) -> Answer:
     """The expected outcome of the rows in each scenario."""
     scenarios = [Scenario(dict(point), dict(point)) for point in _grid(asked.at)]
     cells = _Evaluated(fit, asked, scenarios)
     return cells.answer([s.about for s in scenarios], cells.values)
 
 
-def comparisons(fit: Fitted, asked: Settings, variables: Any, compare: Compare) -> Answer:
+def comparisons(fit: Any, asked: Settings, variables: Any, compare: Compare) -> Answer:
     """By how much the expected outcome changes from one value of a column to another."""
     if compare not in get_args(Compare):
         known = ", ".join(f'"{name}"' for name in get_args(Compare))
@@ -91,7 +91,7 @@ def comparisons(fit: Fitted, asked: Settings, variables: Any, compare: Compare) 
     return _contrasted(fit, asked, pairs, CONTRASTS[compare])
 
 
-def slopes(fit: Fitted, asked: Settings, variables: Any) -> Answer:
+def slopes(fit: Any, asked: Settings, variables: Any) -> Answer:
     """The derivative of the expected outcome in a column, by central differences."""
     frame = _frame(fit, asked)
     pairs = []
@@ -110,7 +110,7 @@ def slopes(fit: Fitted, asked: Settings, variables: Any) -> Answer:
 
 
 def _contrasted(
-    fit: Fitted, asked: Settings, pairs: list[Any], contrast: Callable[[Means, Means], Means]
+    fit: Any, asked: Settings, pairs: list[Any], contrast: Callable[[Means, Means], Means]
 ) -> Answer:
     """Compares the second scenario of each pair with the first, at each point of the grid."""
     grid, scenarios, about = _grid(asked.at), [], []
@@ -129,17 +129,17 @@ def _contrasted(
 class _Evaluated:
     """Averages of the rows in all scenarios, [S, scenarios, cells, ...]."""
 
-    def __init__(self, fit: Fitted, asked: Settings, scenarios: list[Scenario]):
+    def __init__(self, fit: Any, asked: Settings, scenarios: list[Scenario]):
         self.fit, self.asked, self.said = fit, asked, ()
         self.categories = prediction.categories_of(fit.adapter, asked.kind)
         table = _table(fit, asked)
         n = n_rows(table, next(iter(table)))
         n, table = self._sampled(n, table, len(scenarios))
-        self.cells, own = _cells(table, asked, n)
+        own_cells = cells_of(table, asked.by, n) if asked.average else ({}, np.arange(n))
+        self.cells, own = own_cells
         count = len(next(iter(self.cells.values()))) if self.cells else 1
         cells = Cells(own, n if not asked.average else count, len(scenarios))
-        task = self._task(_stacked(table, [s.set for s in scenarios], n), cells)
-        self.values = cell_means(task, asked.groups, cells)
+        self.values = fit._cell_means(asked, _stacked(table, [s.set for s in scenarios], n), cells)
 
     def _sampled(self, n: int, table: dict[str, Any], scenarios: int) -> tuple[int, dict[str, Any]]:
         """A random part of the rows where all would take too long."""
@@ -149,22 +149,6 @@ class _Evaluated:
         some = np.sort(np.random.default_rng(self.asked.seed).choice(n, most, replace=False))
         self.said = (f"averaged over a random sample of {most:,} of {n:,} rows",)
         return most, {name: rows_at(raw, some) for name, raw in table.items()}
-
-    def _task(self, table: dict[str, Any], cells: Cells) -> Task:
-        fit, asked, n = self.fit, self.asked, len(cells.own)
-        if asked.groups != "own":
-            table = table | {fit.by: no_groups(n, cells.scenarios)}
-        where = fit.adapter.read(table, "table", outcomes=False)
-        assert where is not None
-        K = fit._local_draws(None)
-        if asked.groups == "own":
-            parts = fit._parts(where, None, K)
-        else:
-            at = fit.adapter.beside(where, None)
-            parts = [Part(matching.without_rows(fit._schema, at), at, fit.family)]
-        own = fit.adapter, fit._schema, parts[0], asked.kind, fit._outcomes
-        how = prediction.outcome_of(*own), asked.kind, asked.draws, K, asked.seed
-        return Task(fit.adapter, fit.family, parts, n * cells.scenarios, *how)
 
     def answer(self, about: list[dict[str, Any]], values: Any) -> Answer:
         """The table of values [S, scenarios, cells, ...]."""
@@ -185,10 +169,29 @@ class _Evaluated:
         return replace(found, said=self.said, doubts=doubts)
 
 
-def _table(fit: Fitted, asked: Settings) -> dict[str, Any]:
+def means_of(fit: Fitted, asked: Settings, table: dict[str, Any], cells: Cells) -> Means:
+    """What a fit with one grouping factor expects of the rows of all scenarios, averaged by cell."""
+    n = len(cells.own)
+    if asked.groups != "own":
+        table = table | {fit.by: no_groups(n, cells.scenarios)}
+    where = fit.adapter.read(table, "table", outcomes=False)
+    assert where is not None
+    K = fit._local_draws(None)
+    if asked.groups == "own":
+        parts = fit._parts(where, None, K)
+    else:
+        at = fit.adapter.beside(where, None)
+        parts = [Part(matching.without_rows(fit._schema, at), at, fit.family)]
+    own = fit.adapter, fit._schema, parts[0], asked.kind, fit._outcomes
+    how = prediction.outcome_of(*own), asked.kind, asked.draws, K, asked.seed
+    task = Task(fit.adapter, fit.family, parts, n * cells.scenarios, *how)
+    return cell_means(task, asked.groups, cells)
+
+
+def _table(fit: Any, asked: Settings) -> dict[str, Any]:
     """The columns of the rows that the question is about."""
     names = fit.adapter.variables()
-    wanted = [*names, *([fit.by] if asked.groups == "own" else [])]
+    wanted = [*names, *(fit._label_columns if asked.groups == "own" else [])]
     if isinstance(asked.table, str):
         if asked.table != "typical":
             raise ValueError(f'table must be a table or "typical"; got {asked.table!r}.')
@@ -202,30 +205,28 @@ def _table(fit: Fitted, asked: Settings) -> dict[str, Any]:
         raise ValueError("this fit was loaded from a file, which holds no table: pass table=.")
     table = fit.adapter.table if asked.table is None else asked.table
     wanted += [name for name in asked.by if name not in wanted]
-    left = [name for name in wanted if name not in asked.at or name == fit.by]
+    left = [name for name in wanted if name not in asked.at or name in fit._label_columns]
     return dict(columns_of(table, left or wanted))
 
 
-def _frame(fit: Fitted, asked: Settings) -> Any:
+def _frame(fit: Any, asked: Settings) -> Any:
     """The predictors as a pandas frame of numbers and categories."""
     return fit.adapter.frame(_table(fit, asked._replace(at={}, by=())))
 
 
-def _cells(
-    table: dict[str, Any], asked: Settings, n: int
+def cells_of(
+    table: dict[str, Any], by: Sequence[str], n: int
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """The values of `by` in each cell, and the cell of each row."""
-    if not asked.average:
-        return {}, np.arange(n)
-    if not asked.by:
+    if not by:
         return {}, np.zeros(n, np.int64)
-    columns = [np.asarray(columns_of(table, [name])[name]) for name in asked.by]
+    columns = [np.asarray(columns_of(table, [name])[name]) for name in by]
     codes = [np.unique(column, return_inverse=True) for column in columns]
     sizes = [len(values) for values, _ in codes]
     flat = np.ravel_multi_index([code for _, code in codes], sizes)
     used, own = np.unique(flat, return_inverse=True)
     places = np.unravel_index(used, sizes)
-    named = zip(asked.by, codes, places, strict=True)
+    named = zip(by, codes, places, strict=True)
     return {name: values[place] for name, (values, _), place in named}, own
 
 

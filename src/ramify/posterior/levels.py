@@ -17,14 +17,14 @@ from ramify.levels.shape import Pool
 from ramify.numerics.memory import check_memory
 from ramify.numerics.precision import computing
 from ramify.posterior import levels_draws, prediction
-from ramify.posterior.posterior import Posterior
+from ramify.posterior.levels_questions import LevelsQuestions, only_none
 from ramify.posterior.prediction import labelled, quantile_names
-from ramify.posterior.summary import Summary, with_doubts, words
+from ramify.posterior.summary import Summary, exponentiated, with_doubts, words
 
 Named = dict[str, Shaped[np.ndarray, "..."]]
 
 
-class LevelsPosterior(Posterior):
+class LevelsPosterior(LevelsQuestions):
     """An approximation of p(theta, b, z | y) of a model with several factors.
 
     The fit made a pool of draws of theta and the kept effects b; methods use the first of them in an
@@ -51,7 +51,6 @@ class LevelsPosterior(Posterior):
     ):
         self.model, self.adapter, self.groups, self.pool = model, adapter, groups, pool
         self.notes, self.history = dict(notes), dict(history or {})
-        self.design = adapter.design(groups)
 
     @property
     def family(self) -> NoReturn:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -114,7 +113,7 @@ class LevelsPosterior(Posterior):
         Returns:
             {"x": [S], "sd(Intercept | movie)": [S], ..., "effects(movie)": [S, levels, effects]}.
         """
-        _only_none(local_draws)
+        only_none(local_draws)
         if groups is not None:
             raise ValueError(
                 "sample of a fit with several factors is for the levels of the fit; for rows of new "
@@ -134,7 +133,8 @@ class LevelsPosterior(Posterior):
         own = self.adapter.factors[factor].terms
         if factor == self.adapter.integrated:
             every = np.arange(self.design.N)
-            z = levels_draws.draw_groups(self.model, self.design, self.pool, rows, every, seed)
+            own_draws = self.model, self.design, self.pool, rows, every, (seed,)
+            z = levels_draws.draw_groups(*own_draws)
             parts = np.split(z, np.cumsum([self.model.terms[t] for t in own])[:-1], -1)
         else:
             parts = [
@@ -184,7 +184,7 @@ class LevelsPosterior(Posterior):
         for m, name in enumerate(info.effects):
             for i, statistic in enumerate(["mean", "sd", *quantile_names(quantiles)]):
                 columns[f"{name}_{statistic}"] = table[i, :, m]
-        return as_table(self.adapter.table, labelled(info.name, info.labels, columns))
+        return as_table(self.adapter.table_kind, labelled(info.name, info.labels, columns))
 
     def _factor(self, name: Any) -> int:
         names = [factor.name for factor in self.adapter.factors]
@@ -211,17 +211,17 @@ class LevelsPosterior(Posterior):
     ) -> Summary:
         """A table of mean, sd and quantiles of common effects, sds, correlations and the likelihood's.
 
-        From all draws of the pool, or the first `draws` of them; `check` has no effect.
+        From all draws of the pool, or the first `draws` of them; `check` has no effect, and
+        `exponentiate` shows exp of the common effects: odds ratios where the link is a logit.
         """
-        if exponentiate:
-            self._refuse("exponentiate=True")
         rows = self._rows(min(draws, len(self.pool.theta)), seed)
         found = self._summary_rows(rows)
         values = np.stack([np.asarray(own, np.float64) for own in found.values()], 1)
+        said = exponentiated(self.adapter, list(found), values) if exponentiate else ()
         levels = np.quantile(values, np.asarray(quantiles, np.float64), axis=0)
         names = ["mean", "sd", *quantile_names(quantiles)]
         columns = dict(zip(names, [values.mean(0), values.std(0), *levels], strict=True))
-        return with_doubts(Summary(list(found), columns), self.notes, len(self.labels))
+        return with_doubts(Summary(list(found), columns, said=said), self.notes, len(self.labels))
 
     @computing
     def predict(
@@ -259,15 +259,14 @@ class LevelsPosterior(Posterior):
             The table `at` with columns "mean", "sd", "q5", ... appended; with `summary=False` an array
             [S, rows].
         """
-        _only_none(local_draws)
+        only_none(local_draws)
         if kind not in get_args(prediction.Kind):
             raise ValueError(f"predict knows no kind={kind!r}.")
         categories = self.adapter.categories(kind)
         if summary:
             prediction.check_no_clash(at, prediction.summary_names(quantiles, categories))
-        task = levels_draws.Task(self.model, self.adapter, self.design, self.pool)
         rows = self._rows(draws, seed)
-        out = levels_draws.predicted(task, at, given, rows, kind, seed)
+        out = levels_draws.predicted(self._task, at, given, rows, kind, seed)
         if not summary:
             return out
         columns = prediction.summarise(out, quantiles)
@@ -284,61 +283,6 @@ class LevelsPosterior(Posterior):
         record = LevelsRecord(pool, self.history, np.asarray(self.labels), self.by, self.notes)
         save_levels(Path(path), record, more, overwrite=overwrite)
 
-    def _refuse(self, method: str, instead: str = "") -> NoReturn:
-        raise NotImplementedError(
-            f"{method} is not there yet for a fit with several grouping factors.{instead}"
-        )
-
     def sample_blocks(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
         """Not there for several factors; see `sample`."""
         self._refuse("sample_blocks", " Use sample.")
-
-    def predictions(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Not there for several factors."""
-        self._refuse("predictions", " Use predict(table, kind='mean').")
-
-    def comparisons(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Not there for several factors."""
-        self._refuse("comparisons")
-
-    def slopes(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Not there for several factors."""
-        self._refuse("slopes")
-
-    @property
-    def plot(self) -> NoReturn:
-        """Not yet for several factors."""
-        self._refuse("plot")
-
-    def check(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Not yet for several factors."""
-        self._refuse("check")
-
-    def loo(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Not there for several factors."""
-        self._refuse("loo")
-
-    def elbo(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Not there for several factors."""
-        self._refuse("elbo")
-
-    def log_evidence(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Not there for several factors."""
-        self._refuse("log_evidence")
-
-    def log_predictive(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Not there for several factors."""
-        self._refuse("log_predictive", " Use predict(test, kind='mean') and score that.")
-
-    def refine(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Not there for several factors."""
-        self._refuse("refine")
-
-    def to_arviz(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Not there for several factors."""
-        self._refuse("to_arviz", " Pass the arrays of sample() to arviz_base.from_dict.")
-
-
-def _only_none(local_draws: int | None) -> None:
-    if local_draws is not None:
-        raise ValueError("local_draws= is for fits with one grouping factor: leave it out.")

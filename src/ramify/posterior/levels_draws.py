@@ -10,8 +10,13 @@ from ramify.levels.design import Design
 from ramify.levels.draws import draw_z
 from ramify.levels.model import LevelsModel
 from ramify.levels.shape import Pool
+from ramify.numerics.points import gauss_hermite
+from ramify.posterior.averages import Cells, Who
+from ramify.posterior.interpret import Settings
 
 ABSENT = -2
+ORDER = 21  # points of the rule for a linear predictor over its population
+Seed = tuple[int, ...]
 NUMBERS = 2**24  # draws times rows at once
 
 
@@ -39,7 +44,7 @@ def draw_groups(
     pool: Pool,
     rows: np.ndarray,
     groups: Int64[np.ndarray, " G"],
-    seed: int,
+    seed: Seed,
 ) -> Float64[np.ndarray, "S G M"]:
     """Draws of z of some groups of a design, given the pool's draws of theta and b."""
     some = design if len(groups) == design.N else design.subset(groups)
@@ -47,7 +52,7 @@ def draw_groups(
     z = np.zeros((len(groups), model.M))
     thetas = np.asarray(pool.theta[rows], np.float64)
     for s, (row, given) in enumerate(zip(rows, model.at_each(thetas), strict=True)):
-        rng = np.random.default_rng([seed, 2, s])
+        rng = np.random.default_rng([*seed, 2, s])
         base = some.without_z(pool.beta[row], pool.u[row])
         out[s] = draw_z(model, given, some, base, z, rng)
         z = out[s]
@@ -58,24 +63,96 @@ def predicted(
     task: Task, at: Any, given: Any, rows: np.ndarray, kind: str, seed: int
 ) -> np.ndarray:
     """Draws of outcomes, or of what the kind says, at the rows of a table: [S, n, ...]."""
-    seen: list[dict[Any, int]] = [{} for _ in task.adapter.factors]
-    where = task.adapter.read(at, "at", seen, outcomes=False)
-    known = None if given is None else task.adapter.read(given, "given", seen, outcomes=True)
+    where, known = read(task, at, given, outcomes=False)
     values = task.model.values(task.pool.theta[rows])
-    eta = _linear(where.design, task.pool, rows)
-    for f in range(len(task.adapter.factors)):
-        effects, slot = _factor_effects(task, f, where, known, rows, values, seed)
-        terms = task.adapter.factors[f].terms
-        columns = np.concatenate([where.terms[t] for t in terms], 1)
-        for m, column in enumerate(columns.T):
-            eta += effects[:, slot, m] * column
+    eta = linear(task, where, known, rows, values, (seed,))
     if kind == "response":
         rng = np.random.default_rng([seed, 4])
         return task.adapter.outcomes(rng, eta, values, where)
     return task.adapter.expected(kind, eta, values, where)
 
 
-def _linear(design: Design, pool: Pool, rows: np.ndarray) -> Float64[np.ndarray, "S n"]:
+def read(task: Task, at: Any, given: Any, *, outcomes: bool) -> tuple[RowsAt, RowsAt | None]:
+    """Rows to predict, and those to condition on; a new level is the same in both."""
+    seen: list[dict[Any, int]] = [{} for _ in task.adapter.factors]
+    where = task.adapter.read(at, "test" if outcomes else "at", seen, outcomes=outcomes)
+    known = None if given is None else task.adapter.read(given, "given", seen, outcomes=True)
+    return where, known
+
+
+def linear(
+    task: Task,
+    where: RowsAt,
+    given: RowsAt | None,
+    rows: np.ndarray,
+    values: dict[str, np.ndarray],
+    seed: Seed,
+) -> Float64[np.ndarray, "S n"]:
+    """Draws of the linear predictor of rows, with the effects of their levels."""
+    eta = common(where.design, task.pool, rows)
+    for f in range(len(task.adapter.factors)):
+        effects, slot = _factor_effects(task, f, where, given, rows, values, seed)
+        for m, column in enumerate(_columns(task, where, f).T):
+            eta += effects[:, slot, m] * column
+    return eta
+
+
+def _columns(task: Task, at: RowsAt, factor: int) -> Float64[np.ndarray, "n m"]:
+    """The columns of all effects of a factor."""
+    return np.concatenate([at.terms[t] for t in task.adapter.factors[factor].terms], 1)
+
+
+def cell_means(
+    task: Task, rows: np.ndarray, asked: Settings, at: RowsAt, cells: Cells
+) -> Float64[np.ndarray, "S scenarios cells *categories"]:
+    """The average of what is expected of the rows of each cell, in each scenario and draw."""
+    n, found = len(cells.own), []
+    few = max(int(NUMBERS // max(n * cells.scenarios, 1)), 1)
+    add, size = cells.sums(np.arange(n)), np.bincount(cells.own, minlength=cells.number)
+    for start in range(0, len(rows), few):
+        some, seed = rows[start : start + few], (asked.seed, *([start] if start else []))
+        own = expected(task, at, asked.groups, some, asked.kind, seed)
+        found.append(add([own[:, i * n : (i + 1) * n] for i in range(cells.scenarios)]))
+    total = np.concatenate(found)
+    return total / size.reshape(-1, *[1] * (total.ndim - 3))
+
+
+def expected(
+    task: Task, at: RowsAt, who: Who, rows: np.ndarray, kind: str, seed: Seed
+) -> Float64[np.ndarray, "S n *categories"]:
+    """What is expected of rows: of their own levels, average ones, new ones, or all there could be."""
+    values = task.model.values(task.pool.theta[rows])
+    of = lambda eta: task.adapter.expected(kind, eta, values, at)
+    if who == "own":
+        return of(linear(task, at, None, rows, values, seed))
+    eta = common(at.design, task.pool, rows)
+    if who == "average":
+        return of(eta)
+    if who == "new":  # one new level of every factor, the same for all rows
+        for f, info in enumerate(task.adapter.factors):
+            effects = [_population(task, t, values, 1, seed)[:, 0] for t in info.terms]
+            eta += np.concatenate(effects, -1) @ _columns(task, at, f).T
+        return of(eta)
+    spread = np.sqrt(_variance(task, at, values))
+    points, log_weight = (np.asarray(x) for x in gauss_hermite(ORDER, 1))
+    weight = np.exp(log_weight - 0.5 * points[:, 0] ** 2)
+    pairs = zip(points[:, 0], weight / weight.sum(), strict=True)
+    return sum(w * of(eta + x * spread) for x, w in pairs)  # pyright: ignore[reportReturnType]
+
+
+def _variance(task: Task, at: RowsAt, values: dict[str, np.ndarray]) -> Float64[np.ndarray, "S n"]:
+    """The variance of a row's linear predictor over the populations of all factors."""
+    found = 0.0
+    for info in task.adapter.factors:
+        for t in info.terms:
+            own = values[f"sd_{t}"][:, None] * at.terms[t]  # [S, n, m]
+            if f"cor_{t}" in values:
+                own = np.einsum("sij,sni->snj", values[f"cor_{t}"], own)
+            found = found + np.sum(own**2, -1)
+    return np.asarray(found)
+
+
+def common(design: Design, pool: Pool, rows: np.ndarray) -> Float64[np.ndarray, "S n"]:
     """The linear predictor of common effects alone."""
     return design.offset + pool.beta[rows].astype(np.float64) @ design.X.T
 
@@ -87,7 +164,7 @@ def _factor_effects(
     given: RowsAt | None,
     rows: np.ndarray,
     values: dict[str, np.ndarray],
-    seed: int,
+    seed: Seed,
 ) -> tuple[Float64[np.ndarray, "S slots m"], Int64[np.ndarray, " n"]]:
     """Draws of the effects of those levels of a factor that rows have, and which of these each has."""
     codes, info = at.codes[factor], task.adapter.factors[factor]
@@ -117,7 +194,7 @@ def _factor_effects(
 
 
 def _conditioned(
-    task: Task, given: RowsAt, wanted: np.ndarray, rows: np.ndarray, seed: int
+    task: Task, given: RowsAt, wanted: np.ndarray, rows: np.ndarray, seed: Seed
 ) -> Float64[np.ndarray, "S G M"]:
     """Draws of z of levels of the integrated factor, given their rows in a table."""
     own = task.adapter.integrated
@@ -150,11 +227,11 @@ def _conditioned(
 
 
 def _population(
-    task: Task, term: int, values: dict[str, Any], count: int, seed: int
+    task: Task, term: int, values: dict[str, Any], count: int, seed: Seed
 ) -> Float64[np.ndarray, "S count m"]:
     """Effects of levels that nothing is known of."""
     sd = values[f"sd_{term}"]  # [S, m]
-    rng = np.random.default_rng([seed, 3, term])
+    rng = np.random.default_rng([*seed, 3, term])
     noise = rng.normal(size=(len(sd), count, sd.shape[1]))
     if f"cor_{term}" in values:
         noise = np.einsum("sij,snj->sni", values[f"cor_{term}"], noise)

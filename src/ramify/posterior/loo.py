@@ -117,7 +117,7 @@ def loo(fit: Fitted, groups: Groups, by: By, draws: int, seed: int) -> Loo:
         blocks = _groups(fit, groups, draws, seed)
     found = np.full((3, count), np.nan)
     for places, values in blocks:
-        found[:, places] = _left_out(np.asarray(values, np.float64))
+        found[:, places] = left_out(np.asarray(values, np.float64))
     if by == "row":  # in the order of the table
         order = np.argsort(groups.row_order, kind="stable")
         labels, found = groups.row_order[order], found[:, order]
@@ -125,7 +125,7 @@ def loo(fit: Fitted, groups: Groups, by: By, draws: int, seed: int) -> Loo:
     return Loo(by, labels, elpd, k_hat, lpd, fit.by)
 
 
-def _left_out(log_lik: Float64[np.ndarray, "S n"]) -> Float64[np.ndarray, "3 n"]:
+def left_out(log_lik: Float64[np.ndarray, "S n"]) -> Float64[np.ndarray, "3 n"]:
     """Elpd, k-hat and lpd of each column of log densities."""
     log_weight, k = smoothed(-log_lik)
     lpd = log_sum(log_lik.T) - np.log(len(log_lik))

@@ -63,7 +63,7 @@ def nothing(table: Any, names: Sequence[str] | None, draws: int, categories: int
     return appended(table, {name: np.zeros(0, np.float32) for name in names})
 
 
-def categories_of(adapter: Adapter, kind: str) -> list[str]:
+def categories_of(adapter: Any, kind: str) -> list[str]:
     """Names of the categories of a prediction; [] if it is one number."""
     if kind not in get_args(Kind):
         known = ", ".join(f'"{name}"' for name in get_args(Kind))

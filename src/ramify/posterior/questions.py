@@ -7,11 +7,12 @@ from ramify.numerics.precision import computing
 from ramify.plot.picture import Picture
 from ramify.posterior import interpret
 from ramify.posterior.answer import Answer
-from ramify.posterior.averages import Who
+from ramify.posterior.averages import Cells, Who
 from ramify.posterior.fitted import Fitted
 from ramify.posterior.interpret import Compare, Settings
 from ramify.posterior.loo import By, Loo, loo, refitted
 from ramify.posterior.plots import Plots
+from ramify.posterior.poststratified import PostKind, Wanted, poststratified
 from ramify.posterior.prediction import Kind
 
 Quantiles = Sequence[float]
@@ -133,6 +134,40 @@ class Questions(Fitted):
         return interpret.slopes(self, asked, variables)
 
     @computing
+    def poststratify(
+        self,
+        cells: Any,
+        weights: str | None = "n",
+        by: str | Sequence[str] = (),
+        *,
+        kind: PostKind = "mean",
+        draws: int = 1000,
+        quantiles: Quantiles = (0.05, 0.5, 0.95),
+        seed: int = 0,
+    ) -> Answer:
+        """Estimates for a population, from a table of its cells and their sizes.
+
+        The expected outcome of every cell, averaged with the cells' sizes as weights, draw by draw:
+        multilevel regression and poststratification. Levels that the fit has not seen are drawn from
+        their population, once for all cells that have them. Of binomial outcomes it is the probability.
+
+        Args:
+            cells: a row for each cell, with the columns that `predict` needs, and its size.
+            weights: the column of sizes; None for cells of equal size.
+            by: a column, or several: an estimate for each of its values; by default one for all.
+            kind: "mean", or of an ordered response "probability", that of each level.
+            draws: S.
+            quantiles: of the estimates.
+            seed: the answer is a function of it.
+
+        Example:
+            posterior.poststratify(census, weights="n", by="state")
+        """
+        several = (by,) if isinstance(by, str) else tuple(by)
+        wanted = Wanted(weights, several, kind, draws, quantiles, seed)
+        return poststratified(self, cells, wanted)
+
+    @computing
     def loo(
         self,
         by: By = "row",
@@ -163,6 +198,20 @@ class Questions(Fitted):
                 'refit=True is for by="group", of a solved fit that was made in this process.'
             )
         return refitted(found, data, self.again, draws)
+
+    @property
+    def _label_columns(self) -> list[str]:
+        """The columns of a table that say whose rows they are."""
+        return [self.by]
+
+    @property
+    def _normal_groups(self) -> bool:
+        """Whether groups have a normal distribution, whose population can be averaged over."""
+        return self.model.structure.prior is not None
+
+    def _cell_means(self, asked: Settings, table: dict[str, Any], cells: Cells) -> interpret.Means:
+        """What is expected of the rows of all scenarios, averaged by cell."""
+        return interpret.means_of(self, asked, table, cells)
 
     def _asked(
         self,

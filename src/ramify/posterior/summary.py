@@ -170,7 +170,7 @@ def summarise_theta(
         theta, weight = draw_theta(jax.random.key(seed), family, model, draws).theta, None
     values = adapter.global_values(theta)
     names, flat = list(summary_draws(adapter, values)), _flat(adapter, values)
-    said = _exponentiated(adapter, names, flat) if exponentiate else ()
+    said = exponentiated(adapter, names, flat) if exponentiate else ()
     if adapter.summary_rows(values) is not None:
         table = _from_draws(flat, quantiles, weight)
     else:
@@ -187,8 +187,8 @@ def summary_of_draws(adapter: Adapter, values: dict[str, Any], quantiles: Quanti
     return Summary(names, dict(zip(["mean", "sd", *quantile_names(quantiles)], table, strict=True)))
 
 
-def _exponentiated(
-    adapter: Adapter, names: list[str], draws: Float64[np.ndarray, "S n"]
+def exponentiated(
+    adapter: Any, names: list[str], draws: Float64[np.ndarray, "S n"]
 ) -> tuple[str, ...]:
     """Exponentiates the effects among the draws, in place, and says what that makes of them."""
     what, effects = adapter.ratios()

@@ -36,7 +36,8 @@ def findings(notes: Mapping[str, Any], N: int) -> list[Finding]:
     """What is wrong, or may be, by the notes of a fit of N groups."""
     found = [_unfinished(notes), _bias(notes), _noise(notes), _unconverged(notes, N)]
     found += [_width(notes), _uneven_theta(notes), _second_modes(notes), _uneven(notes)]
-    found += [_laplace(notes), _profile(notes), _rising_prior(notes), _changed(notes)]
+    found += [_laplace(notes), _profile(notes), _stalled(notes), _rising_prior(notes)]
+    found += [_changed(notes)]
     warnings = [Finding(1, line) for line in notes.get("warnings", [])]
     return [finding for finding in found if finding is not None] + warnings
 
@@ -65,7 +66,21 @@ def _bias(notes: Mapping[str, Any]) -> Finding | None:
 def _noise(notes: Mapping[str, Any]) -> Finding | None:
     noise = _size(notes, "noise_sds")
     what = f"another seed would move an estimate by some {noise:.2g} of its sd; raise local_draws"
+    if "probes" in notes:
+        what = (
+            f"a log determinant is estimated by {notes['probes']} random probes, which may move theta by "
+            f'{noise:.2g} posterior sds; fit with algebra="dense"'
+        )
     return Finding(1 + (noise > FAR), what) if noise > MOVED else None
+
+
+def _stalled(notes: Mapping[str, Any]) -> Finding | None:
+    said = (
+        f"conjugate gradients did not come to their end at {notes.get('stalled', 0):,} of "
+        f"{notes.get('evaluations', 0):,} thetas: some levels are nearly confounded, or not connected by "
+        'rows. Merge rare levels, or fit with algebra="dense"'
+    )
+    return Finding(1, said) if notes.get("stalled") else None
 
 
 def _unconverged(notes: Mapping[str, Any], N: int) -> Finding | None:

@@ -53,7 +53,8 @@
   function choose(select) {
     for (const plot of plots) {
       const [kind] = plot.dataset.figure.split("-");
-      if (kind !== select.dataset.choose && !(kind === "spread" && select.dataset.choose === "caterpillar")) continue;
+      const { choose } = select.dataset;
+      if (kind !== choose && kind !== choose.replace("caterpillar", "spread")) continue;
       plot.dataset.figure = `${kind}-${select.value}`;
       draw(plot);
     }

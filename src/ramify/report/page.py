@@ -8,7 +8,7 @@ import os
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from ramify.numerics.precision import computing
 from ramify.numerics.thresholds import MOST_K_HAT, MOVED
 from ramify.plot import answers, figures
 from ramify.plot.numbers import FEW, Effects
-from ramify.posterior import facts
+from ramify.posterior import facts, levels_plots
 from ramify.posterior.levels import LevelsPosterior
 from ramify.posterior.posterior import Posterior
 from ramify.posterior.summary import Summary
@@ -63,15 +63,10 @@ def write_report(
     Returns:
         The path.
     """
-    if isinstance(posterior, LevelsPosterior):
-        raise ValueError(
-            "a report is not there yet for a fit with several grouping factors; see "
-            "posterior.summary() and posterior.group_effects(factor)."
-        )
     template, plotly = _imported()
     path = Path(path)
     check_file(path)
-    groups = facts.check(posterior, groups)
+    groups = _checked(posterior, groups)
     diagnosis = diagnose(posterior, groups, seed=seed) if diagnosis is None else diagnosis
     drawn, words = _contents(posterior, groups, draws, seed)
     script = _file("page.js")
@@ -107,8 +102,9 @@ def _contents(
     sizes = np.quantile(groups.sizes, [0, 0.5, 1]).tolist()
     words: dict[str, Any] = {"data": groups, "sizes": sizes, "few": FEW}
     words["population"] = _population(posterior, drawn)
-    words["effects"] = facts.effects_of(posterior, groups, draws, seed)
-    _draw_groups(words["effects"], posterior.adapter.describe().deviations, drawn)
+    words["factors"] = _factors(posterior, groups, draws, seed)
+    for factor in words["factors"]:
+        _draw_groups(factor, posterior.adapter.describe().deviations, drawn)
     words |= _conditional(posterior, drawn)
     words |= _predictions(posterior, groups, draws, seed, drawn)
     return drawn, words
@@ -162,28 +158,71 @@ def _conditional(posterior: Posterior, drawn: dict[str, figures.Figure]) -> dict
     return {"curves": names[:CURVES], "curves_left": len(names) - len(names[:CURVES])}
 
 
-def _draw_groups(effects: Effects, deviations: bool, drawn: dict[str, figures.Figure]) -> None:
+class Factor(NamedTuple):
+    """A section about the groups of a factor."""
+
+    title: str
+    effects: Effects
+    total: int  # groups that it has
+    mark: str  # what tells its figures from those of others
+
+
+def _factors(posterior: Posterior, groups: Groups, draws: int, seed: int) -> list[Factor]:
+    """The effects of the groups, for each factor."""
+    if not isinstance(posterior, LevelsPosterior):
+        effects = facts.effects_of(posterior, groups, draws, seed)
+        return [Factor("Groups", effects, len(groups), "")]
+    return [
+        Factor(
+            f"Groups: {info.name}",
+            levels_plots.effects_of(posterior, f, draws, seed),
+            len(info.labels),
+            f".{f}" if f else "",
+        )
+        for f, info in enumerate(posterior.adapter.factors)
+    ]
+
+
+def _checked(posterior: Posterior, groups: Any) -> Groups:
+    """The data to report on."""
+    if not isinstance(posterior, LevelsPosterior):
+        return facts.check(posterior, groups)
+    if groups is not None and groups is not posterior.groups:
+        raise ValueError(
+            "a report of a fit with several grouping factors is about the data of the fit: leave "
+            "groups out."
+        )
+    return posterior.groups
+
+
+def _draw_groups(factor: Factor, deviations: bool, drawn: dict[str, figures.Figure]) -> None:
     """Adds a caterpillar for each effect, and histograms for many groups."""
+    effects, mark = factor.effects, factor.mark
     for e, name in enumerate(effects.names):
         title = f"{name}: deviation from the population" if deviations else name
         centre = 0.0 if deviations else float(np.mean(effects.centre[:, e]))
-        drawn[f"caterpillar-{e}"] = figures.caterpillar(effects, e, title, centre)
+        drawn[f"caterpillar{mark}-{e}"] = figures.caterpillar(effects, e, title, centre)
         if len(effects.labels) > FEW:
-            drawn[f"spread-{e}"] = figures.spread(effects, e, name)
+            drawn[f"spread{mark}-{e}"] = figures.spread(effects, e, name)
 
 
 def _predictions(
     posterior: Posterior, groups: Groups, draws: int, seed: int, drawn: dict[str, figures.Figure]
 ) -> dict[str, Any]:
     """What the page says about shrinkage and calibration; adds their figures if there are outcomes."""
-    observed = facts.outcome_of(posterior, groups)
-    if observed is None:
-        return {}
-    shrunk = facts.shrinkage_of(posterior, groups, observed, draws, seed)
+    if isinstance(posterior, LevelsPosterior):
+        shrunk = levels_plots.shrinkage_of(posterior, draws, seed)
+        found = levels_plots.calibration_of(posterior, draws, seed)
+        again = levels_plots.check_of(posterior, CHECKED, seed)
+    else:
+        observed = facts.outcome_of(posterior, groups)
+        if observed is None:
+            return {}
+        shrunk = facts.shrinkage_of(posterior, groups, observed, draws, seed)
+        found = facts.calibration_of(posterior, groups, observed, draws, seed)
+        again = facts.check_of(posterior, groups, observed, CHECKED, seed)
     drawn["shrinkage"] = figures.shrinkage(shrunk, posterior.adapter.describe().response)
-    found = facts.calibration_of(posterior, groups, observed, draws, seed)
     drawn["calibration"] = figures.reliability(found) if found.binary else figures.pit(found, seed)
-    again = facts.check_of(posterior, groups, observed, CHECKED, seed)
     drawn["check"] = answers.check(again, posterior.adapter.describe().response)
     return {"shrunk": shrunk, "calibration": found}
 
@@ -224,13 +263,16 @@ def _lead(posterior: Posterior, groups: Groups) -> str:
     notes = posterior.notes
     data = f"{groups.n_rows:,} rows in {len(groups):,} groups by {posterior.by}"
     took = f" in {seconds(notes['seconds'])}" if "seconds" in notes else ""
-    fitted = f"fitted by {method_of(posterior.family)}{took}"
+    how = notes["method"] if isinstance(posterior, LevelsPosterior) else method_of(posterior.family)
+    fitted = f"fitted by {how}{took}"
     return " · ".join([*posterior.adapter.describe().lead, data, fitted])
 
 
 def _fitted(posterior: Posterior) -> list[tuple[str, str]]:
     """What was fitted and how, as names and values."""
     model, notes = posterior.model, posterior.notes
+    if isinstance(posterior, LevelsPosterior):
+        return _fitted_levels(posterior)
     covariance, why = covariance_of(posterior.family), notes.get("why", "as asked")
     method = method_of(posterior.family) + (f", {covariance} covariance" if covariance else "")
     method += "" if why == "as asked" else f" (because {why})"
@@ -244,6 +286,14 @@ def _fitted(posterior: Posterior) -> list[tuple[str, str]]:
         done = "not converged" if notes.get("converged") is False else "ended"
         found.append(("Fit", f"{done} after {', '.join(spent)}"))
     return found
+
+
+def _fitted_levels(posterior: LevelsPosterior) -> list[tuple[str, str]]:
+    """The same of a fit with several factors."""
+    notes = posterior.notes
+    how = f"{posterior.by} integrated out, {notes['kept']:,} kept effects by {notes['algebra']} algebra"
+    found = [*posterior.adapter.describe().facts, ("Method", how)]
+    return [*found, ("Fit", f"{notes['evaluations']:,} evaluations, {seconds(notes['seconds'])}")]
 
 
 def _table(summary: Summary, rows: list[int]) -> dict[str, Any]:

@@ -4,30 +4,31 @@ from typing import Any
 
 import numpy as np
 
-from ramify.frontends.formula.formula import Formula
 from ramify.frontends.formula.frame import is_category, read_frame
-from ramify.frontends.formula.reading import predictors
+from ramify.frontends.formula.text import FormulaText
 
 
-def variables(formula: Formula) -> list[str]:
-    """The columns that a prediction needs, without labels and weights."""
-    trials = formula.parts.trials
-    return [*predictors(*formula.every), *([trials] if trials and not trials.isdigit() else [])]
+def variables(parts: FormulaText, names: list[str]) -> list[str]:
+    """The columns that a prediction needs, without labels and weights; `names` are predictors."""
+    trials = parts.trials
+    return [*names, *([trials] if trials and not trials.isdigit() else [])]
 
 
-def frame(formula: Formula, table: Any) -> Any:
-    """The predictors of a table as a pandas frame of numbers and categories."""
-    return read_frame(table, predictors(*formula.every), "table")
-
-
-def typical(formula: Formula, table: dict[str, Any] | None) -> dict[str, Any]:
+def typical(parts: FormulaText, names: list[str], table: dict[str, Any] | None) -> dict[str, Any]:
     """One row: means of numbers, the most frequent of categories, one trial."""
     if table is None:
         raise ValueError(
             "this fit was loaded from a file or is of a store, and holds no table: pass table=."
         )
     row: dict[str, Any] = {}
-    for name, column in frame(formula, table).items():
+    for name, column in read_frame(table, names, "table").items():
         several = is_category(column) or column.dtype == bool
         row[name] = np.array([column.mode()[0] if several else column.mean()])
-    return row | {name: np.ones(1) for name in variables(formula) if name not in row}
+    return row | {name: np.ones(1) for name in variables(parts, names) if name not in row}
+
+
+def per_trial(parts: FormulaText, columns: dict[str, Any], n: int) -> tuple[dict[str, Any], float]:
+    """The columns of n rows with trials of one size, and that size."""
+    if not parts.trials or parts.trials.isdigit():
+        return columns, float(parts.trials or 1)
+    return columns | {parts.trials: np.ones(n, np.int64)}, 1.0

@@ -68,6 +68,7 @@ def from_formula(
     weights: str | None = None,
     missing: Missing = "error",
     store: Any = None,
+    integrate: str | None = None,
 ) -> tuple[FormulaModel | LevelsFormulaModel, Groups]:
     """A model and its data from a formula in the grammar of lme4, brms and Bambi.
 
@@ -93,6 +94,7 @@ def from_formula(
             them out, and warns of how many there were.
         store: a folder, for Parquet larger than memory: its rows are sorted there on disk, and the
             columns of the model made part by part. See `docs/scale.md`.
+        integrate: of several grouping factors, the one to integrate out; see `docs/levels.md`.
 
     Returns:
         A model and its groups, for `fit(model, groups)`.
@@ -115,7 +117,9 @@ def from_formula(
     link = _link(likelihood, link)
     if parts.several:
         table = _check_several(parts, others, read_whole(table, store), missing)
-        return from_terms(parts, table, likelihood, link, priors or {}, check_design)
+        return from_terms(parts, table, likelihood, link, priors or {}, check_design, integrate)
+    if integrate not in (None, parts.by):
+        raise ValueError(f"there is no factor {integrate!r} in this formula; it has {parts.by}.")
     parameters = [_parsed(other, parts.by, likelihood) for other in others]
     side = reading.predictors(parts, *parameters)
     used = [*reading.response_columns(parts), *side, *parts.extra]

@@ -1,6 +1,6 @@
 """Tables in and results in a statistician's terms, for formulas with several grouping terms."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +11,23 @@ from jaxtyping import Float64
 
 from ramify.data.groups import Groups
 from ramify.data.tables import in_zone
-from ramify.frontends.formula import levels_saving
+from ramify.frontends.formula import asking, levels_saving, results
+from ramify.frontends.formula.frame import read_frame
 from ramify.frontends.formula.levels_formula import LevelsFormula
-from ramify.frontends.formula.levels_model import LevelsFormulaModel, term_sds
-from ramify.frontends.formula.levels_reading import design, design_of, read_columns, read_groups
+from ramify.frontends.formula.levels_model import LevelsFormulaModel, common_names, term_sds
+from ramify.frontends.formula.levels_reading import (
+    design,
+    design_of,
+    predictors,
+    read_columns,
+    read_groups,
+)
 from ramify.frontends.formula.priors import in_words
 from ramify.frontends.formula.reading import response_columns
 from ramify.frontends.formula.row_densities import INVERSE
 from ramify.levels.adapter import FactorInfo, LevelsAdapter, RowsAt
 from ramify.levels.design import Design
+from ramify.models.adapter import Description, Section
 
 
 class FormulaLevelsAdapter(LevelsAdapter):
@@ -27,7 +35,8 @@ class FormulaLevelsAdapter(LevelsAdapter):
 
     def __init__(self, model: LevelsFormulaModel):
         self.model, formula = model, model.formula
-        self.integrated, self.table = formula.integrated, formula.table
+        self.integrated, self.table_kind = formula.integrated, formula.table
+        self.table = model.table
         self.response = formula.parts.response
         self.factors = []
         for f, factor in enumerate(formula.factors):
@@ -81,8 +90,8 @@ class FormulaLevelsAdapter(LevelsAdapter):
                 for i, first in enumerate(term.effects):
                     for j, second in enumerate(term.effects[:i]):
                         found[f"cor({second}, {first} | {by})"] = both[:, i, j]
-        for name in ("sigma", "nu", "shape"):
-            if name in values:
+        for name in spec.family.parameters:
+            if name != "cutpoints":
                 found[name] = values[name] * (units.scale if name in spec.family.scaled else 1.0)
         if "cutpoints" in values and spec.levels is not None:
             for k, (low, high) in enumerate(zip(spec.levels[:-1], spec.levels[1:], strict=True)):
@@ -92,6 +101,31 @@ class FormulaLevelsAdapter(LevelsAdapter):
     def deviations(self, term: int, effects: Float64[np.ndarray, "*S m"]) -> np.ndarray:
         """Effects of a term on the user's scale."""
         return effects * (self.formula.units.scale / np.asarray(self.formula.terms[term].unit))
+
+    def variables(self) -> list[str]:
+        """The columns that the right-hand side names, and that of the trials."""
+        return asking.variables(self.formula.parts, predictors(self.formula.parts))
+
+    def frame(self, table: Any) -> Any:
+        """The predictors of a table as `formulae` sees them."""
+        return read_frame(table, predictors(self.formula.parts), "table")
+
+    def typical(self) -> dict[str, Any]:
+        """Means of numbers, and the most frequent of categories."""
+        parts = self.formula.parts
+        return asking.typical(parts, predictors(parts), self.table)
+
+    def ratios(self) -> tuple[str, list[str]]:
+        """Odds ratios and their like, of the common effects."""
+        return results.ratios(self.formula.link, common_names(self.formula))
+
+    def sections(self, names: Sequence[str]) -> list[Section]:
+        """Effects, sds by factor, correlations, and parameters of the likelihood."""
+        return results.sections(names, {*common_names(self.formula)}, "")
+
+    def per_trial(self, columns: dict[str, Any], n: int) -> tuple[dict[str, Any], float]:
+        """The columns of n rows with trials of one size, and that size."""
+        return asking.per_trial(self.formula.parts, columns, n)
 
     def categories(self, kind: str) -> list[str]:
         """The levels of an ordered response, where each has a probability of its own."""
@@ -107,7 +141,10 @@ class FormulaLevelsAdapter(LevelsAdapter):
         """Means, linear predictors or probabilities of rows."""
         spec, units = self.formula, self.formula.units
         if spec.link == "identity":
-            return units.base + units.scale * eta
+            mean = units.base + units.scale * eta
+            if not spec.family.of_log or kind == "link":
+                return mean
+            return np.exp(mean + 0.5 * (units.scale * values["sigma"][:, None]) ** 2)
         if kind == "link":
             return eta
         if "cutpoints" in values:
@@ -116,7 +153,10 @@ class FormulaLevelsAdapter(LevelsAdapter):
                 return probability
             numbers = spec.numbers or range(probability.shape[-1])
             return probability @ np.asarray(list(numbers), np.float64)
-        return self._mean(eta) * at.design.columns.get("trials", 1.0)
+        own = {name: values[name][:, None] for name in spec.family.parameters}
+        mean: Any = self._mean(eta)
+        mean = mean if spec.family.mean is None else np.asarray(spec.family.mean(mean, own))
+        return mean * at.design.columns.get("trials", 1.0)
 
     def _mean(self, eta: np.ndarray) -> np.ndarray:
         with jax.enable_x64(True):
@@ -131,7 +171,8 @@ class FormulaLevelsAdapter(LevelsAdapter):
         own |= {"trials": at.design.columns["trials"]} if "trials" in at.design.columns else {}
         y = spec.family.draw(rng, eta, self._mean(eta), own)
         if spec.link == "identity":
-            return units.base + units.scale * y
+            y = units.base + units.scale * y
+            return np.exp(y) if spec.family.of_log else y
         by_number = spec.numbers is not None and "cutpoints" in values
         return np.asarray(spec.numbers)[y] if by_number else y
 
@@ -140,19 +181,24 @@ class FormulaLevelsAdapter(LevelsAdapter):
         y, numbers = np.asarray(groups.rows["y"], np.float64), self.formula.numbers
         return y if numbers is None else np.asarray(numbers, np.float64)[y.astype(int)]
 
-    def describe(self) -> list[tuple[str, str]]:
-        """The formula, its likelihood and its factors."""
+    def describe(self) -> Description:
+        """The formula, its likelihood, its factors and its priors."""
         spec = self.formula
         factors = [(f.name, f"{len(f.labels):,} levels") for f in self.factors]
-        return [
-            ("Formula", spec.parts.text),
-            ("Likelihood", f"{spec.likelihood}, {spec.link} link"),
-            *factors,
-        ]
-
-    def priors(self) -> list[tuple[str, str]]:
-        """Names of the parameters and their priors."""
-        return [(name, in_words(prior)) for name, prior in self.model.priors.items()]
+        return Description(
+            title=spec.parts.text,
+            lead=[f"{spec.likelihood} with {spec.link} link"],
+            facts=[
+                ("Formula", spec.parts.text),
+                ("Likelihood", f"{spec.likelihood}, {spec.link} link"),
+                *factors,
+            ],
+            priors=[(name, in_words(prior)) for name, prior in self.model.priors.items()],
+            response=spec.parts.response,
+            deviations=True,
+            means=True,
+            complete=True,
+        )
 
     def columns(self) -> dict[str, str | None]:
         """The columns that a table for this formula has."""

@@ -28,11 +28,11 @@ from ramify.frontends.formula.levels_model import (
 from ramify.frontends.formula.levels_reading import predictors, read_groups
 from ramify.frontends.formula.likelihoods import LIKELIHOODS, start
 from ramify.frontends.formula.moments import moments
-from ramify.frontends.formula.priors import Priors, checked, default_correlations
+from ramify.frontends.formula.priors import Priors, checked, correlations
 from ramify.frontends.formula.text import FormulaText, error
 
-SUPPORTED = "gaussian student_t bernoulli binomial poisson negative_binomial ordered".split()
-NOISY = ("gaussian", "student_t", "bernoulli", "ordered")  # rows that have noise of their own
+# Rows that have noise of their own.
+NOISY = "gaussian student_t lognormal gamma exponential weibull beta bernoulli ordered".split()
 
 
 def from_terms(
@@ -42,16 +42,13 @@ def from_terms(
     link: str,
     priors: Mapping[str, Any],
     check: Callable[..., None],
+    integrate: str | None = None,
 ) -> tuple[LevelsFormulaModel, Groups]:
     """The model and the data of a formula with several grouping terms.
 
-    `check` raises if no model can be made of the columns of the common effects and of one term.
+    `check` raises if no model can be made of the columns of the common effects and of one term;
+    `integrate` names the factor to integrate out.
     """
-    if likelihood not in SUPPORTED:
-        raise ValueError(
-            f"likelihood={likelihood!r} is for formulas with one grouping factor; with several there are "
-            f"{', '.join(SUPPORTED)}."
-        )
     columns = list(dict.fromkeys(c for term in parts.terms for c in term.columns))
     n = n_rows(table, columns[0])
     extra = reading.read_extra(parts, table, n, "table")
@@ -68,6 +65,7 @@ def from_terms(
     if support == "levels" and "Intercept" not in common.names:
         what = "likelihood='ordered' has cutpoints in place of an intercept: leave the 0 out"
         raise error(parts.text, parts.text.find(parts.common), what)
+    y = np.log(y) if LIKELIHOODS[likelihood].of_log else y
     begin = start(support, link, y, extra.get("trials"))
     offset = common.offset(frame)
     middle = 0.0 if offset is None else float(offset.mean())
@@ -84,7 +82,7 @@ def from_terms(
         common,
         terms,
         tuple(factors),
-        integrated_factor(factors),
+        integrated_factor(factors, integrate),
         units,
         levels,
         kind_of_table(table),
@@ -92,11 +90,18 @@ def from_terms(
     _check_twice(formula)
     chosen = replaced(defaults(formula, float(np.std(y)) or 1.0), priors, formula)
     model = LevelsFormulaModel(formula, chosen, notes)
+    model.table = columns_of(table, [*dict.fromkeys([*columns, *predictors(parts), *parts.extra])])
     return model, read_groups(formula, table, "table")
 
 
-def integrated_factor(factors: list[Levels]) -> int:
+def integrated_factor(factors: list[Levels], name: str | None) -> int:
     """The factor whose effects are integrated out: that with the most levels, of equals the first."""
+    names = [factor.name for factor in factors]
+    if name is not None and name not in names:
+        what = f"there is no factor {name!r} in this formula; it has {', '.join(names)}."
+        raise ValueError(f"integrate: {what}")
+    if name is not None:
+        return names.index(name)
     return int(np.argmax([len(factor) for factor in factors]))
 
 
@@ -167,7 +172,7 @@ def defaults(formula: LevelsFormula, sd_y: float) -> Priors:
         for name, unit in zip(term_sds(formula, t), term.unit, strict=True):
             priors[name] = dist.HalfNormal(spread / unit)
     for t, name in cor_names(formula).items():
-        priors[name] = default_correlations(len(formula.terms[t].effects))
+        priors[name] = correlations(len(formula.terms[t].effects))
     own = {name: parameter.prior(sd_y) for name, parameter in formula.family.parameters.items()}
     return Priors({**priors, **own})
 

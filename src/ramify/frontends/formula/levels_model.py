@@ -20,6 +20,7 @@ from ramify.models.parameters import Named, Parameter
 
 _FORMS = {
     ("gaussian", "identity"): "normal",
+    ("lognormal", "identity"): "normal",
     ("bernoulli", "logit"): "logit",
     ("binomial", "logit"): "logit",
     ("poisson", "log"): "poisson",
@@ -72,6 +73,7 @@ class FormulaCore(LevelsCore):
         one = lambda e, row: self.family.log_density(self.link, e, values, row)
         rows = {name: column.ravel() for name, column in columns.items()}
         density = jax.vmap(one)(eta.ravel(), rows).reshape(eta.shape) - jnp.log(self.scale)
+        density -= columns.get("log_y", 0.0)
         return density * columns["weights"] if "weights" in columns else density
 
 
@@ -79,10 +81,12 @@ class FormulaCore(LevelsCore):
 class LevelsFormulaModel(LevelsModel):
     """A model made by `from_formula` with several grouping terms; see `docs/levels.md`."""
 
+    table: dict[str, Any] | None = None  # the columns of the fit's table
+
     def __init__(self, formula: LevelsFormula, priors: Priors, notes: list[str] | None = None):
         self.formula, self.priors, self.notes = formula, priors, list(notes or [])
-        linear = formula.likelihood == "gaussian" and formula.link == "identity"
         form = _FORMS.get((formula.likelihood, formula.link))
+        linear = form == "normal"
         self.closed_form = None if form is None else (form, -math.log(formula.units.scale))
         normal = not _skewed_priors(formula, priors)
         super().__init__(

@@ -110,6 +110,8 @@ def design(formula: LevelsFormula, rows: dict[str, np.ndarray], N: int) -> Desig
     }
     if "y" in rows:
         y = rows["y"].astype(np.float64)
+        if formula.family.of_log:
+            y = columns["log_y"] = np.log(y)
         columns["y"] = (y - units.base) / units.scale if formula.link == "identity" else y
     code = np.asarray(rows[f"level_{formula.integrated}"], np.int64)
     return Design(code, N, W, rows["X"], K, offset.astype(np.float64), columns, tuple(kept))

@@ -8,6 +8,8 @@ import numpy as np
 from ramify.data.groups import Groups
 from ramify.frontends.formula import asking, results
 from ramify.frontends.formula.formula import Formula
+from ramify.frontends.formula.frame import read_frame
+from ramify.frontends.formula.reading import predictors
 from ramify.models.adapter import Adapter, Section
 
 
@@ -29,17 +31,22 @@ class FormulaNames(Adapter):
         """The kind of the fit's table."""
         return self.formula.table
 
+    def per_trial(self, columns: dict[str, Any], n: int) -> tuple[dict[str, Any], float]:
+        """The columns of n rows with trials of one size, and that size."""
+        return asking.per_trial(self.formula.parts, columns, n)
+
     def variables(self) -> list[str]:
         """The columns that the right-hand side names, and that of the trials."""
-        return asking.variables(self.formula)
+        return asking.variables(self.formula.parts, predictors(*self.formula.every))
 
     def frame(self, table: Any) -> Any:
         """The predictors of a table as `formulae` sees them."""
-        return asking.frame(self.formula, table)
+        return read_frame(table, predictors(*self.formula.every), "table")
 
     def typical(self) -> dict[str, Any]:
         """Means of numbers, and the most frequent of categories."""
-        return asking.typical(self.formula, self.table)
+        names = predictors(*self.formula.every)
+        return asking.typical(self.formula.parts, names, self.table)
 
     @property
     def outcome_name(self) -> str:
@@ -56,7 +63,9 @@ class FormulaNames(Adapter):
 
     def ratios(self) -> tuple[str, list[str]]:
         """Odds ratios and their like, of the common effects."""
-        return results.ratios(self.formula)
+        spec = self.formula
+        first = ["Intercept"] if spec.layout.intercept else []
+        return results.ratios(spec.link, [*first, *spec.layout.common])
 
     def coordinates(self) -> list[str]:
         """The user's names; a coordinate of the correlations' factor is called by its correlation."""
@@ -68,7 +77,7 @@ class FormulaNames(Adapter):
 
     def sections(self, names: Sequence[str]) -> list[Section]:
         """Effects, sds, correlations, and parameters of the likelihood."""
-        return results.sections(self.formula, names)
+        return results.sections(names, {*results.common(self.formula)}, f" ({self.formula.by})")
 
     def group_effects(
         self, sampled: Iterable[Any], sizes: np.ndarray, totals: bool, quantiles: Sequence[float]

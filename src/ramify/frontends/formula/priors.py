@@ -88,7 +88,7 @@ def defaults(formula: Formula, sd_y: float) -> Priors:
     for name, unit in zip(layout.group, units.group_unit, strict=True):
         priors[sd_name(name, formula.by)] = dist.HalfNormal(spread / unit)
     if not formula.parts.independent and len(layout.group) > 1:
-        priors["cor"] = default_correlations(len(layout.group))
+        priors["cor"] = correlations(len(layout.group))
     parameters = formula.family.parameters
     priors |= {name: parameters[name].prior(sd_y) for name in formula.parameters}
     for own in formula.own:
@@ -96,10 +96,10 @@ def defaults(formula: Formula, sd_y: float) -> Priors:
     return priors
 
 
-def default_correlations(effects: int) -> dist.LKJCholesky:
-    """All correlation matrices alike."""
+def correlations(effects: int, concentration: float = 1.0) -> dist.LKJCholesky:
+    """The LKJ prior of a correlation matrix; by default all matrices are alike."""
     # In one program: NumPyro's constructor compiles a dozen of them, which takes a quarter of a second.
-    return jax.jit(lambda: dist.LKJCholesky(effects, 1.0))()
+    return jax.jit(lambda: dist.LKJCholesky(effects, concentration))()
 
 
 def _parameter_defaults(own: ParameterFormula, by: str) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def _parameter_defaults(own: ParameterFormula, by: str) -> dict[str, Any]:
     for name, unit in zip(own.varying, own.group_unit, strict=True):
         found[sd_name(name, by)] = dist.HalfNormal(2.5 / unit)
     if own.correlated:
-        found[f"{own.name}_cor"] = default_correlations(len(own.varying))
+        found[f"{own.name}_cor"] = correlations(len(own.varying))
     return found
 
 
@@ -166,7 +166,7 @@ def checked(name: str, target: str, prior: Any, M: int | None) -> Any:
     if M is not None:
         if not isinstance(prior, dist.LKJ | dist.LKJCholesky):
             raise TypeError(f"priors[{target!r}] must be a dist.LKJ or dist.LKJCholesky.")
-        return dist.LKJCholesky(M, float(np.asarray(prior.concentration)))
+        return correlations(M, float(np.asarray(prior.concentration)))
     if prior.batch_shape or prior.event_shape:
         raise ValueError(
             f"priors[{name!r}] has shape {list(prior.batch_shape + prior.event_shape)}; expected the "
@@ -346,4 +346,6 @@ def from_plain(plain: Mapping[str, Any]) -> Any:
         raise ValueError(f"a saved prior is a {name!r}, which NumPyro does not have.")
     if "base_dist" in given:
         given["base_dist"] = from_plain(given["base_dist"])
+    if kind is dist.LKJCholesky:
+        return correlations(given["dimension"], given["concentration"])
     return kind(**given)

@@ -34,7 +34,7 @@ def summary_rows(formula: Formula, values: dict[str, Any]) -> dict[str, Any]:
     """Draws of every parameter: effects, sds, correlations, then those of the likelihood."""
     layout, by, levels = formula.layout, formula.by, formula.levels
     found = {"Intercept": values["Intercept"]} if layout.intercept else {}
-    found |= {name: values[name] for name in _common(formula)[1:]}
+    found |= {name: values[name] for name in common(formula)[1:]}
     parts = [("", layout.group), *((f"{own.name}_", own.varying) for own in formula.own)]
     for prefix, names in parts:
         found |= {sd_name(n, by): values[f"{prefix}sd"][:, m] for m, n in enumerate(names)}
@@ -54,15 +54,14 @@ def summary_rows(formula: Formula, values: dict[str, Any]) -> dict[str, Any]:
 RATIOS = {"logit": "odds ratios", "log": "ratios of means", "cloglog": "hazard ratios"}
 
 
-def ratios(formula: Formula) -> tuple[str, list[str]]:
+def ratios(link: str, names: list[str]) -> tuple[str, list[str]]:
     """What exp of a common effect is, and the names of these effects."""
-    if formula.link not in RATIOS:
+    if link not in RATIOS:
         raise ValueError(
             f"exponentiate= is for a link of {', '.join(RATIOS)}, where exp of an effect is a ratio; "
-            f"this formula's is {formula.link!r}."
+            f"this formula's is {link!r}."
         )
-    first = ["Intercept"] if formula.layout.intercept else []
-    return RATIOS[formula.link], [*first, *formula.layout.common]
+    return RATIOS[link], names
 
 
 def named_axes(formula: Formula) -> tuple[dict[str, list[str]], dict[str, list[Any]]]:
@@ -103,7 +102,7 @@ def predictors(
     return rows, group
 
 
-def _common(formula: Formula) -> list[str]:
+def common(formula: Formula) -> list[str]:
     """Names of the intercept and of all common effects, also of those in formulas of parameters."""
     found = ["Intercept", *formula.layout.common]
     for own in formula.own:
@@ -112,16 +111,15 @@ def _common(formula: Formula) -> list[str]:
     return found
 
 
-def sections(formula: Formula, names: Sequence[str]) -> list[Section]:
-    """The rows of a summary, given by name, in parts that share a scale."""
-    common = {*_common(formula)}
+def sections(names: Sequence[str], effects: set[str], by: str) -> list[Section]:
+    """The rows of a summary, given by name, in parts that share a scale; `effects` are common."""
     rows: dict[str, list[int]] = {"effect": [], "sd": [], "cor": [], "family": []}
     for i, name in enumerate(names):
         kind = name.split("(")[0] if name.startswith(("sd(", "cor(")) else "family"
-        rows["effect" if name in common else kind].append(i)
+        rows["effect" if name in effects else kind].append(i)
     found = [
         Section("Population effects", rows["effect"], "line"),
-        Section(f"Standard deviations between groups ({formula.by})", rows["sd"], "from"),
+        Section(f"Standard deviations between groups{by}", rows["sd"], "from"),
         Section("Correlations of group effects", rows["cor"], "unit"),
         Section("Parameters of the likelihood", rows["family"], "line"),
     ]

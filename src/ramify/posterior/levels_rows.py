@@ -1,0 +1,122 @@
+"""Log densities of rows and groups at the draws of a fit with several factors, and their uses."""
+
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import numpy as np
+from jaxtyping import Float64
+
+from ramify.data.groups import Groups
+from ramify.io.arviz import Axes, data_tree
+from ramify.levels.adapter import RowsAt
+from ramify.levels.design import Design
+from ramify.levels.integral import integrate, rule_for, solve
+from ramify.levels.model import differentiate
+from ramify.numerics.psis import log_sum
+from ramify.posterior.held_out import PredictiveForm
+from ramify.posterior.levels_draws import NUMBERS, Seed, Task, draw_groups, linear, read
+from ramify.posterior.loo import By, Loo, left_out
+from ramify.posterior.metrics import Estimate, log_mean_weight
+
+Named = dict[str, Any]
+
+
+def log_densities(
+    task: Task, design: Design, eta: Float64[np.ndarray, "S n"], rows: np.ndarray
+) -> Float64[np.ndarray, "S n"]:
+    """The log likelihood of each row at draws of its linear predictor."""
+    thetas = np.asarray(task.pool.theta[rows], np.float64)
+    each = zip(eta, task.model.at_each(thetas), strict=True)
+    return np.stack([differentiate(task.model, given, design, own).value for own, given in each])
+
+
+def fitted_eta(
+    task: Task, design: Design, rows: np.ndarray, seed: Seed
+) -> Float64[np.ndarray, "S n"]:
+    """Draws of the linear predictor of the rows of the fit, all of which `design` has."""
+    every = np.arange(task.design.N)
+    z = draw_groups(task.model, task.design, task.pool, rows, every, seed)
+    own = zip(task.pool.beta[rows], task.pool.u[rows], z, strict=True)
+    return np.stack([design.eta(beta, u, each) for beta, u, each in own])
+
+
+def loo(task: Task, groups: Groups, by: By, rows: np.ndarray, seed: int) -> Loo:
+    """Leaves out each row, or each level of the integrated factor, by importance weights."""
+    if by not in get_args(By):
+        raise ValueError(f'by must be "row" or "group"; got {by!r}.')
+    name = task.adapter.factors[task.adapter.integrated].name
+    if by == "group":
+        elpd, k_hat, lpd = left_out(np.stack([*_by_group(task, rows)]))
+        return Loo(by, groups.labels, elpd, k_hat, lpd, name)
+    design = task.adapter.design(groups)
+    eta = fitted_eta(task, design, rows, (seed,))
+    n = len(design.offset)
+    found, values = np.empty((3, n)), log_densities(task, design, eta, rows)
+    for start in range(0, n, max(NUMBERS // (8 * len(rows)), 1)):
+        own = slice(start, start + max(NUMBERS // (8 * len(rows)), 1))
+        found[:, own] = left_out(values[:, own])
+    order = np.argsort(groups.row_order, kind="stable")
+    elpd, k_hat, lpd = found[:, order]
+    return Loo(by, groups.row_order[order], elpd, k_hat, lpd, name)
+
+
+def _by_group(task: Task, rows: np.ndarray) -> Iterator[Float64[np.ndarray, " N"]]:
+    """For each draw of theta and b the log p^(y_i | theta, b) of every group."""
+    model, design, pool = task.model, task.design, task.pool
+    rule, z = rule_for(model, len(design.offset), design.N), np.zeros((design.N, model.M))
+    thetas = np.asarray(pool.theta[rows], np.float64)
+    for row, given in zip(rows, model.at_each(thetas), strict=True):
+        base = design.without_z(pool.beta[row], pool.u[row])
+        solved = solve(model, given, design, base, z)
+        z = solved.z
+        yield integrate(model, given, design, base, solved, rule).groups
+
+
+def log_predictive(
+    task: Task, train: Any, test: Any, form: PredictiveForm, rows: np.ndarray, seed: int
+) -> Estimate:
+    """Log mean of p(y_test | z, b, theta), in a form that `Posterior.log_predictive` describes."""
+    if form not in get_args(PredictiveForm):
+        known = ", ".join(f'"{name}"' for name in get_args(PredictiveForm))
+        raise ValueError(f"form must be one of {known}; got {form!r}.")
+    where, given = read(task, test, train, outcomes=True)
+    values = task.model.values(task.pool.theta[rows])
+    found = log_densities(
+        task, where.design, linear(task, where, given, rows, values, (seed,)), rows
+    )
+    if form == "joint":
+        return log_mean_weight(found.sum(1))
+    if form == "per_group":
+        code = np.unique(where.codes[task.adapter.integrated], return_inverse=True)[1]
+        found = np.stack([np.bincount(code, own) for own in found])
+    means = log_sum(found.T) - np.log(len(found))
+    # How each draw moves the sum of the logarithms of means: its delta method.
+    influence = np.sum(np.exp(found - means) - 1, 1)
+    return Estimate(
+        float(means.sum()), float(influence.std() / np.sqrt(len(rows))), draws=len(rows)
+    )
+
+
+def tree(task: Task, groups: Groups, found: Named, rows: np.ndarray, seed: int, each: bool) -> Any:
+    """Draws by name as a DataTree, with the levels of every factor as coordinates."""
+    adapter, factors = task.adapter, task.adapter.factors
+    data: dict[str, Named] = {"posterior": found}
+    dims: dict[str, list[str]] = {}
+    coords: dict[str, Any] = {}
+    for info in factors:
+        dims[f"effects({info.name})"] = [info.name, f"{info.name}_effect"]
+        coords |= {info.name: list(info.labels), f"{info.name}_effect": list(info.effects)}
+    if each:
+        design = adapter.design(groups)
+        eta, values = (
+            fitted_eta(task, design, rows, (seed,)),
+            task.model.values(task.pool.theta[rows]),
+        )
+        at = RowsAt(design, [], [])
+        rng = np.random.default_rng([seed, 4])
+        data["posterior_predictive"] = {adapter.response: adapter.outcomes(rng, eta, values, at)}
+        data["log_likelihood"] = {adapter.response: log_densities(task, design, eta, rows)}
+    data["observed_data"] = {adapter.response: adapter.observed(groups)}
+    own = factors[adapter.integrated]
+    axes = Axes(own.name, own.labels, groups.row_order, {}, dims, coords)
+    return data_tree(data, axes, "levels")
