@@ -21,6 +21,7 @@ from ramify.data.batch import Batch
 from ramify.data.sources import BlockSource
 from ramify.engine.local import Engine
 from ramify.families.solver import solve_block
+from ramify.inference.prior_check import prior_reach
 from ramify.inference.progress import Budget
 from ramify.inference.sweep import Around, At, Modes, Problem, Sums, sweep_block
 from ramify.models.model import expand_priors
@@ -175,6 +176,10 @@ class Marginal:
         change = (slopes[: len(ahead)] - slopes[len(ahead) :]) / apart
         white = change @ axes.T  # about -1, [axis, axis]
         return _symmetric(back @ _symmetric(white) @ back.T)
+
+    def reach(self, mean: np.ndarray) -> np.ndarray:
+        """How far a step may go in each coordinate, [D]."""
+        return prior_reach(self.model, mean)
 
     def curvatures_by_other_draws(self, mean: np.ndarray, blocks: int, count: int) -> np.ndarray:
         """The Hessian of F at the mean by each of so many other sets of draws, [count, D, D]."""

@@ -27,8 +27,9 @@ def rising_priors(model: Model, centre: Float[np.ndarray, " D"]) -> list[str]:
     with np.errstate(invalid="ignore"):
         rise = np.diff(log_priors(model, thetas).astype(np.float64).reshape(-1, 2, 3))
     most = np.where(plain, RISE, RISE_LOG)[:, None, None]
-    rising = (rise > most).all(-1).any(-1).tolist()
-    return [name for name, bad in zip(model.adapter.coordinates(), rising, strict=True) if bad]
+    rising = (rise > most).all(-1).any(-1)
+    names = model.adapter.coordinates()
+    return [names[i] for i in np.flatnonzero(rising)]
 
 
 def prior_reach(model: Model, centre: Float[np.ndarray, " D"]) -> Float[np.ndarray, " D"]:

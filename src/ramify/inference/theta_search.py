@@ -26,7 +26,6 @@ from ramify.inference.marginal import (
     Tilt,
     definite,
 )
-from ramify.inference.prior_check import prior_reach
 from ramify.inference.search_state import (
     LONGEST,
     Search,
@@ -141,9 +140,9 @@ def _climb(s: Search, F: Marginal) -> Search:
     move, gain = updates.newton_move(s.precision, s.slope)
     close = gain < 0.5 * len(s.mean)
     if s.reach is None and np.abs(move).max() > FAR_AWAY:
-        s = s._replace(reach=prior_reach(F.model, s.mean))
+        s = s._replace(reach=F.reach(s.mean))
     reach = reach_of(s)
-    if len(s.mean) >= MANY or s.reach is not None:
+    if len(s.mean) >= MANY or reach.max() > LONGEST:
         scaled = s.precision * np.outer(reach, reach), s.slope * reach
         move = reach * updates.damped(LONGEST, *scaled)
     move = updates.at_most(s.length * reach, move)
