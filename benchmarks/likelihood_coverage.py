@@ -41,6 +41,11 @@ CASES: dict[str, tuple[dict[str, str], str]] = {
         | {"sigma_sd": "HalfNormal(0.4)"},
         "y",
     ),
+    "categorical": (
+        {f"mu{level}_Intercept": "Normal(0.3, 0.5)" for level in (1, 2)}
+        | {"b": "Normal(0, 0.5)", "sd": "HalfNormal(0.5)"},
+        "y",
+    ),
     "zero_inflated_poisson; zi ~ x": (
         {"zi_Intercept": "Normal(-0.5, 0.7)", "zi_x": "Normal(0, 0.5)"},
         "y",
@@ -58,10 +63,14 @@ def problem(case: str) -> tuple[Any, Any]:
     group = np.repeat(np.arange(GROUPS), ROWS)
     y = rng.integers(0, 4, len(group)) * 1.0
     y = rng.uniform(0.1, 0.9, len(group)) if likelihood in (*POSITIVE, "beta") else y
+    priors = dict(own)
+    if likelihood == "categorical":
+        y = np.minimum(y, 2.0)
+    else:
+        priors |= {"Intercept": "Normal(0.5, 0.5)", "x": "Normal(0, 0.5)"}
+        priors |= {"sd(Intercept | g)": "HalfNormal(0.5)"}
     late = np.arange(len(group)) % 5 == 0
     table = {"g": group, "x": rng.normal(0.0, 1, len(group)), "y": y, "late": late}
-    priors = {**own, "Intercept": "Normal(0.5, 0.5)", "x": "Normal(0, 0.5)"}
-    priors |= {"sd(Intercept | g)": "HalfNormal(0.5)"}
     text = f"{left} ~ x + (1 | g)" + (f";{formula}" if formula else "")
     return rf.from_formula(text, table, likelihood=likelihood, priors=priors)
 

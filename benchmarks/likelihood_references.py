@@ -38,7 +38,9 @@ class Case(NamedTuple):
     density: Callable[[Table, jax.Array, Values], Any]
     true: Values  # family parameters, or [intercept, slope, sd over groups] of their formulas
     likelihood: str = ""  # by default the name of the case
-    link: str = "log"  # of the mean
+    link: str = (
+        "log"  # of the mean; "none" where the response has levels, each with its own formula
+    )
 
 
 def _hurdle(y: Any, count: Any, hu: Any) -> Any:
@@ -87,7 +89,29 @@ _draw_zip = lambda rng, eta, v: {
 }
 _draw_beta = lambda rng, eta, v: rng.beta(expit(eta) * v["phi"], expit(-eta) * v["phi"])
 
+LEVELS = ("bus", "car", "walk")
+
+
+def _logits(v: Values) -> Any:
+    """Of the levels; the first is the reference."""
+    return jnp.stack([jnp.zeros_like(v["mucar"]), v["mucar"], v["muwalk"]], -1)
+
+
+def _draw_level(rng: np.random.Generator, eta: np.ndarray, v: Values) -> Table:
+    noise = rng.gumbel(size=(len(eta), 3))
+    return {"y": np.array(LEVELS)[np.argmax(np.asarray(_logits(v)) + noise, 1)]}
+
+
 CASES: dict[str, Case] = {
+    "categorical": Case(
+        "y",
+        _draw_level,
+        lambda t, eta, v: dist.Categorical(logits=_logits(v)).log_prob(
+            np.searchsorted(LEVELS, t["y"])
+        ),
+        {"mucar": [0.4, 0.5, 0.6], "muwalk": [-0.3, -0.6, 0.9]},
+        link="none",
+    ),
     "lognormal": Case(
         "y",
         lambda rng, eta, v: {"y": np.exp(rng.normal(eta, v["sigma"]))},
@@ -197,8 +221,15 @@ def simulate(case: Case, seed: int = 3) -> Table:
         values[name] = true
         if isinstance(true, list):
             own = true[0] + true[1] * x + sum(sd * rng.normal(size=N)[g] for sd in true[2:])
-            values[name] = expit(own) if name in UNIT else np.exp(own)
+            values[name] = _parameter(name, own)
     return {"g": g, "x": x, **case.draw(rng, eta, values)}
+
+
+def _parameter(name: str, predictor: Any) -> Any:
+    """The inverse link of a parameter's formula."""
+    if name.startswith("mu"):
+        return predictor
+    return jax.nn.sigmoid(predictor) if name in UNIT else jnp.exp(predictor)
 
 
 def priors(case: Case, sd_y: float) -> Values:
@@ -214,11 +245,13 @@ def _likelihood(case: Case) -> str:
 
 def model(case: Case, table: Table) -> None:
     """Effects by group are not centred, which is what NUTS likes best."""
-    y = np.log(table["y"]) if _likelihood(case) == "lognormal" else table["y"].astype(float)
-    identity = case.link == "identity"
-    middle = {"identity": y.mean(), "log": np.log(y.mean()), "logit": 0.0}[case.link]
-    eta = _predictor("", table, dist.Normal(middle, 2.5 * (y.std() if identity else 1.0)),
-                     y.std() if identity else 1.0, True)  # fmt: skip
+    levels = case.link == "none"
+    y = np.zeros(len(table["y"])) if levels else table["y"].astype(float)
+    y = np.log(y) if _likelihood(case) == "lognormal" else y
+    unit = y.std() if case.link == "identity" else 1.0
+    middle = {"identity": np.mean, "log": lambda y: np.log(y.mean())}.get(case.link, lambda y: 0.0)
+    prior = dist.Normal(middle(y), 2.5 * unit)
+    eta: Any = 0.0 if levels else _predictor("", table, prior, unit, True)
     values: Values = {}
     for name, true in case.true.items():
         if not isinstance(true, list):
@@ -227,7 +260,7 @@ def model(case: Case, table: Table) -> None:
         centre = np.log(y.std()) if name == "sigma" else 0.0
         at_means = dist.Logistic(0.0, 1.0) if name in UNIT else dist.Normal(centre, 2.5)
         own = _predictor(f"{name}_", table, at_means, 1.0, len(true) > 2)
-        values[name] = jax.nn.sigmoid(own) if name in UNIT else jnp.exp(own)
+        values[name] = _parameter(name, own)
     numpyro.factor("rows", jnp.sum(case.density(table, eta, values)))
 
 

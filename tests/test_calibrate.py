@@ -215,6 +215,17 @@ def parameter_formula():
 MODELS["parameter formula"] = parameter_formula
 
 
+def categories():
+    table = TABLE | {"y": np.array(["c", "a", "b"])[np.arange(12) % 3]}
+    priors = {"b": dist.Normal(0, 1), "sd": PRIORS["sd"]}
+    priors |= {f"mu{level}_Intercept": dist.Normal(0, 1) for level in "bc"}
+    text = "y ~ x + (x | g); mub ~ (1 | g)"
+    return rf.from_formula(text, table, likelihood="categorical", priors=priors)
+
+
+MODELS["categorical"] = categories
+
+
 @program
 def scores(model, batch, drawn):
     """The slope of log p(theta, z, y) in theta and z, flat, and where it was taken."""

@@ -1,5 +1,6 @@
 """What an analyst expects of tables: kinds, names, missing columns, and what a notebook shows."""
 
+import copy
 import warnings
 
 import numpy as np
@@ -63,6 +64,18 @@ def test_a_summary_is_like_a_frame(posterior):
         summary["z"]
 
 
+def test_a_summary_has_what_a_frame_has(posterior):
+    summary = posterior.summary()
+    frame = summary.to_pandas()
+    assert summary.shape == frame.shape and summary.to_dict() == frame.to_dict()
+    assert summary.sort_values("sd").index[0] == frame["sd"].idxmin()
+    assert np.array_equal(np.asarray(summary), frame.to_numpy())
+    assert pd.DataFrame(summary).shape == frame.shape
+    with pytest.raises(AttributeError, match="nothing_of_that_name"):
+        summary.nothing_of_that_name  # noqa: B018
+    assert copy.deepcopy(summary).names == summary.names
+
+
 def test_odds_ratios_are_those_of_the_draws(posterior):
     plain, ratios = posterior.summary(), posterior.summary(exponentiate=True)
     levels = ["q5", "q50", "q95"]
@@ -83,6 +96,7 @@ def test_arviz_has_the_users_names(posterior, table):
     assert set(tree["posterior_predictive"].data_vars) == {"bought"}
     constant = tree["constant_data"]
     np.testing.assert_allclose(constant["x"].sel(row=[5, 80]), table.x[[5, 80]], rtol=1e-5)
+    assert set(np.unique(constant["kind[b]"])) == {0.0, 1.0}
     ages = table.groupby("user").age.first()
     np.testing.assert_allclose(constant["age"].sel(user="u07"), ages["u07"], rtol=1e-5)
     assert draws["x"].dims == ("chain", "draw") and constant["x"].dims == ("row",)

@@ -60,6 +60,7 @@ RESPONSES = {
     "poisson": "count",
     "negative_binomial": "count",
     "ordered": "rating",
+    "categorical": "rating",
     "beta": "share",
     "beta_binomial": "count | trials(trials)",
     **dict.fromkeys(("lognormal", "gamma", "exponential", "weibull"), "time"),

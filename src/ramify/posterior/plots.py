@@ -1,5 +1,6 @@
 """`posterior.plot`: the report's figures, and those of questions, from Python."""
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -79,14 +80,19 @@ class Plots:
         at |= {by: _levels(frame, by)} if by is not None else {}
         own = {"table": "typical", "groups": groups, "kind": kind}
         found = posterior.predictions(at, quantiles=(0.05, 0.95), **own)
+        levels = [(by, level) for level in at.get(by or "", [])] or [None]
+        kinds = posterior.adapter.categories(kind)
+        parts = product(levels, [("category", name) for name in kinds] or [None])
         curves = []
-        for level in [None] if by is None else at[by]:
-            mine = np.ones(len(found), bool) if by is None else found[by] == level
+        for part in ([pair for pair in own if pair is not None] for own in parts):
+            mine = np.ones(len(found), bool)
+            for column, value in part:
+                mine &= found[column] == value
             numbers = (found[column][mine] for column in ("mean", "q5", "q95"))
-            curves.append(
-                Curve("" if by is None else f"{by} {level}", list(at[variable]), *numbers)
-            )
-        y_title = f"expected {self._outcome}" if kind == "mean" else "linear predictor"
+            name = ", ".join(str(v) if c == "category" else f"{c} {v}" for c, v in part)
+            curves.append(Curve(name, list(at[variable]), *numbers))
+        named = {"mean": f"expected {self._outcome}", "probability": "probability"}
+        y_title = named.get(kind, "linear predictor")
         said = f"{y_title} along {variable}, groups: {groups}; 90% intervals."
         return Picture(answers.curves(curves, variable, y_title), said)
 

@@ -105,6 +105,17 @@ class Summary:
         """The names of the columns."""
         return list(self.columns)
 
+    def __getattr__(self, name: str) -> Any:
+        """What a data frame has besides: `summary.sort_values("sd")`, `.iloc`, `.to_dict()`, ..."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.to_pandas(), name)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """The numbers, [parameters, columns]."""
+        del copy  # it is a new array in any case
+        return np.stack([*self.columns.values()], 1).astype(dtype or np.float64)
+
     def __repr__(self) -> str:
         """The table as text; the digits of a row follow its sd."""
         lines = [["", *self.columns], *([name, *row] for name, row in self._body())]

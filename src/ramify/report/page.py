@@ -153,8 +153,9 @@ def _conditional(posterior: Posterior, drawn: dict[str, figures.Figure]) -> dict
     if adapter.table is None:
         return {"curves": [], "curves_left": 0}
     names = [name for name in adapter.variables() if name in adapter.frame(adapter.table).columns]
+    kind = "mean" if adapter.describe().means else "probability"
     for i, name in enumerate(names[:CURVES]):
-        drawn[f"curve-{i}"] = posterior.plot.predictions(name).figure
+        drawn[f"curve-{i}"] = posterior.plot.predictions(name, kind=kind).figure
     return {"curves": names[:CURVES], "curves_left": len(names) - len(names[:CURVES])}
 
 

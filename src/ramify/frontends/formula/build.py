@@ -1,6 +1,7 @@
 """Models from formulas: `y ~ 1 + x + (1 + x | user)`, as lme4, brms and Bambi write them."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,11 @@ from ramify.frontends.formula.levels_model import LevelsFormulaModel
 from ramify.frontends.formula.levels_reading import predictors as all_predictors
 from ramify.frontends.formula.likelihoods import LIKELIHOODS, centre_and_unit
 from ramify.frontends.formula.model import FormulaModel
-from ramify.frontends.formula.parameter_formulas import ParameterFormula, in_units
+from ramify.frontends.formula.parameter_formulas import (
+    ParameterFormula,
+    category_names,
+    in_units,
+)
 from ramify.frontends.formula.priors import defaults, replaced
 from ramify.frontends.formula.tables import (
     Missing,
@@ -49,6 +54,7 @@ from ramify.frontends.formula.text import (
     parse,
     parse_parameter,
     split,
+    without_effects,
 )
 from ramify.numerics.precision import computing
 
@@ -84,7 +90,8 @@ def from_formula(
             Only the columns that the formula names are read.
         likelihood: "gaussian", "student_t", "lognormal", "gamma", "exponential", "weibull", "beta",
             "bernoulli", "binomial", "beta_binomial", "poisson", "negative_binomial", the counts with
-            "zero_inflated_" or "hurdle_" before their name, or "ordered".
+            "zero_inflated_" or "hurdle_" before their name, "categorical" or
+            "ordered".
         link: by default the usual one.
         priors: name -> NumPyro distribution, or its text ("Normal(0, 1)"), in place of the defaults,
             which `model.priors` shows.
@@ -115,17 +122,25 @@ def from_formula(
     parts = parse(text)
     parts = parts._replace(trials=trials or parts.trials, weights=weights or parts.weights)
     link = _link(likelihood, link)
+    categories = LIKELIHOODS[likelihood].support == "categories"
+    if parts.several and categories:
+        raise ValueError(
+            f"likelihood={likelihood!r} takes one grouping factor; the formula has several."
+        )
     if parts.several:
         table = _check_several(parts, others, read_whole(table, store), missing)
         return from_terms(parts, table, likelihood, link, priors or {}, check_design, integrate)
     if integrate not in (None, parts.by):
         raise ValueError(f"there is no factor {integrate!r} in this formula; it has {parts.by}.")
-    parameters = [_parsed(other, parts.by, likelihood) for other in others]
+    parsed = parse_parameter if categories else partial(_parsed, likelihood=likelihood)
+    parameters = [parsed(other, parts.by) for other in others]
     side = reading.predictors(parts, *parameters)
     used = [*reading.response_columns(parts), *side, *parts.extra]
     source = opened(parts, table, used, missing, store)
     _check_roles(parts, source, used)
     outcomes = _outcomes(parts, source, likelihood)
+    if categories:
+        parts, parameters = by_category(parts, parameters, outcomes.levels or [])
     spec = _evaluated(parts, parameters, source, likelihood, link, outcomes)
     _check_names(spec)
     chosen = replaced(defaults(spec, float(outcomes.used.sd) or 1.0), priors or {}, spec)
@@ -161,7 +176,8 @@ def _evaluated(
     common, group, pieces = coded(parts, source, likelihood, outcomes.levels)
     names = common.names, group.names
     facts = facts_of(names, pieces())
-    check_design(parts, common, facts.X, group, facts.W, family)
+    if family.support != "categories":
+        check_design(parts, common, facts.X, group, facts.W, family)
     if family.support == "binary":
         warn_of_separation(common.names, facts, pieces)
     begin = centre_and_unit(family.support, link, outcomes.used, outcomes.trials)
@@ -183,6 +199,22 @@ def _parsed(text: str, by: str, likelihood: str) -> FormulaText:
         what = f"expected a parameter of the likelihood before ~, got {parts.response!r}; {takes}"
         raise error(text, 0, what)
     return parts
+
+
+def by_category(
+    parts: FormulaText, given: list[FormulaText], levels: list[Any]
+) -> tuple[FormulaText, list[FormulaText]]:
+    """The formulas of a categorical response: none for its first level, one for each of the others."""
+    names, right = category_names(levels), parts.text.split("~", 1)[1]
+    if len(set(names)) < len(names):
+        raise ValueError(f"two levels of {parts.response} would be called alike: {names}.")
+    own = {other.response: other for other in given}
+    for name, other in own.items():
+        if name not in names:
+            what = f"expected a level before ~, one of {', '.join(names)}; got {name!r}"
+            raise error(other.text, 0, what)
+    written = lambda name: parse_parameter(f"{name} ~{right}", parts.by)
+    return without_effects(parts), [own.get(name) or written(name) for name in names]
 
 
 def _evaluated_parameters(

@@ -12,7 +12,7 @@ from ramify.data.groups import Groups
 from ramify.frontends.formula.design import Coding, components, to_plain
 from ramify.frontends.formula.formula import EffectLayout, Formula, Units
 from ramify.frontends.formula.likelihoods import LIKELIHOODS
-from ramify.frontends.formula.parameter_formulas import ParameterFormula
+from ramify.frontends.formula.parameter_formulas import ParameterFormula, category_names
 from ramify.frontends.formula.reading import unsupported
 from ramify.io.fields import Check, check_each, is_count, is_list_of, is_number, is_text, one_of
 
@@ -75,7 +75,10 @@ def check_formula(path: Path, formula: Formula) -> None:
         raise ValueError(f"{path} is damaged: its likelihood takes no censored responses.")
     names = [name for name in formula.common.names if name != "Intercept"], formula.group.names
     levels = len(formula.levels or ())
-    enough = {"levels": levels > 2, "binary": levels in (0, 2)}.get(formula.family.support, True)
+    support, ours = formula.family.support, [own.name for own in formula.own]
+    known = {"levels": levels > 2, "binary": levels in (0, 2)}
+    known["categories"] = levels > 2 and ours == category_names(formula.levels or [])
+    enough = known.get(support, True) and (bool(names[1]) or support == "categories")
     if not (enough and _laid_out(layout, *names) and _in_range(units, *map(len, names))):
         raise ValueError(f"{path} is damaged: its layout has values that no formula has.")
     for own in formula.own:
@@ -92,7 +95,7 @@ def _check_parameter(path: Path, formula: Formula, own: ParameterFormula) -> Non
     numbers = (*own.centre, *own.unit, *own.group_unit, own.shift)
     texts = (own.common.text, own.group.text, own.name)
     if (
-        own.name not in formula.family.parameters
+        (own.name not in formula.family.parameters and formula.family.support != "categories")
         or texts != (own.parts.common, own.parts.group, own.parts.response)
         or sizes != columns
         or not all(map(_PARAMETER, numbers))
@@ -108,7 +111,6 @@ def _laid_out(layout: EffectLayout, common: list[str], group: list[str]) -> bool
     return (
         (list(layout.common), list(layout.group)) == (common, group)
         and all(map(is_text, (*common, *group)))
-        and M > 0
         and type(layout.intercept) is bool
         and all(map(is_count, places))
         and sorted(places) == list(range(P))

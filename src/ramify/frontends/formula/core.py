@@ -52,6 +52,11 @@ class Core(eqx.Module):
         return [n for n in self.family.parameters if n not in {own.name for own in self.own}]
 
     @property
+    def categorical(self) -> bool:
+        """Whether each level of the response but the first has a linear predictor of its own."""
+        return self.family.support == "categories"
+
+    @property
     def deviations(self) -> Float[Array, " M"]:
         """The unit of each entry of z."""
         return jnp.concatenate([self.deviation, *(own.deviation for own in self.own)])
@@ -138,7 +143,7 @@ class Core(eqx.Module):
 
     def root(self, theta: Named) -> Float[Array, "M M"]:
         """The inverse of the lower triangular factor of the covariance of z."""
-        roots = [group_root(theta["sd"], theta.get("cor"))]
+        roots = [group_root(theta["sd"], theta.get("cor"))] if "sd" in theta else []
         for own in self.own:
             roots += (
                 [group_root(own.part(theta, "sd"), own.part(theta, "cor"))] if own.varying else []
@@ -171,7 +176,7 @@ def core_of(formula: Formula, priors: Priors) -> Core:
     own: dict[str, Any] = {name: priors[name] for name in formula.parameters}
     own |= {"intercept": priors["Intercept"]} if layout.intercept else {}
     own |= {"b": [priors[name] for name in layout.common]} if layout.common else {}
-    own |= {"sd": [priors[sd_name(name, by)] for name in layout.group]}
+    own |= {"sd": [priors[sd_name(name, by)] for name in layout.group]} if layout.group else {}
     own |= {"cor": priors["cor"]} if "cor" in priors else {}
     own |= {name: prior for part in formula.own for name, prior in priors_of(part, priors, by)}
     away = {"intercept": formula.far_intercept}

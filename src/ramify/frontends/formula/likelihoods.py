@@ -42,7 +42,8 @@ class Likelihood:
     draw: Draw
     # Link, eta, family parameters, row -> a NumPyro distribution of the outcome, if NumPyro has it.
     distribution: Callable[[str, Array, Values, Values], Any] | None = None
-    # What the response may be: "real", "positive", "unit", "binary", "count", "trials", "levels".
+    # What the response may be: "real", "positive", "unit", "binary", "count", "trials", "levels",
+    # "categories": of the last each level but the first has a formula of its own.
     support: str = "real"
     parameters: Mapping[str, FamilyParameter] = field(default_factory=dict)
     # The same arguments -> log density of row["y"], where the distribution's is slower or less exact.
@@ -246,6 +247,13 @@ LIKELIHOODS: dict[str, Likelihood] = {
         sample=rows.sample_hurdle,
         mean=rows.hurdle_mean,
     ),
+    "categorical": Likelihood(
+        ("logit",),
+        lambda rng, eta, mean, own: rows.draw_categories(rng, mean),
+        support="categories",
+        log_prob=rows.categorical,
+        sample=rows.sample_categorical,
+    ),
     "ordered": Likelihood(
         ("logit",),
         lambda rng, eta, mean, own: np.sum(rng.logistic(eta)[..., None] > own["cutpoints"], -1),
@@ -275,7 +283,7 @@ def centre_and_unit(
     if link == "identity":
         sd = float(y.sd)
         return float(y.mean), sd if sd > 0 else 1.0
-    if support == "levels":
+    if support in ("levels", "categories"):
         return 0.0, 1.0
     total = float(y.n) if trials is None else trials
     share = float(y.mean * y.n) / max(total, 1.0)

@@ -49,7 +49,7 @@ class FormulaModel(Model):
         layout = core.layout
         theta: dict[str, Parameter] = {"intercept": real()} if layout.intercept else {}
         theta |= {"b": real(len(layout.common))} if layout.common else {}
-        theta |= {"sd": positive(len(layout.group))}
+        theta |= {"sd": positive(len(layout.group))} if layout.group else {}
         theta |= {"cor": correlation_cholesky(len(layout.group))} if "cor" in core.priors else {}
         theta |= {n: core.family.parameters[n].make(core.levels) for n in core.parameters}
         theta |= {name: p for own in core.own for name, p in own.parameters().items()}
@@ -122,7 +122,9 @@ class FormulaModel(Model):
             weights=core.weights,
             offset=core.offsets,
             density=self._density,
-            uses_theta=lambda columns: bool(parameters) or core.layout.offset_uses_theta(columns),
+            uses_theta=lambda columns: (
+                bool(parameters) or bool(core.own) or core.layout.offset_uses_theta(columns)
+            ),
             smooth=True,
         )
 
@@ -134,7 +136,7 @@ class FormulaModel(Model):
         if core.link == "identity":
             y = core.base + core.scale * y
             return jnp.exp(y) if core.family.of_log else y
-        return y if core.numbers is None or "cutpoints" not in theta else core.numbers[y]
+        return core.numbers[y] if core.numbers is not None and core.levels > 2 else y
 
     def groups(self, table: Any) -> Groups:
         """A table of the user's, with outcomes, as the groups that this model is fitted to."""
@@ -226,10 +228,17 @@ class FormulaAdapter(FormulaNames):
         return self.formula.varying
 
     def categories(self, kind: str) -> list[str]:
-        """The levels of an ordered response, where each has a probability of its own."""
-        if kind == "probability" and not self.formula.has_cutpoints:
-            what = f"likelihood='ordered'; for {self.formula.likelihood!r} use kind=\"mean\"."
-            raise ValueError(f'kind="probability" is for {what}')
+        """The levels of a response, where each has a probability of its own."""
+        categorical = self.model.core.categorical
+        if kind == "probability" and not (self.formula.has_cutpoints or categorical):
+            what = (
+                f"'ordered' and 'categorical'; for {self.formula.likelihood!r} use kind=\"mean\"."
+            )
+            raise ValueError(f'kind="probability" is for likelihood={what}')
+        if categorical and kind in ("mean", "link"):
+            raise ValueError(
+                f'kind="{kind}" is one number a row, and categories have none: use kind="probability".'
+            )
         return [str(x) for x in self.formula.levels or ()] if kind == "probability" else []
 
     def expected(
@@ -252,7 +261,7 @@ class FormulaAdapter(FormulaNames):
     def draw_outcomes(self, rng: np.random.Generator, given: dict[str, np.ndarray]) -> np.ndarray:
         """New outcomes, by NumPy, less the origin."""
         core, y = self.model.core, self.draw_column(rng, given)
-        by_number = core.numbers is not None and "cutpoints" in given
+        by_number = core.numbers is not None and core.levels > 2
         return np.asarray(core.numbers)[y] if by_number else y
 
     def draw_column(self, rng: np.random.Generator, given: dict[str, np.ndarray]) -> np.ndarray:
@@ -285,8 +294,8 @@ class FormulaAdapter(FormulaNames):
         return {"y": np.asarray(y, np.float64) + self.origin if self.origin else y}
 
     def outcomes(self, groups: Groups) -> np.ndarray | None:
-        """The outcomes of the rows, on the user's scale; None if some are censored."""
-        if "cens" in groups.rows:
+        """The outcomes of the rows, on the user's scale; None if censored, or categories."""
+        if "cens" in groups.rows or self.model.core.categorical:
             return None
         y, numbers = groups.rows["y"] + self.origin, self.formula.numbers
         return y if numbers is None else np.asarray(numbers, np.float64)[y.astype(int)]
@@ -304,7 +313,7 @@ class FormulaAdapter(FormulaNames):
             priors=[(name, in_words(prior)) for name, prior in self.model.priors.items()],
             response=spec.parts.response,
             deviations=True,
-            means=True,
+            means=not self.model.core.categorical,
             complete=True,
         )
 

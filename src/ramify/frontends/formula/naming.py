@@ -65,7 +65,10 @@ class FormulaNames(Adapter):
         """Odds ratios and their like, of the common effects."""
         spec = self.formula
         first = ["Intercept"] if spec.layout.intercept else []
-        return results.ratios(spec.link, [*first, *spec.layout.common])
+        names = [*first, *spec.layout.common]
+        if spec.family.support == "categories":  # of a level, against the first
+            names = [name for own in spec.own for name in own.effects]
+        return results.ratios(spec.link, names)
 
     def coordinates(self) -> list[str]:
         """The user's names; a coordinate of the correlations' factor is called by its correlation."""

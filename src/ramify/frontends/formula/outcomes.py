@@ -16,6 +16,8 @@ def expected(core: Core, kind: str, theta: Named, z: Named, row: Named) -> Float
     """One row's mean outcome ("mean"), linear predictor ("link") or its levels' probabilities."""
     every = core.predictors(theta, z, row)
     eta, own = every[0], core.family_values(theta, every)
+    if core.categorical:
+        return jax.nn.softmax(every)
     if core.link == "identity":
         mean = core.base + core.scale * eta
         if not core.family.of_log or kind == "link":
@@ -38,6 +40,8 @@ def outcome_parameters(
     """Linear predictor and its inverse link inside, family parameters, and trials of rows."""
     rows = batch.rows | batch.group_at_rows()
     every = jax.vmap(lambda z, row: core.predictors(theta, {"effects": z}, row))(z_rows, rows)
+    if core.categorical:
+        return {"eta": every, "mean": jax.nn.softmax(every)}
     found = {name: theta[name][None] for name in core.parameters}
     for p, own in enumerate(core.own):
         found[own.name] = own.values(every[:, p + 1])[own.name]

@@ -7,6 +7,7 @@ their sds, as those of the mean's formula are. The effects u_i of a group are pa
 of the mean, with population mean zero; effects of different formulas are independent given theta.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +26,18 @@ from ramify.numerics.small_linalg import inverse_lower
 
 SD = 0.3  # the unit of group sds inside: a fit begins at one, and they are smaller than the response's
 SHARES = ("zi", "hu")  # probabilities
+CATEGORY = "mu"  # begins the name of a level's linear predictor, as in brms
 NOTHING = Coding("", [], [], [], {})  # of a formula without a grouping term
+
+
+def category_names(levels: list[Any]) -> list[str]:
+    """What the linear predictors of levels but the first are called in results.
+
+    Example:
+        >>> category_names(["bus", "car", "on foot"])
+        ['mucar', 'muonfoot']
+    """
+    return [CATEGORY + re.sub(r"\W", "", str(level)) for level in levels[1:]]
 
 
 def group_root(sd: Float[Array, " M"], cor: Array | None) -> Float[Array, "M M"]:
@@ -48,7 +60,9 @@ class ParameterFormula:
 
     @property
     def link(self) -> str:
-        """Logit for a probability, else log."""
+        """Logit for a probability, none for a category, else log."""
+        if self.name.startswith(CATEGORY):
+            return "identity"
         return "logit" if self.name in SHARES else "log"
 
     @property

@@ -138,6 +138,9 @@ def replaced(priors: Priors, given: Mapping[str, Any], formula: Formula) -> Prio
     owners = dict(zip(formula.common.names, formula.common.owners, strict=True))
     wide |= {t: [n for n in layout.common if owners[n] == t] for t in owners.values()}
     sizes = {"cor": len(layout.group)}
+    if formula.family.support == "categories":
+        wide["b"] = [name for own in formula.own for name in own.effects]
+        wide["sd"] = [sd_name(n, formula.by) for own in formula.own for n in own.varying]
     for own in formula.own:
         wide |= {f"{own.name}_b": own.effects}
         wide |= {f"{own.name}_sd": [sd_name(n, formula.by) for n in own.varying]}

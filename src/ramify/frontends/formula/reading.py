@@ -214,13 +214,14 @@ def _numbers(
             what = f"the response {name} is true or false"
             raise ValueError(f"{what}: use likelihood='bernoulli'; this is {likelihood!r}.")
         return np.asarray([str(x) == level for x in values], np.float64), None
-    if support == "levels" or (hasattr(values, "cat") and support == "binary"):
+    if support in ("levels", "categories") or (hasattr(values, "cat") and support == "binary"):
         levels = _levels(name, values, likelihood) if levels is None else levels
         return _places(name, values, levels), levels
     if hasattr(values, "cat"):
         raise TypeError(
             f"the response {name} holds text or categories; likelihood={likelihood!r} takes numbers. "
-            "For two categories use likelihood='bernoulli', for ordered ones 'ordered'."
+            "For two categories use likelihood='bernoulli', for ordered ones 'ordered', for others "
+            "'categorical'."
         )
     if np.asarray(values).dtype == bool and support not in ("binary", "trials"):
         raise TypeError(

@@ -84,16 +84,22 @@ def predictors(
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """The columns of the design by name, on the user's scale: of rows, and of groups."""
     layout, units, parts, given = formula.layout, formula.units, formula.parts, groups.rows
+    # Columns are held in float32 units of their sds: a zero should come back as one.
+    digits = lambda unit: int(5 - np.floor(np.log10(unit)))
+    column = lambda x, unit, centre: np.round(
+        np.asarray(x, np.float64) * unit + centre, digits(unit)
+    )
     back = lambda x, own: {
-        layout.common[k]: x[:, i] * units.unit[k] + units.centre[k] for i, k in enumerate(own)
+        layout.common[k]: column(x[:, i], units.unit[k], units.centre[k]) for i, k in enumerate(own)
     }
     rows = back(given["X"], layout.rest) if "X" in given else {}
     group = back(groups.group["U"], layout.grouped) if "U" in groups.group else {}
-    W = given["W"] * np.asarray(units.group_unit)
-    rows |= {n: W[:, m] for m, n in enumerate(layout.group) if n != "Intercept"}
+    for m, name in enumerate(layout.group):
+        if name != "Intercept":
+            rows[name] = column(given["W"][:, m], units.group_unit[m], 0.0)
     for own in formula.own:
         for k, name in enumerate(own.effects):
-            rows[name] = given[f"{own.name}_X"][:, k] * own.unit[k] + own.centre[k]
+            rows[name] = column(given[f"{own.name}_X"][:, k], own.unit[k], own.centre[k])
     for role, name in (("trials", parts.trials), ("weights", parts.weights), ("cens", parts.cens)):
         if role in given:
             rows[role if name is None or name.isdigit() else name] = given[role]
@@ -138,7 +144,7 @@ def group_effects(
     for names, draws in sampled:
         effects = draws["effects"]  # [S, B, M]
         if totals:
-            zero = np.zeros_like(draws["sd"][:, 0])
+            zero = np.zeros_like(effects[:, 0, 0])
             population = [draws.get(name, zero) for name in formula.varying]
             effects = effects + np.stack(population, 1)[:, None]
         levels = np.quantile(effects, np.asarray(quantiles, np.float64), axis=0)

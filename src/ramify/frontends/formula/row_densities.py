@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import gammaln
 from jax.scipy.stats import norm
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 Values = Mapping[str, Array]  # family parameters, and of a row its trials
 BIG = 1e3  # stands for an infinite cutpoint: a logistic tail there is zero, and so is its slope
@@ -300,3 +300,26 @@ def ordered(link: str, eta: Array, family: Values, row: Values) -> Array:
     level = row["y"].astype(int)
     a, b = ends[level + 1] - eta, ends[level] - eta
     return jax.nn.log_sigmoid(a) + jax.nn.log_sigmoid(-b) + jnp.log1p(-jnp.exp(b - a))
+
+
+def category_predictors(eta: Array, family: Values) -> Float[Array, " levels"]:
+    """The linear predictors of all levels; that of the first, `eta`, has no effects."""
+    return jnp.stack([eta, *(value for name, value in family.items() if name.endswith("_link"))])
+
+
+def categorical(link: str, eta: Array, family: Values, row: Values) -> Array:
+    """Log probability of a level: softmax of the linear predictors."""
+    every = category_predictors(eta, family)
+    own = jnp.arange(len(every)) == row["y"]
+    return jnp.sum(jnp.where(own, every, 0.0)) - jax.nn.logsumexp(every)
+
+
+def sample_categorical(key: Any, link: str, eta: Array, family: Values, row: Values) -> Array:
+    """The number of a level."""
+    return jax.random.categorical(key, category_predictors(eta, family))
+
+
+def draw_categories(rng: np.random.Generator, mean: np.ndarray) -> np.ndarray:
+    """Numbers of levels, from their probabilities [..., levels]."""
+    below = rng.random(mean.shape[:-1])[..., None] > np.cumsum(mean, -1)[..., :-1]
+    return np.sum(below, -1)

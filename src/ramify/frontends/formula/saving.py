@@ -17,9 +17,17 @@ from ramify._version import __version__
 from ramify.data.groups import Groups
 from ramify.frontends.formula import design, priors
 from ramify.frontends.formula.checks import check_config, check_formula, check_rows
+from ramify.frontends.formula.design import Coding
 from ramify.frontends.formula.formula import EffectLayout, Formula, Units
+from ramify.frontends.formula.likelihoods import LIKELIHOODS
 from ramify.frontends.formula.parameter_formulas import NOTHING, ParameterFormula
-from ramify.frontends.formula.text import FormulaText, parse, parse_parameter, split
+from ramify.frontends.formula.text import (
+    FormulaText,
+    parse,
+    parse_parameter,
+    split,
+    without_effects,
+)
 from ramify.io.fields import is_list_of, is_text
 from ramify.io.folder import CONFIG, ROWS, SavedFit, check_version, read_json
 from ramify.io.saving import part_of, read_arrays, write_arrays
@@ -103,7 +111,9 @@ def _formula(config: dict[str, Any]) -> Formula:
     parts = parts._replace(trials=config["trials"], weights=config["weights"])
     saved = {name: _tuples(v) for name, v in config["layout"].items()}
     part = lambda kind: kind(**{field.name: saved[field.name] for field in fields(kind)})
-    codings = design.from_plain(config["common"]), design.from_plain(config["varying"])
+    if LIKELIHOODS[config["likelihood"]].support == "categories":
+        parts = without_effects(parts)
+    codings = _coding(config["common"]), _coding(config["varying"])
     own = parts, config["likelihood"], config["link"], *codings, part(EffectLayout), part(Units)
     formulas = [parse_parameter(other, parts.by) for other in others]
     parameters = zip(formulas, config.get("parameters", []), strict=True)
@@ -118,11 +128,14 @@ def _plain(own: ParameterFormula) -> dict[str, Any]:
     return {"name": own.name, "shift": own.shift, **numbers, **codings}
 
 
+def _coding(plain: dict[str, Any]) -> Coding:
+    return design.from_plain(plain) if plain["text"] else NOTHING
+
+
 def _parameter(parts: FormulaText, plain: dict[str, Any]) -> ParameterFormula:
     """The inverse of `_plain`."""
-    varying = plain["varying"]
-    group = design.from_plain(varying) if varying["text"] else NOTHING
-    common, sizes = design.from_plain(plain["common"]), ("centre", "unit", "group_unit")
+    common, group = _coding(plain["common"]), _coding(plain["varying"])
+    sizes = ("centre", "unit", "group_unit")
     numbers = [*(_tuples(plain[name]) for name in sizes), plain["shift"]]
     return ParameterFormula(plain["name"], parts, common, group, *numbers)
 

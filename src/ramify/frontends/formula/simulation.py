@@ -38,7 +38,7 @@ def prior_draws(
     layout, by, far = formula.layout, formula.by, formula.far_intercept
     names: dict[str, Any] = {name: name for name in formula.parameters}
     names |= {"b": list(layout.common)} if layout.common else {}
-    names |= {"sd": [sd_name(name, by) for name in layout.group]}
+    names |= {"sd": [sd_name(name, by) for name in layout.group]} if layout.group else {}
     names |= {"cor": "cor"} if "cor" in priors else {}
     for own in formula.own:
         parts = priors_of(own, Priors({name: name for name in priors}), by)

@@ -126,6 +126,11 @@ def parse_parameter(text: str, by: str) -> FormulaText:
     return parts
 
 
+def without_effects(parts: FormulaText) -> FormulaText:
+    """The formula of a linear predictor that is zero: of a categorical response's first level."""
+    return parts._replace(common="", terms=(GroupingTerm("", (parts.by,), False),))
+
+
 def parse(text: str) -> FormulaText:
     """Splits a formula into its parts.
 

@@ -1,0 +1,86 @@
+"""Categorical responses: their density, probabilities, formulas of single levels, and what is refused."""
+
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import ramify as rf
+from ramify.data.resident import whole
+from ramify.families.build import solved
+from ramify.posterior.posterior import Posterior
+
+RNG = np.random.default_rng(0)
+N = 8
+TABLE = {"g": np.repeat(np.arange(N), 6), "x": RNG.normal(size=48)}
+TABLE["way"] = RNG.choice(["by bus", "car", "walk"], 48)
+TABLE["way"][:3] = ["by bus", "car", "walk"]
+
+
+@pytest.fixture(scope="module")
+def fit():
+    """A family as it is before any fit."""
+    made = rf.from_formula("way ~ x + (1 | g)", TABLE, likelihood="categorical")
+    return Posterior(made[0], solved(*made), made[1], local_draws=4)
+
+
+def test_the_density_is_a_softmax_against_the_first_level(fit):
+    rng, model, batch = np.random.default_rng(1), fit.model, whole(fit.groups)
+    theta = 0.5 * rng.normal(size=model.theta.size).astype(np.float32)
+    z = rng.normal(size=(N, 2)).astype(np.float32)
+    named = {n: v[0] for n, v in fit.adapter.global_values(theta[None]).items()}
+    effects = np.asarray(fit.adapter.local_values(theta, z, batch)["effects"])[TABLE["g"]]
+    x, eta = TABLE["x"], [np.zeros(48)]
+    for k, level in enumerate(("car", "walk")):
+        common = named[f"mu{level}_Intercept"] + named[f"mu{level}_x"] * x
+        eta.append(common + effects[:, k])
+    code = np.searchsorted(["by bus", "car", "walk"], TABLE["way"])
+    expected = dist.Categorical(logits=np.stack(eta, 1)).log_prob(code)
+    found = model.log_lik(theta, batch.at_rows(z), batch)
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+
+
+def test_probabilities_are_those_of_the_outcomes(fit, tmp_path):
+    at = {"g": [0, 3], "x": [0.5, -1.0]}
+    table = fit.predict(at, draws=2000, kind="probability")
+    levels = ["by bus", "car", "walk"]
+    mean = np.stack([table[f"{level}_mean"] for level in levels])
+    np.testing.assert_allclose(mean.sum(0), 1, rtol=1e-5)
+    drawn = fit.predict(at, draws=2000, summary=False)
+    share = np.stack([(drawn == k).mean(0) for k in range(3)])
+    assert np.abs(share - mean).max() < 5 * np.sqrt(0.25 / 2000)
+    fit.save(tmp_path / "fit")
+    again = rf.load(tmp_path / "fit").predict(at, draws=100, kind="probability")
+    first = fit.predict(at, draws=100, kind="probability")
+    np.testing.assert_allclose(again["walk_mean"], first["walk_mean"], rtol=1e-5)
+    answer = fit.comparisons({"x": [0.0, 1.0]}, kind="probability", groups="average", draws=100)
+    assert list(answer["category"]) == levels and abs(answer["mean"].sum()) < 1e-5
+    assert len(fit.plot.predictions("x", kind="probability").figure["data"]) == 9
+
+
+def test_levels_may_have_formulas_of_their_own():
+    text = "way ~ x + (1 | g); muwalk ~ 1"
+    model, groups = rf.from_formula(text, TABLE, likelihood="categorical")
+    assert [*model.priors] == [
+        *("mucar_Intercept", "mucar_x", "sd(mucar_Intercept | g)", "muwalk_Intercept")
+    ]
+    assert model.z.size == 1 and set(groups.rows) >= {"y", "mucar_X", "mucar_W"}
+    with pytest.raises(ValueError, match="expected a level before ~, one of mucar, muwalk"):
+        rf.from_formula("way ~ x + (1 | g); mubus ~ 1", TABLE, likelihood="categorical")
+
+
+def test_what_categories_do_not_have_is_told(fit):
+    with pytest.raises(ValueError, match='categories have none: use kind="probability"'):
+        fit.predictions()
+    with pytest.raises(
+        ValueError, match="has 2 levels; .* three or more: use likelihood='bernoulli'"
+    ):
+        two = TABLE | {"way": np.where(TABLE["x"] > 0, "a", "b")}
+        rf.from_formula("way ~ x + (1 | g)", two, likelihood="categorical")
+    with pytest.raises(TypeError, match="for others 'categorical'"):
+        rf.from_formula("way ~ x + (1 | g)", TABLE)
+    with pytest.raises(ValueError, match="takes one grouping factor"):
+        several = TABLE | {"h": TABLE["g"] % 3}
+        rf.from_formula("way ~ x + (1 | g) + (1 | h)", several, likelihood="categorical")
+    alike = TABLE | {"way": np.resize(["a", "b c", "bc"], 48)}
+    with pytest.raises(ValueError, match="would be called alike"):
+        rf.from_formula("way ~ x + (1 | g)", alike, likelihood="categorical")
