@@ -15,7 +15,7 @@ from ramify.families.gaussian import gaussian
 from ramify.families.solver import Solver
 from ramify.families.weighted_theta import WeightedTheta
 from ramify.fitting import solved
-from ramify.inference.prior_check import rising_priors
+from ramify.inference.prior_check import prior_reach, rising_priors
 from ramify.inference.theta_search import finish
 from ramify.posterior.fitted import mean_theta_sd
 from ramify.posterior.posterior import Posterior
@@ -101,6 +101,47 @@ def test_a_prior_with_a_wrong_sign_is_no_density():
     assert rising(mu=wrong(dist.Normal(0, 10)), tau=wrong(half)) == ["mu", "tau"]
     assert rising(mu=log_prob(heavy), tau=wrong(dist.HalfNormal(1))) == ["tau"]
     assert rising(tau=wrong(dist.InverseGamma(2, 1))) == ["tau"]
+
+
+def test_steps_are_of_the_priors_scale():
+    """A search from zero must get to locations in the hundreds; logarithms and flat priors have none."""
+    own = rf.Model(
+        theta={"mu": rf.real(2), "tau": rf.positive(), "flat": rf.real()},
+        z={"a": rf.real()},
+        log_prior=lambda t: (
+            dist.Normal(0, jnp.array([500.0, 0.1])).log_prob(t["mu"]).sum()
+            + dist.HalfNormal(100).log_prob(t["tau"])
+        ),
+        log_local=lambda t, z, group: z["a"],
+        log_lik=lambda t, z, row: z["a"],
+    )
+    np.testing.assert_array_equal(prior_reach(own, np.zeros(4)), [100, 1, 1, 1])
+
+
+@pytest.mark.slow
+def test_a_search_reaches_a_mode_that_is_far():
+    """Effects that are not centred, around 600: the search for theta begins at zero."""
+    rng = np.random.default_rng(0)
+    g = np.repeat(np.arange(25), 8)
+    table = {"g": g, "y": 600 + 120 * rng.normal(size=25)[g] + 60 * rng.normal(size=g.size)}
+    half = dist.HalfNormal(100)
+    own = rf.Model(
+        theta={"mu": rf.real(), "tau": rf.positive(), "sigma": rf.positive()},
+        z={"e": rf.real()},
+        log_prior=lambda t: (
+            dist.Normal(0, 500).log_prob(t["mu"])
+            + half.log_prob(t["tau"])
+            + half.log_prob(t["sigma"])
+        ),
+        log_local=lambda t, z, group: dist.Normal(0, 1).log_prob(z["e"]),
+        log_lik=lambda t, z, row: dist.Normal(t["mu"] + t["tau"] * z["e"], t["sigma"]).log_prob(
+            row["y"]
+        ),
+    )
+    posterior = rf.fit(own, rf.Groups.from_table(table, by="g", rows=["y"]), theta="gaussian")
+    assert posterior.notes["left_sds"] < 0.5
+    found = posterior.summary()["mean"]
+    assert np.all(np.abs(found / [600, 120, 60] - 1) < [0.15, 0.5, 0.2])
 
 
 def test_a_changed_q_of_theta_is_told():
