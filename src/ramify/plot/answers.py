@@ -102,7 +102,8 @@ def _outlines(y: np.ndarray, draws: np.ndarray, outcome: str) -> Figure:
     middle, unit = float(np.median(y)), float(own[1] - own[0]) / 2 or 1.0
     placed = (lambda x: np.arcsinh((x - middle) / unit)) if far else np.asarray
     bins = 60 if far else int(np.clip(len(y) ** 0.5, 12, 50))
-    edges = np.linspace(*placed(np.array([low, high])), bins + 1)
+    first, last = placed(np.array([low, high])).tolist()
+    edges = np.linspace(first, last, bins + 1)
     centres = (edges[:-1] + edges[1:]) / 2
     share = lambda values: np.histogram(placed(values), edges)[0] / len(values)
     each = {"opacity": 0.35, "showlegend": False}
