@@ -4,6 +4,7 @@ import sys
 from importlib import import_module
 
 NAMES = {
+    "alarms": "how often default fits of data that follow their model are doubted",
     "baseball": "11.4 million plate appearances by batter and pitcher, from Parquet through a store",
     "cost": "step time and memory of branch and amortized against the number of groups",
     "coverage": "whether 50% and 90% intervals hold the truth, over simulated data; Laplace beside it",

@@ -186,6 +186,9 @@ class Ridge(Marginal):
         self.slopes_seen += len(thetas)
         return np.asarray(jax.vmap(jax.grad(self.value))(jnp.asarray(thetas)), float)
 
+    def reach(self, mean):
+        return np.ones(len(mean))
+
     def value(self, t):
         return -50 * ((1 - t[0]) ** 2 + 20 * (t[1] - t[0] ** 2) ** 2)
 
@@ -350,7 +353,7 @@ def test_noise_of_draws_is_told_and_averaged_away():
     modes[0] = 0.0  # that by the first draws, where the search ended
 
     class Noisy(Marginal):
-        memory, points = None, 32
+        memory, points, exact = None, 32, False
         problem, groups_upto = SimpleNamespace(rule=None), np.array([4000])
 
         def __init__(self):

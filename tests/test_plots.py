@@ -69,6 +69,20 @@ def test_bars_count_the_rows():
     np.testing.assert_allclose(np.asarray(predicted["y"])[order], [0.25, 5 / 6], rtol=1e-4)
 
 
+def test_predictions_far_beyond_the_data_do_not_hide_them():
+    """As those of wide priors: the data still take up a good part of the axis."""
+    rng = np.random.default_rng(0)
+    y, draws = rng.normal(3, 1, 400), 3 + np.exp(rng.normal(0, 8, (60, 400)))
+    found = answers.check(Check(y, draws, np.zeros(400, int), np.array(["a"])), "y")
+    data, axis = found["data"][-1], found["layout"]["xaxis"]
+    assert data["name"] == "observed" and (np.asarray(data["y"]) > 0).sum() > 2
+    assert abs(sum(data["y"]) - 1) < 0.01
+    assert len(axis["tickvals"]) == len(axis["ticktext"]) > 3
+    assert float(axis["ticktext"][-1]) > 1e6 and np.all(np.diff(axis["tickvals"]) > 0)
+    near = answers.check(Check(y, y + rng.normal(size=(60, 400)), np.zeros(400, int), y[:1]), "y")
+    assert "tickvals" not in near["layout"]["xaxis"]
+
+
 def test_refusals(posterior):
     with pytest.raises(ValueError, match='"z" is no predictor of this formula; it has "kind", "x"'):
         posterior.plot.predictions("z")

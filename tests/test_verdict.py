@@ -1,29 +1,38 @@
 """What `print` says of fits that are broken in a known way, and of good ones."""
 
 import re
+from dataclasses import replace
 from functools import cache
 
+import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
 
 import ramify as rf
+from ramify.families.branched import Branched
+from ramify.families.gaussian import gaussian
+from ramify.families.solver import Solver
+from ramify.families.weighted_theta import WeightedTheta
 from ramify.fitting import solved
+from ramify.inference.prior_check import prior_reach, rising_priors
 from ramify.inference.theta_search import finish
+from ramify.posterior.fitted import mean_theta_sd
+from ramify.posterior.posterior import Posterior
 
 
 def verdict_of(posterior) -> str:
-    return re.search("verdict: (.*)", repr(posterior))[1]
+    return re.search("verdict: (trust|check|do not trust)", repr(posterior))[1]
 
 
 @cache
-def model(seen=lambda a: a, likelihood=1.0, local=1.0):
+def model(seen=lambda a: a, likelihood=1.0, local=1.0, prior=1.0):
     """Student-t rows around what is seen of a; a factor of -1 is a wrong sign."""
     return rf.Model(
         theta={"mu": rf.real(), "tau": rf.positive()},
         z={"a": rf.real()},
         log_prior=lambda t: (
-            dist.Normal(0, 2).log_prob(t["mu"]) + dist.HalfNormal(1).log_prob(t["tau"])
+            prior * (dist.Normal(0, 2).log_prob(t["mu"]) + dist.HalfNormal(1).log_prob(t["tau"]))
         ),
         log_local=lambda t, z, group: local * dist.Normal(t["mu"], t["tau"]).log_prob(z["a"]),
         log_lik=lambda t, z, row: (
@@ -67,12 +76,107 @@ def test_a_good_fit_is_trusted_and_its_narrowed_copy_is_not(monkeypatch):
     assert told.verdict == "check" and "would change the sd of" in str(told)
 
 
+def rising(**priors):
+    """Whose log_prior rises without bound: priors of mu and tau, functions of theta."""
+    own = rf.Model(
+        theta={"mu": rf.real(), "tau": rf.positive(), "share": rf.unit(), "w": rf.simplex(3)},
+        z={"a": rf.real()},
+        log_prior=lambda t: sum(density(t[name]) for name, density in priors.items()),
+        log_local=lambda t, z, group: z["a"],
+        log_lik=lambda t, z, row: z["a"],
+    )
+    return rising_priors(own, np.array([3.0, -2.0, 0.5, 0.0, 1.0]))
+
+
+def test_a_prior_with_a_wrong_sign_is_no_density():
+    """Flat ones and those that fall slowly are left alone."""
+    log_prob = lambda d: d.log_prob
+    wrong = lambda d: lambda x: -d.log_prob(x)
+    heavy, half = dist.StudentT(1, 0, 2), dist.HalfCauchy(1.0)
+    good = {"mu": log_prob(heavy), "tau": log_prob(half), "share": log_prob(dist.Beta(0.5, 0.5))}
+    assert rising(mu=lambda x: 0.0 * x) == []
+    assert rising(**good, w=log_prob(dist.Dirichlet(np.full(3, 0.3)))) == []
+    assert rising(tau=lambda x: -jnp.log(x), mu=log_prob(dist.Normal(2e5, 1.0))) == []
+    assert rising(**good | {"mu": wrong(heavy)}) == ["mu"]
+    assert rising(mu=wrong(dist.Normal(0, 10)), tau=wrong(half)) == ["mu", "tau"]
+    assert rising(mu=log_prob(heavy), tau=wrong(dist.HalfNormal(1))) == ["tau"]
+    assert rising(tau=wrong(dist.InverseGamma(2, 1))) == ["tau"]
+
+
+def test_steps_are_of_the_priors_scale():
+    """A search from zero must get to locations in the hundreds; logarithms and flat priors have none."""
+    own = rf.Model(
+        theta={"mu": rf.real(2), "tau": rf.positive(), "flat": rf.real()},
+        z={"a": rf.real()},
+        log_prior=lambda t: (
+            dist.Normal(0, jnp.array([500.0, 0.1])).log_prob(t["mu"]).sum()
+            + dist.HalfNormal(100).log_prob(t["tau"])
+        ),
+        log_local=lambda t, z, group: z["a"],
+        log_lik=lambda t, z, row: z["a"],
+    )
+    np.testing.assert_array_equal(prior_reach(own, np.zeros(4)), [100, 1, 1, 1])
+
+
+@pytest.mark.slow
+def test_a_search_reaches_a_mode_that_is_far():
+    """Effects that are not centred, around 600: the search for theta begins at zero."""
+    rng = np.random.default_rng(0)
+    g = np.repeat(np.arange(25), 8)
+    table = {"g": g, "y": 600 + 120 * rng.normal(size=25)[g] + 60 * rng.normal(size=g.size)}
+    half = dist.HalfNormal(100)
+    own = rf.Model(
+        theta={"mu": rf.real(), "tau": rf.positive(), "sigma": rf.positive()},
+        z={"e": rf.real()},
+        log_prior=lambda t: (
+            dist.Normal(0, 500).log_prob(t["mu"])
+            + half.log_prob(t["tau"])
+            + half.log_prob(t["sigma"])
+        ),
+        log_local=lambda t, z, group: dist.Normal(0, 1).log_prob(z["e"]),
+        log_lik=lambda t, z, row: dist.Normal(t["mu"] + t["tau"] * z["e"], t["sigma"]).log_prob(
+            row["y"]
+        ),
+    )
+    posterior = rf.fit(own, rf.Groups.from_table(table, by="g", rows=["y"]), theta="gaussian")
+    assert posterior.notes["left_sds"] < 0.5
+    found = posterior.summary()["mean"]
+    assert np.all(np.abs(found / [600, 120, 60] - 1) < [0.15, 0.5, 0.2])
+
+
+def test_a_changed_q_of_theta_is_told():
+    """The verdict is of the fit: another q(theta) in its place is not what was judged."""
+    notes = {"method": "solved", "bias_sds": 0.0}
+    local = Solver(jnp.zeros((1, 1)), None, 0, 40, False)
+    own = Branched(gaussian(2, diagonal=False, scale=0.3), local, 60)
+    narrow = Branched(gaussian(2, diagonal=False, scale=0.27), local, 60)
+    weighted = WeightedTheta(jnp.asarray([[-1.0, 2.0], [1.0, 0.0]]), jnp.log(jnp.ones(2) / 2))
+    notes["theta_sd"] = mean_theta_sd(own)
+    said = lambda family: repr(Posterior(model(), family, data(), notes=notes))
+    assert "verdict: trust" in said(own)
+    assert "verdict: check" in said(narrow) and "0.9 times those that the fit found" in said(narrow)
+    assert "verdict: do not trust" in said(replace(own, weighted=weighted))
+    assert mean_theta_sd(replace(own, weighted=weighted)) == pytest.approx(1.0)
+
+
 @pytest.mark.slow
 def test_a_wrong_sign_in_a_density_is_told():
     posterior = rf.fit(model(likelihood=-1.0), data())
     assert verdict_of(posterior) == "do not trust" and "second mode" in repr(posterior)
+    posterior = rf.fit(model(prior=-1.0), data())
+    assert verdict_of(posterior) == "do not trust"
+    assert "log_prior is not a density: it rises without bound as mu, tau goes" in repr(posterior)
     with pytest.raises(FloatingPointError, match=r"ran away, to .*wrong sign"):
         rf.fit(model(local=-1.0), data())
+
+
+@pytest.mark.slow
+def test_uneven_weights_of_theta_are_told_where_they_were_asked_for():
+    """300 groups of one Bernoulli row: their sd has a long tail that few of the points reach."""
+    y = (np.random.default_rng(3).random(300) < 0.7).astype(int)
+    own = rf.from_formula("y ~ 1 + (1 | g)", {"g": np.arange(300), "y": y}, likelihood="bernoulli")
+    posterior = rf.fit(*own, theta="weighted")
+    assert verdict_of(posterior) != "trust" and "weighted unevenly" in repr(posterior)
 
 
 @pytest.mark.slow

@@ -3,6 +3,9 @@
     python -m benchmarks right                                # the table, all problems with a reference
     python -m benchmarks right --names mothers pairs --seeds 5 --jobs 2
     python -m benchmarks right --data FOLDER                  # with those of real data (`real.py`)
+    python -m benchmarks right --jobs 16 --limit 570 --out FILE      # in parts: fits go to a file, and
+    python -m benchmarks right --jobs 16 --limit 570 --out FILE      # the same again does those left
+    python -m benchmarks right --table --out FILE                    # the table of what is there
     python -m benchmarks right --reference --data FOLDER --jobs 14        # references that are missing
     python -m benchmarks right --reference --platform gpu     # the two that take a GPU
 
@@ -71,7 +74,11 @@ def _options(argv: list[str]) -> argparse.Namespace:
     add("--jobs", type=int, default=1, help="processes at a time")
     add("--data", type=Path, help="folder with the real data")
     add("--platform", choices=["cpu", "gpu"], default="cpu")
-    add("--out", type=Path, help="file to write the table to, as JSON; added to if it exists")
+    add(
+        "--out", type=Path, help="file that fits are added to; those that it has are not made again"
+    )
+    add("--table", action="store_true", help="only the table of the fits that are there")
+    add("--limit", type=float, default=1e9, help="seconds after which no fit begins or goes on")
     add("--reference", nargs="*", default=None, help="compute references instead, all by default")
     add("--again", action="store_true", help="also those that are there")
     add("--seconds", type=float, default=240, help="of sampling for each reference, about")
@@ -79,4 +86,5 @@ def _options(argv: list[str]) -> argparse.Namespace:
     add("--enough", type=int, default=5000, help="effective draws at which a reference stops")
     add("--one", help=argparse.SUPPRESS)  # what a process of its own computes
     add("--fits", help=argparse.SUPPRESS)
+    add("--of-seeds", nargs="*", help=argparse.SUPPRESS)
     return parser.parse_args(argv)

@@ -55,6 +55,9 @@ AFTER: dict[str, Callable[..., Problem]] = {
 }
 PROBLEMS = BEFORE | AFTER
 ON_GPU = ("many_slopes", "logistic")  # whose references take hours of a CPU core
+# Whose fits take long: each is a process of its own.
+LONG = ("many_slopes", "single_rows", "four_effects", "logistic", "no_slopes", "verbagg", "flights")
+LONG += ("mixture", "three_groups", "all_or_none", "heavy_tails", "home_runs", "likes", "shops")
 MAY_REFUSE = ("two_modes", "horseshoe")  # where "do not trust" is an answer
 FIRST = ("flights", "verbagg", "shops", "home_runs")  # references that take longest start first
 

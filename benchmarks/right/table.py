@@ -9,9 +9,10 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
+from threading import Lock, Timer
 from typing import Any
 
 import numpy as np
@@ -27,47 +28,118 @@ THETA_DRAWS, Z_DRAWS = 20_000, 8_000
 PARTS = ("theta", "z")
 
 Found = dict[str, Any]
+Part = tuple[str, list[int]]  # a problem, and seeds
 
 
 def main(asked: argparse.Namespace) -> int:
     """Fits, compares, prints; the exit status is 1 if anything misses the thresholds."""
     if asked.fits:
-        print(json.dumps(fits(asked.fits, asked.data, asked.seeds)))
+        for record in records(asked.fits, asked.data, [int(seed) for seed in asked.of_seeds]):
+            print(json.dumps(record), flush=True)
         return 0
     from benchmarks.right.problems import PROBLEMS
 
     names = asked.names or [*PROBLEMS]
-    lines = []
-    with ThreadPoolExecutor(asked.jobs) as pool:
-        for done in as_completed([pool.submit(_line, name, asked) for name in names]):
-            line = done.result()
-            print(line["problem"], line.get("misses", line.get("skipped", "right")), flush=True)
-            lines.append(line)
-            if asked.out:
-                _keep(asked.out, line)
-    return told(lines)
+    kept = Kept(asked.out)
+    if not asked.table:
+        end = time.monotonic() + asked.limit
+        work = list(parts(names, asked.seeds, [] if asked.again else kept.fits(names)))
+        with ThreadPoolExecutor(asked.jobs) as pool:
+            waiting = [pool.submit(_run, name, seeds, asked, kept, end) for name, seeds in work]
+            for done in as_completed(waiting):
+                done.result()
+    return told([_line(name, kept.found[name]) for name in names if name in kept.found])
+
+
+def parts(names: list[str], seeds: int, known: Collection[tuple[str, int]]) -> Iterator[Part]:
+    """What a process fits: all seeds of a problem, or one of those that take long, which come first."""
+    from benchmarks.right.problems import LONG
+
+    for name in sorted(names, key=lambda name: name not in LONG):
+        left = [seed for seed in range(seeds) if (name, seed) not in known]
+        if name in LONG:
+            yield from ((name, [seed]) for seed in left)
+        elif left:
+            yield name, left
+
+
+class Kept:
+    """What was found of each problem, also in a file: a line of JSON for each fit."""
+
+    def __init__(self, path: Path | None):
+        self.path, self.found, self.lock = path, dict[str, dict[int, Found]](), Lock()
+        for line in path.read_text().splitlines() if path and path.is_file() else ():
+            self._take(json.loads(line))
+
+    def _take(self, record: Found) -> None:
+        self.found.setdefault(record["problem"], {})[record["seed"]] = record
+
+    def add(self, record: Found) -> None:
+        """Keeps a record, in place of one of the same fit."""
+        with self.lock:
+            self._take(record)
+            if self.path:
+                with self.path.open("a") as file:
+                    file.write(json.dumps(record) + "\n")
+
+    def fits(self, names: list[str]) -> list[tuple[str, int]]:
+        """The fits there are, by problem and seed."""
+        own = ((name, self.found.get(name, {})) for name in names)
+        return [(name, seed) for name, all_ in own for seed, r in all_.items() if "theta" in r]
+
+
+def _run(name: str, seeds: list[int], asked: argparse.Namespace, kept: Kept, end: float) -> None:
+    """Fits some seeds of a problem in a process of its own, which is ended when the time is over."""
+    about = {"problem": name, "seed": seeds[0]}
+    if time.monotonic() > end:
+        return kept.add(about | {"skipped": "no time was left for it"})
+    command = [sys.executable, "-m", "benchmarks", "right", "--fits", name, "--of-seeds", *seeds]
+    command += ["--data", asked.data.resolve()] if asked.data else []
+    env = environment(asked.platform, x64=False, one_thread=asked.jobs > 1)
+    process = subprocess.Popen(
+        [*map(str, command)], cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True
+    )
+    timer = Timer(max(end - time.monotonic(), 0.0), process.kill)
+    timer.start()
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("{"):
+            record = json.loads(line)
+            kept.add(record)
+            about["seed"] = record["seed"] + 1
+            print(name, record["seed"], record.get("seconds", "no fit"), flush=True)
+    timer.cancel()
+    if process.wait() and about["seed"] <= seeds[-1]:
+        over = time.monotonic() > end
+        failed = {"misses": f"FAILS with exit status {process.returncode}"}
+        kept.add(about | ({"skipped": "the time was over before it ended"} if over else failed))
 
 
 # In a process of its own: the fits of a problem
 
 
-def fits(name: str, data: Path | None, seeds: int) -> Found:
+def records(name: str, data: Path | None, seeds: list[int]) -> Iterator[Found]:
     """Means and sds of every fit, verdicts and seconds; or why there are none."""
     from benchmarks.right.problems import make
 
     problem, reference = make(name, data), stored(name)
+    about = {"problem": name, "seed": seeds[0]}
     if problem is None:
-        return {"skipped": "its data are not there: name their folder with --data"}
-    if reference is None:
-        return {"skipped": "it has no reference yet: --reference makes it"}
-    if problem.fingerprint() != reference["fingerprint"]:
-        return {"skipped": "its data are not those of the reference: --reference --again makes one"}
-    model, groups = problem.fit()
-    shown = groups.subset(labels=problem.labels)
-    try:
-        return {"fits": [_fit(model, groups, shown, reference, seed) for seed in range(seeds)]}
-    except Exception as error:  # whatever it is, it is part of the table
-        return {"misses": f"RAISES {type(error).__name__}: {error}"[:100]}
+        yield about | {"skipped": "its data are not there: name their folder with --data"}
+    elif reference is None:
+        yield about | {"skipped": "it has no reference yet: --reference makes it"}
+    elif problem.fingerprint() != reference["fingerprint"]:
+        why = "its data are not those of the reference: --reference --again makes one"
+        yield about | {"skipped": why}
+    else:
+        model, groups = problem.fit()
+        shown = groups.subset(labels=problem.labels)
+        for seed in seeds:
+            about = {"problem": name, "seed": seed}
+            try:
+                yield about | _fit(model, groups, shown, reference, seed)
+            except Exception as error:  # whatever it is, it is part of the table
+                yield about | {"misses": f"RAISES {type(error).__name__}: {error}"[:100]}
 
 
 def _fit(model: Any, groups: Any, shown: Any, reference: Found, seed: int) -> Found:
@@ -113,23 +185,17 @@ def _verdict(posterior: Any) -> str:
 # Comparison
 
 
-def _line(name: str, asked: argparse.Namespace) -> Found:
+def _line(name: str, found: dict[int, Found]) -> Found:
     """A problem's line of the table."""
     from benchmarks.right.problems import AFTER
 
-    command = [sys.executable, "-m", "benchmarks", "right", "--fits", name, "--seeds", asked.seeds]
-    command += ["--data", asked.data.resolve()] if asked.data else []
-    env = environment(asked.platform, x64=False, one_thread=asked.jobs > 1)
-    done = subprocess.run(
-        [*map(str, command)], cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True
-    )
     about = {"problem": name, "chosen": "after" if name in AFTER else "before"}
-    if done.returncode:
-        return about | {"misses": f"FAILS with exit status {done.returncode}"}
-    found = json.loads(done.stdout.splitlines()[-1])
-    if "fits" not in found:
-        return about | found
-    return about | compared(name, stored(name) or {}, found["fits"])
+    fitted = [record for _, record in sorted(found.items()) if "theta" in record]
+    others = [record for record in found.values() if "theta" not in record]
+    said = [record["misses"] for record in others if "misses" in record]
+    if said or not fitted:
+        return about | ({"misses": said[0]} if said else {"skipped": others[0]["skipped"]})
+    return about | compared(name, stored(name) or {}, fitted)
 
 
 def compared(name: str, reference: Found, fitted: list[Found]) -> Found:
@@ -202,13 +268,6 @@ def _misses(name: str, line: Found, verdicts: list[str]) -> Found:
 
 
 # Output
-
-
-def _keep(path: Path, line: Found) -> None:
-    """Adds a line to the file, in place of one of the same problem."""
-    kept = json.loads(path.read_text()) if path.is_file() else []
-    kept = [other for other in kept if other["problem"] != line["problem"]] + [line]
-    path.write_text(json.dumps(kept, indent=1) + "\n")
 
 
 def told(lines: list[Found]) -> int:

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float64
 
 from ramify.data.groups import Groups
 from ramify.families.branched import Branched
-from ramify.numerics.thresholds import FAR, MOST_K_HAT, MOVED, NOISES, WIDTH
+from ramify.numerics.thresholds import FAR, MOST_K_HAT, MOVED, NOISES, THIN, WIDTH
 from ramify.posterior.posterior import Posterior
 from ramify.posterior.trust import (
     Finding,
@@ -52,7 +52,7 @@ def judge(
 ) -> tuple[Verdict, list[str]]:
     """The verdict, and sentences that say why and what to do, the gravest first."""
     found = [_about_theta(posterior, theta), _about_groups(posterior, judged, locals_, groups)]
-    noted = findings(posterior.notes, len(groups))
+    noted = findings(posterior._judged, len(groups))
     found += [Finding(level, f"The fit says: {said}.") for level, said in noted]
     found.sort(key=lambda finding: -finding.level)
     return verdict_of(found), [finding.said for finding in found]
@@ -68,7 +68,8 @@ def _about_theta(posterior: Posterior, found: Theta) -> Finding:
     noise, wide_noise = found.shift_noise, found.widening_noise
     beyond = abs(shift) - NOISES * noise
     moved = f"move {first} by {abs(shift):.2g} of its sd, give or take {noise:.1g}"
-    if found.k_hat > MOST_K_HAT or beyond > FAR:
+    uneven = found.k_hat > MOST_K_HAT and found.effective < THIN * found.draws
+    if uneven or beyond > FAR:
         return Finding(
             2,
             "The fit is far from the posterior of the global parameters: correcting it would "

@@ -65,6 +65,8 @@ class Solver(eqx.Module):
     modes: Float[Array, "N M"] | Float[np.ndarray, "N M"] | None = None
     of_block: bool = eqx.field(static=True, default=False)  # which of the two
     matched: bool = eqx.field(static=True, default=False)  # whether sites are those of `matched`
+    # How many times as wide as its site a conditional is: more than one where groups have two modes.
+    widened: float = eqx.field(static=True, default=1.0)
 
     def prepare(self, model: Model, batch: Batch, centre: Theta) -> Site:
         """Solves the block at the centre, from the modes of the fit where they are known."""
@@ -93,7 +95,7 @@ class Solver(eqx.Module):
         """Recombines the sites for any theta."""
         del centre
         again = self.follows_theta(model, batch)
-        return lambda theta: recombine(model, batch, prepared, theta, again)
+        return lambda theta: self._wide(recombine(model, batch, prepared, theta, again))
 
     def follows_theta(self, model: Model, batch: Batch) -> bool:
         """Whether these sites depend on theta: rows may bring it in that the fit did not have."""
@@ -107,8 +109,11 @@ class Solver(eqx.Module):
         # one step of Newton from there is not enough.
         if again:
             site = jax.lax.stop_gradient(self.solve(model, batch, theta, site.anchor))
-            return site, Local(site.anchor, site.scale)
-        return site, jax.lax.stop_gradient(recombine(model, batch, site, theta, False))
+            return site, self._wide(Local(site.anchor, site.scale))
+        return site, self._wide(jax.lax.stop_gradient(recombine(model, batch, site, theta, False)))
+
+    def _wide(self, local: Local) -> Local:
+        return local if self.widened == 1 else local._replace(scale=self.widened * local.scale)
 
     def solve(self, model: Model, batch: Batch, centre: Theta, begin: Z) -> Site:
         """The site of every group at theta = centre; Newton starts at `begin`."""

@@ -26,6 +26,7 @@ from ramify.fitting.theta_shape import Allowed, Theta, with_shape
 from ramify.inference.failures import NonFiniteError, not_finite
 from ramify.inference.group_check import look_at_groups
 from ramify.inference.marginal import Marginal
+from ramify.inference.prior_check import rising_priors
 from ramify.inference.progress import Budget
 from ramify.inference.shared_draws import can_share
 from ramify.inference.steps import Recipe
@@ -37,13 +38,16 @@ from ramify.models.seen import SeenModel, in_seen_directions
 from ramify.models.traced import normal_posterior
 from ramify.numerics import budgets
 from ramify.numerics.arrays import floats
-from ramify.numerics.thresholds import FAR, MOVED
+from ramify.numerics.thresholds import FAR, MOVED, SOME
 from ramify.numerics.triangular import free_numbers
+from ramify.posterior.fitted import mean_theta_sd
 from ramify.posterior.posterior import Posterior
 from ramify.posterior.trust import bad_groups, off_sds
 
 History = list[dict[str, float]]
 HESSIAN_EVERY = 4  # steps of a climb
+WIDENED_DRAWS = 1024  # of z of which one is chosen, where groups have two modes
+NEAR = 2.0  # posterior sds by which a search may end short where theta's posterior is that of draws
 
 
 class Wish(NamedTuple):
@@ -102,6 +106,11 @@ class Task:
         small = self.wish.local_draws is None and self.model.z.size in budgets.FIRST_ORDER
         return small or self.normal
 
+    def widened(self) -> "Task":
+        """The same by wider rules, of as many points as there can be: they see all modes of a group."""
+        local = replace(self.family.local, widened=budgets.WIDENED[self.model.z.size])
+        return replace(self, family=replace(self.family, local=local))
+
     def start(self) -> Search:
         """The state before the first sweep. K is raised later unless the user chose it."""
         M = self.model.z.size
@@ -110,6 +119,8 @@ class Task:
             K = most = 2 * M
         elif self.quadrature:
             K, most = budgets.FIRST_ORDER[M] ** M, budgets.MOST_ORDER[M] ** M
+            if self.family.local.widened > 1:
+                K = most = budgets.WIDENED_ORDER[M] ** M
         elif self.wish.local_draws is not None and self.wish.local_draws > 1:
             K = most = self.wish.local_draws
         theta = self.family.theta
@@ -175,21 +186,28 @@ def fit_solved(
     model, wish, few = task.model, task.wish, task.groups
     task = task.in_seen_directions()
     learned, F, history = search(task, budget, kept)
+    looked = _look(task, learned, F)
+    several = looked.get("second_modes", 0) > SOME * looked.get("looked_at", 0)
+    if several and task.quadrature and not budget.spent():
+        task = task.widened()
+        learned, F, history = search(task, budget)
+        before, looked = looked, _look(task, learned, F)
+        looked = before if looked["uneven"] else looked  # the other modes are still missed
     ended, points = budget.spent(), learned.local_draws
     F.tilt = learned.tilt or F.tilt
-    looked = (
-        {} if task.normal else _look(task, learned, F) | {"z_names": ", ".join(model.z.parameters)}
-    )
     family, about = _with_shape(task, learned, F)
     columns = {name: np.asarray([h[name] for h in history]) for name in history[0]}
     usual = default_local_draws(task.model.z.size, groups.n_rows)
     bias = float(np.abs(learned.bias).max())
-    noise = np.nan if learned.noise is None else float(learned.noise.max())
+    own = np.nan if learned.noise is None else float(learned.noise.max())
+    noise = float(np.hypot(own, about.get("theta_noise_sds", 0.0)))
     K = usual if task.quadrature else points
+    # Draws of theta, with verdicts of their own, need no more than a q(theta) that is near.
+    short = FAR if family.weighted is None else NEAR
     notes: dict[str, Any] = {
         "method": "solved",
         "why": why,
-        "converged": not ended and learned.left < FAR and not noise > MOVED,
+        "converged": not ended and learned.left < short and not noise > MOVED,
         "local_draws": K,
         "local_draws_raised": K > usual,
         "left_sds": learned.left,
@@ -197,9 +215,13 @@ def fit_solved(
         "unconverged_groups": [str(x) for x in groups.labels[learned.unconverged][:20]],
         "sweeps": budget.steps,
         "seconds": budget.bar.seconds,
+        "theta_sd": mean_theta_sd(family),
+        "z_names": ", ".join(model.z.parameters),
         **looked,
         **about,
     }
+    if type(model) is Model and (rising := rising_priors(model, learned.mean)):
+        notes["rising_priors"] = rising  # priors of formulas and NumPyro models are distributions
     if task.quadrature:
         notes["quadrature_points"] = points
     if task.model is not model:
@@ -209,16 +231,19 @@ def fit_solved(
     if few is not groups:
         notes["condensed_rows"] = few.n_rows
     if wish.local_draws is None:
-        notes["resampled_draws"] = resampled_draws(groups.n_rows)
+        wide = family.local.widened > 1  # of whose draws few count
+        notes["resampled_draws"] = WIDENED_DRAWS if wide else resampled_draws(groups.n_rows)
     if np.isfinite(bias):  # the budget may have ended before it was estimated
         notes["bias_sds"] = bias
     if np.isfinite(noise):
-        notes["noise_sds"] = float(np.hypot(noise, about.get("theta_noise_sds", 0.0)))
+        notes["noise_sds"] = noise
     return Posterior(model, family, groups, local_draws=K, history=columns, notes=notes)
 
 
 def _look(task: Task, learned: Learned, F: Marginal) -> dict[str, Any]:
     """Notes on a sample of the groups: those with a second mode, and those of uneven weights."""
+    if task.normal:
+        return {}
     look = look_at_groups(F, learned.mean)
     off = off_sds(look.effective, task.wish.local_draws or resampled_draws(task.groups.n_rows))
     uneven = bad_groups(look.k_hat, off)

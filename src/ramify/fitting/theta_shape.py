@@ -52,6 +52,7 @@ LEAPS = 12  # evaluations of F that a transition of NUTS takes, about
 EVALUATIONS = CHAINS * (CHUNK + 500) * LEAPS  # that NUTS usually takes
 MOST_DIVERGED = 0.005  # of the transitions: more are a region that the chains do not enter
 KEPT = 4000  # draws by NUTS, at most
+UNEVEN = "draws of the global parameters are weighted unevenly: their means and sds may be off"
 
 Shaped = tuple[Branched, dict[str, Any]]  # the family, and notes on its theta
 
@@ -103,7 +104,11 @@ def _with_shape(family: Branched, F: Marginal, learned: Learned, allowed: Allowe
             return family, {"warnings": [far]} if far else {}
     cloud = _cloud(F, learned, allowed) if allowed.points else None
     if asked == "weighted" or (asked is None and cloud is not None and cloud.even):
-        return _weighted(family, F, learned, cloud, far)
+        family, notes = _weighted(family, F, learned, cloud, far)
+        doubted = cloud is not None and not cloud.enough and not notes["warnings"]
+        return family, notes | (
+            {"warnings": [f'{UNEVEN}; fit with theta="nuts"']} if doubted else {}
+        )
     if asked is None and cloud is not None and (noise := value_noise(F, learned)) > COARSE:
         return family, _uneven(cloud, noise)
     seconds = _nuts_seconds(F, allowed.groups, EVALUATIONS)
@@ -113,7 +118,7 @@ def _with_shape(family: Branched, F: Marginal, learned: Learned, allowed: Allowe
     notes["theta_nuts_seconds"] = seconds
     if cloud is not None and cloud.enough:
         return family, notes
-    more = f'theta\'s draws are weighted unevenly; theta="nuts" would take some {seconds:.0f} s'
+    more = f'{UNEVEN}; theta="nuts" would take some {seconds:.0f} s'
     return family, notes | {"warnings": notes["warnings"] or [more]}
 
 

@@ -26,6 +26,7 @@ from ramify.numerics.precision import computing
 from ramify.numerics.psis import effective_draws, k_hat
 from ramify.numerics.thresholds import MOST_K_HAT
 from ramify.numerics.triangular import free_numbers
+from ramify.posterior.fitted import mean_theta_sd
 from ramify.posterior.matching import check_columns
 from ramify.posterior.posterior import Posterior
 
@@ -87,16 +88,18 @@ def update(posterior: Posterior, groups: Any, *, as_prior: bool = False) -> Post
     _check_near(posterior, moved)
     kept = None if as_prior else old
     local = replace(family.local, modes=_modes(family.local, kept, merged, new, parts[0].F))
+    updated = Branched(theta, local, len(merged), weighted)
     who = f"{len(new):,} groups, {int((known < 0).sum()):,} of them new"
     notes = {
         **posterior.notes,
+        "theta_sd": mean_theta_sd(updated),
         "why": f"updated by {who}" if not as_prior else f"of {who}, the fit before as the prior",
         "moved_sds": dict(zip(posterior.adapter.coordinates(), moved.tolist(), strict=True)),
         "unconverged": int((~parts[0].F.converged).sum()),
         **about,
     }
     own = {"local_draws": posterior.local_draws, "history": posterior.history, "notes": notes}
-    return Posterior(posterior.model, Branched(theta, local, len(merged), weighted), merged, **own)
+    return Posterior(posterior.model, updated, merged, **own)
 
 
 def _weighted(

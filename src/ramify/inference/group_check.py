@@ -25,6 +25,8 @@ FAR_STARTS = 3.0  # sds of z over the groups, to both sides of their mean
 APART = (
     3.0  # of its sds from the first mode: the points around that reach a second one that is nearer
 )
+# By M: points of a widened conditional reach a second mode that is so many of its widths away.
+REACHED = {1: 15.0, 2: 5.0}
 SHARE = 0.05  # of the mass of both modes: a second one with less is no matter
 
 
@@ -60,17 +62,18 @@ def _look_at_block(
     members, rng = F.members[number], np.random.default_rng(number)
     here = F.solve(number, centre, None)
     sds = np.sqrt(np.einsum("bij,bij->bi", here.scale, here.scale))
-    second = np.zeros(len(members), bool)
+    second, wide = np.zeros(len(members), bool), F.problem.solver.widened
+    reached = APART if wide == 1 else REACHED[F.model.z.size] * wide
     for sign in _signs(rng, *sds.shape):
         begin = middle + FAR_STARTS * sign * np.hypot(spread, sds)
         there = F.solve(number, centre, begin)
         with np.errstate(all="ignore"):  # where no mode was found
             apart = np.abs((there.mode - here.mode) / sds).max(1)
             share = 1 / (1 + np.exp(here.log_mass - there.log_mass))
-        second |= there.converged & (apart > APART) & (share > SHARE)
+        second |= there.converged & (apart > reached) & (share > SHARE)
     own = (members >= 0) & here.converged
     own &= np.cumsum(own) <= budgets.LOOKED_AT_GROUPS
-    local = Local(here.mode, here.scale)
+    local = Local(here.mode, wide * here.scale)
     weights, _ = weigh_groups(F.model, F.source.block(number), centre, local, rng)
     weights = np.nan_to_num(weights[:, own], nan=-np.inf)
     share = effective_draws(weights) / len(weights)

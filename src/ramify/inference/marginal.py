@@ -21,6 +21,7 @@ from ramify.data.batch import Batch
 from ramify.data.sources import BlockSource
 from ramify.engine.local import Engine
 from ramify.families.solver import solve_block
+from ramify.inference.prior_check import prior_reach
 from ramify.inference.progress import Budget
 from ramify.inference.sweep import Around, At, Modes, Problem, Sums, sweep_block
 from ramify.models.model import expand_priors
@@ -126,10 +127,12 @@ class Marginal:
             found[members[members >= 0]] = part[members >= 0]
         return found
 
-    def __call__(self, thetas: np.ndarray, blocks: int, curved: bool = False) -> Expansion:
+    def __call__(
+        self, thetas: np.ndarray, blocks: int, curved: bool = False, draws: int = 0
+    ) -> Expansion:
         """Expands F at `thetas` [S, D] over the first blocks; with the Hessian if it can be had."""
         curved = curved and self.exact
-        found = self._expand(thetas, blocks, curved=curved)
+        found = self._expand(thetas, blocks, curved, draws)
         self.newton_steps = float(found.steps) / blocks
         hessian = found.hessian / len(thetas) if curved else None
         return Expansion(float(found.values.mean()), found.slopes.mean(0), hessian)
@@ -173,6 +176,18 @@ class Marginal:
         change = (slopes[: len(ahead)] - slopes[len(ahead) :]) / apart
         white = change @ axes.T  # about -1, [axis, axis]
         return _symmetric(back @ _symmetric(white) @ back.T)
+
+    def reach(self, mean: np.ndarray) -> np.ndarray:
+        """How far a step may go in each coordinate, [D]."""
+        return prior_reach(self.model, mean)
+
+    def curvatures_by_other_draws(self, mean: np.ndarray, blocks: int, count: int) -> np.ndarray:
+        """The Hessian of F at the mean by each of so many other sets of draws, [count, D, D]."""
+        found = []
+        for number in range(1, count + 1):
+            self.check_budget()
+            found.append(self(mean[None], blocks, True, number).hessian)
+        return np.stack(found)
 
     def _slopes(self, thetas: np.ndarray, blocks: int) -> np.ndarray:
         """The gradient of F at each of any number of thetas, [n, D]."""
@@ -229,9 +244,11 @@ class Marginal:
         block, solver = self.source.block(number), self.problem.solver
         return Around.of(solve_block(solver, self.model, block, floats(theta), floats(known)))
 
-    def _expand(self, thetas: np.ndarray, blocks: int, curved: bool = False) -> Sums:
+    def _expand(
+        self, thetas: np.ndarray, blocks: int, curved: bool = False, draws: int = 0
+    ) -> Sums:
         """F and its gradient at each theta, in float64; the groups' sum is scaled to all groups."""
-        padded, out = self._sweep(thetas, blocks, curved=curved)
+        padded, out = self._sweep(thetas, blocks, curved=curved, draws=draws)
         value, slope, hessian = jax.device_get(expand_priors(self.model, padded, self.exact))
         scale = self.groups_upto[-1] / self.groups_upto[blocks - 1]
         n = len(thetas)  # the others fill the compiled shape

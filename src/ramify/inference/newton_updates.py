@@ -25,9 +25,9 @@ def newton_move(precision: np.ndarray, slope: np.ndarray) -> tuple[np.ndarray, f
     return move, float(0.5 * slope @ move)
 
 
-def at_most(longest: float, move: np.ndarray) -> np.ndarray:
-    """The step, shortened so that no coordinate moves by more than `longest`."""
-    return move * min(1.0, longest / np.abs(move).max())
+def at_most(longest: np.ndarray, move: np.ndarray) -> np.ndarray:
+    """The step, shortened so that no coordinate moves by more than its `longest`."""
+    return move * min(1.0, 1 / np.abs(move / longest).max())
 
 
 def damped(longest: float, precision: np.ndarray, slope: np.ndarray) -> np.ndarray:

@@ -38,7 +38,14 @@ class Search(NamedTuple):
     noise: np.ndarray | None = (
         None  # sd of each mean over seeds, in posterior sds; None while unknown
     )
+    sd_noise: np.ndarray | None = None  # of each sd, of itself; None if unknown
+    reach: np.ndarray | None = None  # of a step in each coordinate, if some are of a larger scale
     memory: Any = None  # what F keeps from sweep to sweep: the modes of all groups
+
+
+def reach_of(s: Search) -> np.ndarray:
+    """How far a step may go in each coordinate."""
+    return np.full(len(s.mean), LONGEST) if s.reach is None else s.reach
 
 
 def stages(groups_upto: np.ndarray, D: int) -> list[int]:

@@ -4,11 +4,13 @@ import numpy as np
 
 from ramify.inference import newton_updates as updates
 from ramify.inference.marginal import Marginal, OutOfBudget, Tilt, definite
-from ramify.inference.search_state import LONGEST, Search, blocks_of, moved
+from ramify.inference.search_state import Search, blocks_of, curvature_blocks, moved, reach_of
 from ramify.numerics import budgets
 
 MOST_BIAS = 0.05  # of theta's means, in posterior sds, before K is doubled
 MOST_NOISE = 0.02  # of theta's means, in posterior sds, before more draws are averaged over
+LOUD = 0.2  # of one sweep with many groups: past it more draws are taken before their noise is averaged
+OTHER_CURVATURES = 3  # sets of draws that the precision is averaged over, beside the first
 FAR = 0.5  # of the noise of K draws: an average over more is not taken from so far, but from more draws
 
 
@@ -29,6 +31,8 @@ def bias(s: Search, F: Marginal) -> Search:
 def noise(s: Search, F: Marginal) -> Search:
     """Takes slopes around the mean by other draws of z, until an average over all has little noise."""
     # The draws of a sweep are an argument: this compiles nothing.
+    if s.points == 1 and F.exact and not len(s.slopes):
+        s = _averaged_precision(s, F)
     try:
         another = F.slopes_by_other_draws(_noise_points(s, F), len(s.slopes))
     except OutOfBudget:
@@ -38,7 +42,7 @@ def noise(s: Search, F: Marginal) -> Search:
     if len(s.slopes) < fewest:
         return s
     alone = updates.slope_noise(s.slopes.mean(1), s.precision)
-    if s.local_draws < s.most_draws and alone.max() > (FAR if s.points > 1 else _within(most)):
+    if s.local_draws < s.most_draws and alone.max() > (FAR if s.points > 1 else LOUD):
         return s._replace(phase="double" if s.points > 1 else "more", length=float(alone.max()))
     noise = alone / np.sqrt(len(s.slopes))
     if noise.max() > MOST_NOISE and len(s.slopes) < most:
@@ -47,14 +51,21 @@ def noise(s: Search, F: Marginal) -> Search:
     precision = definite(s.precision - tilt.hessian)
     # With many groups F's own slope is not quite zero at the end of its search.
     own = F(s.mean[None], blocks_of(s, F)).slope if s.points == 1 else 0.0
-    move = updates.at_most(LONGEST, np.linalg.solve(precision, tilt.slope + own))
+    move = updates.at_most(reach_of(s), np.linalg.solve(precision, tilt.slope + own))
     s = s._replace(mean=s.mean + move, precision=precision, noise=noise, tilt=tilt)
     return s._replace(phase="done", slopes=s.slopes[:0])
 
 
-def _within(sweeps: int) -> float:
-    """The noise of one sweep that an average over so many makes small enough, about."""
-    return 2 * MOST_NOISE * np.sqrt(sweeps)
+def _averaged_precision(s: Search, F: Marginal) -> Search:
+    """The precision as an average over several draws, and what noise is left in each sd."""
+    try:
+        others = F.curvatures_by_other_draws(s.mean, curvature_blocks(s, F), OTHER_CURVATURES)
+    except OutOfBudget:
+        return s
+    each = [s.precision, *map(definite, -others[np.isfinite(others).all((1, 2))])]
+    sds = np.sqrt([np.diag(np.linalg.inv(precision)) for precision in each])
+    noise = sds.std(0, ddof=1) / sds.mean(0) / np.sqrt(len(each)) if len(each) > 1 else None
+    return s._replace(precision=np.mean(each, 0), sd_noise=noise)
 
 
 def more(s: Search, F: Marginal) -> Search:
@@ -71,7 +82,7 @@ def again(s: Search, F: Marginal) -> Search:
     there = moved(s, s.mean, s.precision, F(s.mean[None], blocks_of(s, F)))
     if not np.isfinite(there.slope).all():
         return s._replace(phase="bias")
-    move = updates.at_most(LONGEST, np.linalg.solve(s.precision, there.slope))
+    move = updates.at_most(reach_of(s), np.linalg.solve(s.precision, there.slope))
     near = updates.rms_sds(move, s.precision) < 0.1 or s.tries == budgets.MOST_NEWTON
     F.tell(there.value, s.precision, blocks_of(s, F))
     return there._replace(mean=s.mean + move, tries=s.tries + 1, phase="bias" if near else "again")

@@ -26,12 +26,20 @@ from ramify.inference.marginal import (
     Tilt,
     definite,
 )
-from ramify.inference.search_state import LONGEST, Search, blocks_of, curvature_blocks, moved
+from ramify.inference.search_state import (
+    LONGEST,
+    Search,
+    blocks_of,
+    curvature_blocks,
+    moved,
+    reach_of,
+)
 from ramify.inference.theta_remainder import again, bias, double, more, noise
 from ramify.numerics import budgets
 from ramify.numerics.points import normal_points
 
 FIRST_LOOK = 0.05  # how far apart the first gradients are, in every coordinate
+FAR_AWAY = 10.0  # of a Newton step: theta may have coordinates of a larger scale
 MANY = 12  # coordinates of theta, of which one without curvature must not hold up the others
 WORTHWHILE = 0.1  # nats: a step that gains less ends a search
 
@@ -78,7 +86,10 @@ def finish(state: Search, F: Marginal) -> Learned:
     """What the search found; also where the budget ended before it was done."""
     state = _settle(state, F) if state.rounds else state
     left = updates.rms_sds(np.linalg.solve(state.precision, state.slope), state.precision)
-    found = state.mean, state.precision, left, state.bias, state.noise
+    noise = state.noise
+    if noise is not None and state.sd_noise is not None:
+        noise = np.hypot(noise, state.sd_noise)  # an interval's end moves with the sd
+    found = state.mean, state.precision, left, state.bias, noise
     return Learned(*found, state.tilt, ~F.converged, state.settled or state.local_draws)
 
 
@@ -128,12 +139,16 @@ def _climb(s: Search, F: Marginal) -> Search:
     """One Newton step to the mode of F over the first blocks; it must not lower F."""
     move, gain = updates.newton_move(s.precision, s.slope)
     close = gain < 0.5 * len(s.mean)
-    if len(s.mean) >= MANY:
-        move = updates.damped(LONGEST, s.precision, s.slope)
-    move = updates.at_most(s.length, move)
+    if s.reach is None and np.abs(move).max() > FAR_AWAY:
+        s = s._replace(reach=F.reach(s.mean))
+    reach = reach_of(s)
+    if len(s.mean) >= MANY or reach.max() > LONGEST:
+        scaled = s.precision * np.outer(reach, reach), s.slope * reach
+        move = reach * updates.damped(LONGEST, *scaled)
+    move = updates.at_most(s.length * reach, move)
     there = _expand(s, F, s.mean + move)
     slack = 0.1 + 1e-7 * abs(s.value) + (len(s.mean) if close else 0)
-    longest = float(np.abs(move).max())
+    longest = float(np.abs(move / reach).max())
     s = s._replace(tries=s.tries + 1)
     # A failed step has the curvature measured; the step after another failure is shorter.
     if there.finite and there.value >= s.value - slack:
@@ -179,7 +194,7 @@ def _laplace(s: Search, F: Marginal) -> Search:
 
 def _newton(s: Search, F: Marginal) -> Search:
     """One Newton step that raises F. If it fails it is tried once more, shorter."""
-    move = updates.at_most(LONGEST, updates.newton_move(s.precision, s.slope)[0]) * s.length
+    move = updates.at_most(reach_of(s), updates.newton_move(s.precision, s.slope)[0]) * s.length
     there = _expand(s, F, s.mean + move)
     slack = 0.1 + 1e-7 * abs(s.value)
     if s.length == 1.0 and not (there.finite and there.value >= s.value - slack):
@@ -237,7 +252,7 @@ def _average(s: Search, F: Marginal) -> Search:
     steady = near and updates.largest_change(s.precision, s.target) < 0.3
     if steady and not s.cut:  # without another sweep: Newton squares an error that is small
         return s._replace(mean=s.mean + move, precision=s.target, phase="bias")
-    s = _tried(s, F, updates.at_most(LONGEST, move), s.target)
+    s = _tried(s, F, updates.at_most(reach_of(s), move), s.target)
     over = s.length < 0.01 or s.calm > 1 or s.tries == budgets.MOST_AVERAGES
     return s._replace(phase="bias" if over else "average")
 

@@ -94,6 +94,7 @@ _NOTES: dict[str, Check] = {
         "seconds left_sds noise_sds theta_k_hat theta_r_hat theta_width".split(), is_number
     ),
     **dict.fromkeys("theta_effective_draws theta_nuts_seconds theta_noise_sds".split(), is_number),
+    "theta_sd": is_number,
     **dict.fromkeys("steps sweeps unconverged local_draws quadrature_points".split(), is_count),
     **dict.fromkeys(
         "theta_divergences looked_at second_modes uneven seen_directions".split(), is_count
@@ -102,7 +103,7 @@ _NOTES: dict[str, Check] = {
     **dict.fromkeys("converged local_draws_raised".split(), _is_bool),
     **dict.fromkeys("method why z_names".split(), is_text),
     "bias_sds": lambda value: is_number(value) or is_list_of(is_number)(value) and len(value) > 0,
-    "warnings": is_list_of(is_text),
+    **dict.fromkeys("warnings rising_priors".split(), is_list_of(is_text)),
     **dict.fromkeys("unconverged_groups second_modes_groups uneven_groups".split(), _is_list),
 }
 # Wherever they are in the description of a family.
@@ -110,6 +111,7 @@ _FAMILY: dict[str, Check] = {
     **dict.fromkeys("dim D M N".split(), is_count),
     **dict.fromkeys("diagonal uses_theta centred count_aware matched".split(), _is_bool),
     **dict.fromkeys("rounds max_steps".split(), _is_few),
+    "widened": lambda value: is_number(value) and 1 < value < 100,
     **dict.fromkeys("points widths head".split(), is_shape),
     "modes": _or_none(is_shape),
     "cloud": _or_none(is_count),

@@ -165,6 +165,7 @@ def _describe_local(local: Any) -> dict[str, Any] | None:
         static |= {"uses_theta": local.uses_theta, "points": local.points.shape}
         static |= {"modes": None if local.modes is None else local.modes.shape}
         static |= {"matched": True} if local.matched else {}
+        static |= {"widened": local.widened} if local.widened != 1 else {}
         return {"is": "solver", **static, "start": _describe_local(local.start)}
     form = {"form": local.form._asdict()}
     if isinstance(local, Table):
@@ -220,8 +221,8 @@ def _local(made_of: dict[str, Any] | None, encoder: Any) -> Any:
         start = _local(made_of["start"], encoder)
         # Fits of the first release have no modes.
         modes = None if made_of.get("modes") is None else jnp.zeros(made_of["modes"])
-        matched = made_of.get("matched", False)
-        return Solver(jnp.zeros(made_of["points"]), start, *static, modes, matched=matched)
+        own = {"matched": made_of.get("matched", False), "widened": made_of.get("widened", 1.0)}
+        return Solver(jnp.zeros(made_of["points"]), start, *static, modes, **own)
     form = Form(**made_of["form"])
     if made_of["is"] == "table":
         return Table(jnp.zeros((made_of["N"], sum(form.sizes))), form)

@@ -28,12 +28,14 @@ FREE_WORK = 2**13  # of a sweep that costs next to nothing: the first K is doubl
 # Points of a quadrature rule along each coordinate of z, to begin with and at most, by M. In more
 # dimensions z is integrated by draws.
 FIRST_ORDER, MOST_ORDER = {1: 15, 2: 7}, {1: 119, 2: 41}
+# Where groups have two modes: how much wider the rule is than a conditional, and its order.
+WIDENED, WIDENED_ORDER = {1: 5.0, 2: 2.5}, {1: 239, 2: 41}
 FEW_ROWS = 2  # of a group, for each dimension of z: its proposal has the moments of z, not its mode
 MOST_FIRST_DRAWS = 512  # local draws K to begin with, however few the rows are
 MOST_LOCAL_DRAWS = 2048  # K is doubled no further, whatever bias is left in theta
 # Fewest and most sweeps, each by other draws, that take the noise of K draws off theta: with many
 # groups, where a sweep of the search is at one theta, and with few, where it is at many.
-NOISE_SWEEPS = {"many": (6, 24), "few": (8, 40)}
+NOISE_SWEEPS = {"many": (6, 64), "few": (8, 40)}
 SHARED_DRAWS = 512  # of each group's z, where all weighted draws of theta share them
 WEIGHTED_THETA_WORK = {"cpu": 2**28, "accelerator": 2**33}  # that weighted draws of theta may take
 WEIGHTED_THETA_DRAWS = 800, 4000  # fewest that are worth weighing, and most that are weighed

@@ -10,6 +10,7 @@ from ramify.plot.numbers import Check
 
 COLOURS = ("blue", "orange", "grey", "soft")
 BARS = 31  # different outcomes that have a bar each
+FAR = 20  # times the range of the data, from which on an axis is logarithmic
 SHOWN = 40  # predicted data sets of which a density shows the outline
 
 
@@ -89,18 +90,44 @@ def check(found: Check, outcome: str) -> Figure:
 
 
 def _outlines(y: np.ndarray, draws: np.ndarray, outcome: str) -> Figure:
-    """Histograms as outlines: the data's, and those of some predicted data sets."""
+    """Histograms as outlines: the data's, and those of some predicted data sets.
+
+    Where predictions reach far beyond the data, as those of wide priors do, the axis is linear near the
+    data and logarithmic further out.
+    """
     low, high = np.quantile(np.concatenate([y, draws[:SHOWN].ravel()]), [0.002, 0.998])
-    edges = np.linspace(low, high, int(np.clip(len(y) ** 0.5, 12, 50)) + 1)
-    middle = (edges[:-1] + edges[1:]) / 2
-    share = lambda values: np.histogram(values, edges)[0] / len(values)
+    own = np.quantile(y, [0.002, 0.998])
+    low, high = min(low, own[0]), max(high, own[1])
+    far = high - low > FAR * (own[1] - own[0])
+    middle, unit = float(np.median(y)), float(own[1] - own[0]) / 2 or 1.0
+    placed = (lambda x: np.arcsinh((x - middle) / unit)) if far else np.asarray
+    bins = 60 if far else int(np.clip(len(y) ** 0.5, 12, 50))
+    first, last = placed(np.array([low, high])).tolist()
+    edges = np.linspace(first, last, bins + 1)
+    centres = (edges[:-1] + edges[1:]) / 2
+    share = lambda values: np.histogram(placed(values), edges)[0] / len(values)
     each = {"opacity": 0.35, "showlegend": False}
-    data = [line_of(middle, share(draw), "blue", 1, **each) for draw in draws[:SHOWN]]
+    data = [line_of(centres, share(draw), "blue", 1, **each) for draw in draws[:SHOWN]]
     data[0] |= {"name": "predicted data sets", "showlegend": True}
-    data.append(line_of(middle, share(y), "orange", 3, name="observed"))
+    data.append(line_of(centres, share(y), "orange", 3, name="observed"))
     layout = {"showlegend": True, "legend": LEGEND, "height": 360}
     shares = {"title": "share of rows", "rangemode": "tozero"}
-    return figure(data, {"title": text(outcome)}, shares, **layout)
+    x: dict[str, Any] = {"title": text(outcome)}
+    if far:
+        at = _far_ticks(low, high, own)
+        x |= {"tickvals": shorten(placed(at)), "ticktext": [f"{v:.3g}" for v in at]}
+    return figure(data, x, shares, **layout)
+
+
+def _far_ticks(low: float, high: float, own: np.ndarray) -> np.ndarray:
+    """The ends of the data, and powers of a hundred beyond them."""
+    powers = 10.0 ** np.arange(-6, 40, 2)
+    both = np.concatenate([-powers[::-1], powers])
+    span = own[1] - own[0] or 1.0
+    beyond = both[
+        ((both > own[1] + span) & (both <= high)) | ((both < own[0] - span) & (both >= low))
+    ]
+    return np.unique(np.concatenate([own, beyond]))
 
 
 def group_check(found: Check, outcome: str) -> Figure:

@@ -48,6 +48,13 @@ class Fitted:
         self.notes = dict(notes or {})
 
     @property
+    def _judged(self) -> dict[str, Any]:
+        """The notes that a verdict is made of; they are of no other q(theta) than the fit's."""
+        noted = self.notes.get("theta_sd")
+        now = mean_theta_sd(self.family) / noted if noted else 1.0
+        return self.notes | {"theta_sds_changed": now}
+
+    @property
     def labels(self) -> Shaped[np.ndarray, " N"]:
         """Labels of the groups of the fit."""
         return self._schema.labels
@@ -136,3 +143,15 @@ class Fitted:
         wanted = count * self.family.theta.mean.dtype.itemsize
         cure = "Ask for fewer draws or groups, or iterate over posterior.sample_blocks(...)"
         check_memory(wanted, max_bytes, f"{draws:,} draws of {N:,} groups", cure)
+
+
+def mean_theta_sd(family: Any) -> float:
+    """The geometric mean of theta's sds, where it is unconstrained: by its draws, if it has any."""
+    weighted = getattr(family, "weighted", None)
+    if weighted is None:
+        scale = np.asarray(family.theta.scale, np.float64)
+        sd = np.abs(scale) if scale.ndim == 1 else np.linalg.norm(scale, axis=1)
+    else:
+        points, weight = np.asarray(weighted.points, np.float64), weighted.weight
+        sd = np.sqrt(weight @ (points - weight @ points) ** 2)
+    return float(np.exp(np.mean(np.log(np.maximum(sd, 1e-300)))))

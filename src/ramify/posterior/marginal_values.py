@@ -2,11 +2,11 @@
 
 That of later rows given those of the fit is a difference: log p(y, y' | theta) - log p(y | theta).
 
-The points of z are those of a rule around the modes at the centre of q(theta), the same for all thetas:
-a likelihood without theta is then evaluated once. The rule is finer than that of the fit.
+The points of z are those of a rule around each group's conditional at each theta: points around that at
+another one would miss a narrow p(z | theta), or a z that theta moves. The rule is finer than the fit's.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import jax
@@ -14,17 +14,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float64
 
-from ramify.data.batch import Batch, Theta, example
+from ramify.data.batch import Batch, example
 from ramify.data.groups import Groups
 from ramify.data.host import ranges
 from ramify.families.branched import Branched
 from ramify.families.build import Family
-from ramify.families.conditional import Local
 from ramify.families.solver import Solver
 from ramify.inference.local_integral import quadrature
 from ramify.models.model import Model
 from ramify.numerics import budgets
-from ramify.numerics.chunks import CHUNK, in_chunks
+from ramify.numerics.chunks import in_chunks
 from ramify.numerics.points import Rule, gauss_hermite
 from ramify.numerics.programs import program
 from ramify.numerics.sums import precise_sum
@@ -32,7 +31,7 @@ from ramify.posterior.conditioned import Conditioned, condition
 from ramify.posterior.matching import Part
 
 AT_ONCE = 16  # thetas that are worked on together
-FAR_CHUNK = 64  # thetas of a call, where each takes long
+THETAS = 64  # of a call
 
 
 def has_rule(family: Family, model: Model) -> bool:
@@ -46,18 +45,14 @@ def marginal_log_liks(
     model: Model,
     groups: Groups,
     thetas: Float[np.ndarray, "S D"],
-    points: int | None = None,
+    points: int = 0,
 ) -> Float64[np.ndarray, " S"]:
-    """The sum over groups of log p(y_i | theta) at each theta.
-
-    If `points` is given, thetas may be far from the centre: z is integrated by at least so many points
-    around each group's conditional at theta.
-    """
-    rule, total, far = _rule(model, points or 0), np.zeros(len(thetas)), points is not None
+    """The sum over groups of log p(y_i | theta) at each theta, by at least so many points of z."""
+    rule, total = _rule(model, points), np.zeros(len(thetas))
     for block in ranges(groups):
         known = condition(family, model, block.batches[0], local_draws=2)
-        sums = lambda chunk: _summed(_by_group(known, model, chunk, rule, far), known.batch)  # noqa: B023
-        found = in_chunks(sums, thetas, FAR_CHUNK if far else CHUNK)
+        sums = lambda chunk: _summed(_by_group(known, model, chunk, rule), known.batch)  # noqa: B023
+        found = in_chunks(sums, thetas, THETAS)
         total += sum(np.asarray(part, np.float64) for part in found)
     return total
 
@@ -84,16 +79,11 @@ def predictive_by_group(
 
 
 def log_mass_by_group(
-    known: Conditioned, model: Model, thetas: Float[np.ndarray, "S D"], points: int | None = None
+    known: Conditioned, model: Model, thetas: Float[np.ndarray, "S D"], points: int = 0
 ) -> Float[np.ndarray, "S B"]:
-    """Log p(y_i | theta) of a block's groups at each theta.
-
-    If `points` is given, z is integrated by at least so many around its conditional at each theta.
-    """
-    rule = _rule(model, points or 0)
-    if points is None:
-        return in_chunks(lambda chunk: _by_group(known, model, chunk, rule, False), thetas)
-    return in_chunks(lambda chunk: _around_theta(known, model, chunk, rule), thetas)
+    """Log p(y_i | theta) of a block's groups at each theta, by at least so many points of z."""
+    rule = _rule(model, points)
+    return in_chunks(lambda chunk: _by_group(known, model, chunk, rule), thetas, THETAS)
 
 
 def follows_theta(model: Model, part: Part) -> bool:
@@ -115,7 +105,7 @@ def rows_given(part: Part) -> int:
     return int(part.given.sizes @ part.at.sizes)
 
 
-def _rule(model: Model, points: int = 0) -> Rule:
+def _rule(model: Model, points: int) -> Rule:
     M, kind = model.z.size, jnp.result_type(float)
     order = max(budgets.FIRST_ORDER[M] + 2, round(points ** (1 / M)))
     return Rule(*(x.astype(kind) for x in gauss_hermite(order, M)))
@@ -136,18 +126,16 @@ def _together(given: Groups, at: Groups) -> Groups:
 
 @program
 def _by_group(
-    known: Conditioned, model: Model, thetas: Float[Array, "C D"], rule: Rule, far: bool
-) -> Float[Array, "C B"]:
-    return jax.lax.map(_log_mass(known, model, rule, far), thetas, batch_size=AT_ONCE)
-
-
-@program
-def _around_theta(
     known: Conditioned, model: Model, thetas: Float[Array, "C D"], rule: Rule
 ) -> Float[Array, "C B"]:
-    # Where p(z | theta) is narrow, points around what is most likely at another theta may miss it.
-    at = known.conditional(model)
-    one = lambda theta: quadrature(model, True, known.batch, at(theta), rule)(theta)
+    site, batch = known.site, known.batch
+    assert site is not None
+    again = known.local.follows_theta(model, batch)
+
+    def one(theta: Float[Array, " D"]) -> Float[Array, " B"]:
+        local = known.local.follow(model, batch, site, theta, again)[1]
+        return quadrature(model, True, batch, local, rule)(theta)
+
     return jax.lax.map(one, thetas, batch_size=AT_ONCE)
 
 
@@ -157,16 +145,3 @@ def _summed(
 ) -> tuple[Float[Array, " C"], Float[Array, " C"]]:
     """The sum over a block's groups, in two float32 parts."""
     return precise_sum(jnp.where(batch.group_mask, log_mass, 0))
-
-
-def _log_mass(
-    known: Conditioned, model: Model, rule: Rule, far: bool
-) -> Callable[[Theta], Float[Array, " B"]]:
-    """Theta -> log p(y_i | theta) of the block's groups."""
-    site, batch = known.site, known.batch
-    assert site is not None
-    again = known.local.follows_theta(model, batch)
-    if far and not again:  # a narrow p(z | theta) would be missed by points spread for another
-        at = lambda theta: known.conditional(model)(theta)
-        return lambda theta: quadrature(model, True, batch, at(theta), rule)(theta)
-    return quadrature(model, again, batch, Local(site.anchor, site.scale), rule)

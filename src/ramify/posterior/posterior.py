@@ -59,7 +59,7 @@ class Posterior(Questions):
         sizes = f"N = {N:,} groups, D = {D}, M = {M}, {integral}"
         covariance = f'"{covariance_of(self.family)}"' if covariance_of(self.family) else ""
         first = f"Posterior by {method_of(self.family)}({covariance}): {sizes}"
-        return "\n".join([first, *words(self.notes, self.history, N)])
+        return "\n".join([first, *words(self._judged, self.history, N)])
 
     def _repr_html_(self) -> str:
         first, *rest = repr(self).splitlines()
@@ -221,7 +221,7 @@ class Posterior(Questions):
         """
         own = self.family, self.adapter, quantiles, draws, seed
         table = summarise_theta(*own, exponentiate)
-        table = with_doubts(table, self.notes, len(self.labels))
+        table = with_doubts(table, self._judged, len(self.labels))
         if not check or "ess" in table.columns:
             return table
         groups = self._for_metrics(None)

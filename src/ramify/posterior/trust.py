@@ -36,7 +36,8 @@ def findings(notes: Mapping[str, Any], N: int) -> list[Finding]:
     """What is wrong, or may be, by the notes of a fit of N groups."""
     found = [_unfinished(notes), _bias(notes), _noise(notes), _unconverged(notes, N)]
     found += [_width(notes), _uneven_theta(notes), _second_modes(notes), _uneven(notes)]
-    found += [_laplace(notes), _profile(notes), _stalled(notes)]
+    found += [_laplace(notes), _profile(notes), _stalled(notes), _rising_prior(notes)]
+    found += [_changed(notes)]
     warnings = [Finding(1, line) for line in notes.get("warnings", [])]
     return [finding for finding in found if finding is not None] + warnings
 
@@ -128,6 +129,24 @@ def _profile(notes: Mapping[str, Any]) -> Finding | None:
         "draws are from: intervals may be off"
     )
     return Finding(1 + (off > 2 * FAR), said) if off > FAR else None
+
+
+def _rising_prior(notes: Mapping[str, Any]) -> Finding | None:
+    names = notes.get("rising_priors", [])
+    said = (
+        f"log_prior is not a density: it rises without bound as {named(names, len(names))} goes to one "
+        "side, where it must fall; look for a wrong sign"
+    )
+    return Finding(2, said) if names else None
+
+
+def _changed(notes: Mapping[str, Any]) -> Finding | None:
+    times = float(notes.get("theta_sds_changed", 1.0))
+    said = (
+        f"sds of the global parameters are {times:.2g} times those that the fit found: the family was "
+        "changed since"
+    )
+    return Finding(1 + (abs(times - 1) > FAR), said) if abs(times - 1) > WIDTH else None
 
 
 def _second_modes(notes: Mapping[str, Any]) -> Finding | None:
