@@ -73,6 +73,8 @@ def test_conjugate_gradients_and_probes_are_near_the_exact_answer(name):
     found, truth = Marginal(model, design, "iterative").optimum(theta), exact(model, design, theta)
     np.testing.assert_allclose(found.effects.beta, truth.beta, atol=1e-5)
     np.testing.assert_allclose(found.effects.u, truth.u, atol=1e-5)
+    # Without the means over levels, along which S is nearly singular, probes agree.
+    assert np.std(found.kept.log_dets) < 0.4
     error = 0.5 * np.std(found.kept.log_dets) / np.sqrt(PROBES)
     assert abs(found.value - truth.value) < 4 * error + 1e-4
     P, q = len(truth.beta), len(truth.u)
@@ -88,9 +90,14 @@ def test_conjugate_gradients_and_probes_are_near_the_exact_answer(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("likelihood, response", [("gaussian", "y"), ("bernoulli", "yes")])
 def test_a_fit_by_conjugate_gradients_is_that_by_dense_algebra(likelihood, response):
-    text = f"{response} ~ x + (1 | a) + (1 + x | b) + (1 | c)"
+    rows, rng = table(2000), np.random.default_rng(1)
+    a, b = rng.integers(0, 60, 2000), rng.integers(0, 40, 2000)
+    y = 0.5 * rows["x"] + rng.normal(size=60)[a] + rng.normal(size=40)[b] * (1 + 0.5 * rows["x"])
+    y = y + rng.normal(size=2000)
+    rows |= {"a": a, "b": b, "y": y, "yes": (y > 0).astype(float)}
+    text = f"{response} ~ x + (1 | a) + (1 + x | b)"
     dense, iterated = (
-        rf.fit(text, table(2000), likelihood=likelihood, algebra=algebra)
+        rf.fit(text, rows, likelihood=likelihood, algebra=algebra)
         for algebra in ("dense", "iterative")
     )
     assert iterated.notes["algebra"] == "iterative" and iterated.notes["noise_sds"] < 0.05
@@ -176,7 +183,7 @@ def test_theta_is_that_of_numerical_integration():
     spread = np.sqrt(weight @ (sds - mean) ** 2)
     ours = np.exp(theta)
     assert (np.abs(ours.mean(0) - mean) < 0.1 * spread).all()
-    np.testing.assert_allclose(ours.std(0), spread, rtol=0.07)
+    np.testing.assert_allclose(ours.std(0), spread, rtol=0.05)
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,8 @@ def test_what_is_not_there_yet_says_so(fitted):
         check_model_and_groups(fitted.model, fitted.groups, "rf.calibrate")
     with pytest.raises(ValueError, match="several"):
         rf.update(fitted, fitted.groups)
+    with pytest.raises(Exception, match="algebra"):  # tests check types before
+        rf.fit(fitted.model, fitted.groups, algebra="cholesky")
     with pytest.raises(TypeError, match="Several are for formulas so far"):
         rf.Model({"mu": rf.real()}, {"user": {"taste": rf.real(2)}}, *[lambda *_: 0.0] * 3)
 

@@ -19,7 +19,7 @@ from ramify.cli.files import (
     write_table,
 )
 from ramify.cli.keeping import Keeper
-from ramify.cli.loading import groups_of, kinds_of, known_groups, load, use_device
+from ramify.cli.loading import effects_of, groups_of, kinds_of, known_groups, load, use_device
 from ramify.cli.modelling import Asked, model_and_groups
 from ramify.cli.workers import client_of
 from ramify.data.atomic import check_file
@@ -274,6 +274,9 @@ def summary(
     groups: Annotated[
         Path | None, Option(help="Write every group's effects: CSV or Parquet file, or a folder.")
     ] = None,
+    factor: Annotated[
+        str | None, Option(help="Of several grouping factors, the one whose effects to write.")
+    ] = None,
     check: Annotated[
         bool, Option("--check", help="Add how far each mean can be relied upon: seconds.")
     ] = False,
@@ -293,9 +296,9 @@ def summary(
     if in_parts:
         parts.effects(fit, groups, scheduler, levels)
     elif groups is not None:
-        effects = posterior.group_effects(quantiles=levels)
-        write_table(show.as_arrow(effects), groups)
-        show.note(f"Effects of {len(posterior.labels):,} groups: {groups}")
+        effects = show.as_arrow(effects_of(posterior, factor, quantiles=levels))
+        write_table(effects, groups)
+        show.note(f"Effects of {effects.num_rows:,} groups: {groups}")
 
 
 @_command("ramify diagnose fit/", "ramify diagnose fit/ ratings.parquet")

@@ -38,8 +38,21 @@ def groups_of(posterior: Any, data: Path | None, form: CsvForm) -> Any:
     """The data to judge a fit with: from a file, or the fit's own."""
     if data is None:
         return posterior.groups
+    if posterior.notes.get("method") == "levels":
+        raise ValueError(
+            f"a fit with several grouping factors is judged by its own rows: leave {data} out."
+        )
     table = read_table(data, list(posterior.adapter.columns()), kinds_of(posterior), form)
     return posterior.adapter.read(with_rows(data, table), str(data), outcomes=True)
+
+
+def effects_of(posterior: Any, factor: str | None, quantiles: Any) -> Any:
+    """The table of groups' effects; of several factors those of the named one."""
+    if posterior.notes.get("method") == "levels":
+        return posterior.group_effects(factor, quantiles=quantiles)
+    if factor not in (None, posterior.by):
+        raise ValueError(f"there is no factor {factor!r} in this fit; it has {posterior.by}.")
+    return posterior.group_effects(quantiles=quantiles)
 
 
 def with_rows(path: Path, table: Any) -> Any:

@@ -128,6 +128,9 @@ def fit(
             "minibatch": minibatch,
         }
         _check_levels(model, groups, options)
+        if algebra not in (None, *get_args(Algebra)):
+            known = ", ".join(f'"{name}"' for name in get_args(Algebra))
+            raise ValueError(f"algebra must be one of {known}; got {algebra!r}.")
         return fit_levels(model, groups, seed, algebra)
     if algebra is not None:
         raise ValueError("algebra= is for models with several grouping factors: leave it out.")

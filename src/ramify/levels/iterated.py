@@ -7,7 +7,7 @@ mean over its levels, along which S is nearly singular. On what is left,
     H = S~ - S~ Z E^-1 Z' S~,    E = Z' S~ Z,    log |S| = -2 log |R| + log |E| + tr log H
 
 solves are by conjugate gradients. Lanczos' method from fixed random signs, the probes, gives tr log H, of
-which the part that is linear in H is known exactly, and H^-1/2 times noise for draws.
+which the part that is linear in H - 1 is known exactly, and H^-1/2 times noise for draws.
 """
 
 from collections.abc import Callable, Iterator
@@ -65,21 +65,24 @@ class Products(NamedTuple):
         return found
 
 
-def inverse_roots(matrix: Products, terms: tuple[KeptTerm, ...]) -> tuple[Any, float]:
-    """R, the inverse transposed Cholesky factors of the diagonal blocks, sparse; and -log |R|."""
-    parts, log_det = [], 0.0
-    for term in terms:
-        factor = np.linalg.cholesky(matrix.block(term))
-        log_det += float(np.log(np.diagonal(factor, axis1=1, axis2=2)).sum())
-        root = np.swapaxes(np.linalg.inv(factor), 1, 2)
-        place = np.arange(term.levels * term.effects).reshape(term.levels, 1, term.effects)
-        down = np.swapaxes(place, 1, 2)
-        index = np.broadcast_arrays(down, place)
-        size = term.stop - term.start
-        parts.append(
-            sp.csr_array((root.ravel(), (index[0].ravel(), index[1].ravel())), (size,) * 2)
-        )
-    return sp.csr_array(sp.block_diag(parts)), log_det
+def roots(matrix: Products, terms: tuple[KeptTerm, ...]) -> tuple[Any, Any, float]:
+    """The transposed Cholesky factors of the diagonal blocks and their inverses, R; and -log |R|."""
+    factors = [np.linalg.cholesky(matrix.block(term)) for term in terms]
+    turned = [np.swapaxes(factor, 1, 2) for factor in factors]
+    diagonals = [np.diagonal(factor, axis1=1, axis2=2) for factor in factors]
+    log_det = sum(float(np.log(diagonal).sum()) for diagonal in diagonals)
+    return _blocks(turned), _blocks([np.linalg.inv(own) for own in turned]), log_det
+
+
+def _blocks(values: list[Float64[np.ndarray, "L m m"]]) -> Any:
+    """A sparse matrix with these blocks along its diagonal."""
+    parts = []
+    for own in values:
+        L, m, _ = own.shape
+        place = np.arange(L * m).reshape(L, m)
+        index = np.broadcast_to(place[:, :, None], own.shape), np.repeat(place, m, 0).ravel()
+        parts.append(sp.csr_array((own.ravel(), (index[0].ravel(), index[1])), (L * m, L * m)))
+    return sp.csr_array(sp.block_diag(parts))
 
 
 def constants(terms: tuple[KeptTerm, ...]) -> Float64[np.ndarray, "q k"]:
@@ -107,12 +110,10 @@ class Iterated:
         common: Float64[np.ndarray, "P P"],
         terms: tuple[KeptTerm, ...],
     ):
-        self.R, self.log_roots = inverse_roots(u, terms)
+        root, self.R, self.log_roots = roots(u, terms)
         self.S, P = u.scaled(self.R), len(common)
-        coarse = sl.qr(
-            sla.spsolve_triangular(self.R, constants(terms), lower=False), mode="economic"
-        )[0]
-        self.coarse = np.asarray(coarse)  # of u; those of beta are unit vectors
+        # Of u, in the coordinates of R; those of beta are unit vectors.
+        self.coarse = np.asarray(sl.qr(root @ constants(terms), mode="economic")[0])
         self.coupled = np.column_stack([self.R.T @ border, self.S @ self.coarse])  # [q, P + k]
         inside = self.coarse.T @ self.coupled
         E = np.block([[common, inside[:, :P].T], [inside[:, :P], inside[:, P:]]])
@@ -165,10 +166,10 @@ class Iterated:
         run = self._lanczos(start)
         size = np.sum(start**2, 0)
         traces = np.array([run.quadratic(k, np.log) for k in range(PROBES)]) * size
-        # What is linear in H is known: its trace. The probes' error in it is taken off.
+        # The trace of H - 1, to which log H is near, is known: the probes' error in it is taken off.
         back = sl.solve_triangular(self.E, self.coupled.T, lower=True)
-        trace = q - float(np.sum(self.coarse * (self.S @ self.coarse))) - float(np.sum(back**2))
-        linear = run.diagonal[:, 0] * size - trace
+        trace = self.coarse.shape[1] - float(np.sum(self.coarse * (self.S @ self.coarse)))
+        linear = (run.diagonal[:, 0] - 1) * size - (trace - float(np.sum(back**2)))
         share = float(linear @ (traces - traces.mean()) / max(linear @ linear, 1e-300))
         exact = 2 * self.log_roots + 2 * float(np.log(np.diag(self.E)).sum())
         return exact + traces - np.clip(share, 0.0, 3.0) * linear

@@ -49,7 +49,8 @@ class Marginal:
     def __init__(self, model: LevelsModel, design: Design, algebra: Algebra | None = None):
         self.model, self.design = model, design
         self.rule = rule_for(model, len(design.offset), design.N)
-        self.algebra: Algebra = algebra or choose(design)
+        forced = algebra if design.kept else None  # there is nothing to choose for
+        self.algebra: Algebra = forced or choose(design)
         self.evaluations, self.factors, self.stalled = 0, 0, 0
         self._last: Optimum | None = None
 
