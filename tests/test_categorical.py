@@ -71,6 +71,8 @@ def test_levels_may_have_formulas_of_their_own():
 def test_what_categories_do_not_have_is_told(fit):
     with pytest.raises(ValueError, match='categories have none: use kind="probability"'):
         fit.predictions()
+    with pytest.raises(ValueError, match='no mean makes sense: use kind="probability"'):
+        fit.predict({"g": [0], "x": [0.5]}, draws=10)
     with pytest.raises(
         ValueError, match="has 2 levels; .* three or more: use likelihood='bernoulli'"
     ):

@@ -1,6 +1,11 @@
 """Formulas on Parquet files that are sorted on disk: the model and the answers of a table in memory."""
 
 import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -76,6 +81,7 @@ FORMULAS = [
     slow("word[lost] ~ x + (1 | shop)", {"likelihood": "bernoulli", "weights": "w"}),
     slow("stars ~ x + (1 | shop)", {"likelihood": "ordered"}),
     slow("grade ~ x + (1 | shop)", {"likelihood": "ordered"}),
+    slow("kind ~ x + (1 | shop)", {"likelihood": "categorical"}),
     slow("code | trials(n) ~ x + (1 | shop)", {"likelihood": "binomial"}),
     slow("exp(y) | cens(late) ~ x + (1 | shop)", {"likelihood": "weibull"}),
     slow("exp(y) ~ x + (1 | shop)", {"likelihood": "lognormal"}),
@@ -247,6 +253,28 @@ def test_the_command_sorts_what_memory_can_not_hold(case, tmp_path, monkeypatch)
         "predict", tmp_path / "fit", tmp_path / "new.parquet", "--out", tmp_path / "p.csv"
     )
     assert done.exit_code == 0 and "all" not in done.stderr, done.output
+
+
+@pytest.mark.slow
+def test_a_fit_of_a_store_is_killed_and_resumed(case, tmp_path):
+    """kill -9 of the command in its search; the answer is that of one that was not stopped."""
+    program = (
+        "from ramify.fitting import checkpoints as c; c.SECONDS = 0; from ramify.cli import main\n"
+    )
+    program += "main()"
+    own = {**os.environ, "PYTHONPATH": str(Path(rf.__file__).parents[1])}
+    words = ["fit", str(case[1]), FORMULA, "--likelihood", "bernoulli", "--store", "s"]
+    run = lambda *more: subprocess.Popen(
+        [sys.executable, "-c", program, *more], cwd=tmp_path, env=own
+    )
+    assert run(*words, "--out", "whole").wait(300) == 0
+    running = run(*words, "--out", "killed", "--checkpoint")
+    while running.poll() is None and not list(tmp_path.glob("killed.checkpoint/search-*")):
+        time.sleep(0.002)
+    running.kill()
+    assert running.wait() == -9, "it was over before"
+    assert run("fit", "--resume", "killed").wait(300) == 0
+    same(rf.load(tmp_path / "whole"), rf.load(tmp_path / "killed"))
 
 
 def test_what_the_command_refuses(case, tmp_path):

@@ -60,7 +60,7 @@ def _read(saved: SavedFit, model: Model | None, encoder: Any) -> Posterior:
     groups = saving.load_rows(saved, schema.labels, model.adapter.origin)
     if groups is not None:
         _check_rows(schema, record.n_rows, groups, folder)
-        if isinstance(model, FormulaModel):
+        if isinstance(model, FormulaModel) and groups.store is None:
             check_outcomes(folder / ROWS, model.formula, groups)
     own = {"local_draws": record.local_draws, "history": record.history, "notes": record.notes}
     return Posterior(model, record.family, groups, **own, schema=schema)

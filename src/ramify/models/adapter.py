@@ -145,6 +145,11 @@ class Adapter(eqx.Module):
         """Each row's mean outcome ("mean"), linear predictor ("link") or probabilities. Traced."""
         raise NotImplementedError
 
+    @property
+    def numeric(self) -> bool:
+        """Whether outcomes are numbers, or levels in an order, of which means make sense."""
+        return True
+
     # Whether `draw_outcomes` makes new outcomes, and not the model's `simulate`.
     draws_on_host = False
 

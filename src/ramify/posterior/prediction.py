@@ -123,6 +123,11 @@ class Task(NamedTuple):
 
 def summaries(task: Task, quantiles: Sequence[float]) -> dict[str, np.ndarray]:
     """Mean, sd and quantiles of every row's outcome, each [rows, ...], or [rows] of each category."""
+    if task.kind == "response" and not task.adapter.numeric:
+        raise ValueError(
+            "the outcome is one of several categories, of which no mean makes sense: use "
+            'kind="probability", or summary=False for draws of their numbers.'
+        )
     names = summary_names(quantiles)
     shape, origin = (task.n_rows, *task.outcome.shape), task.adapter.origin
     kind = np.float64 if origin else np.float32

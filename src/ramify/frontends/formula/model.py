@@ -249,6 +249,11 @@ class FormulaAdapter(FormulaNames):
         one = lambda z, row: outcomes.expected(self.model.core, kind, inside, {"effects": z}, row)
         return jax.vmap(one)(z_rows, batch.rows | batch.group_at_rows())
 
+    @property
+    def numeric(self) -> bool:
+        """Not where levels have no order."""
+        return not self.model.core.categorical
+
     draws_on_host = True
 
     def outcome_parameters(

@@ -34,10 +34,11 @@ def category_names(levels: list[Any]) -> list[str]:
     """What the linear predictors of levels but the first are called in results.
 
     Example:
-        >>> category_names(["bus", "car", "on foot"])
-        ['mucar', 'muonfoot']
+        >>> category_names(["bus", "car", "on foot"]), category_names([0.0, 1.0, 2.5])
+        (['mucar', 'muonfoot'], ['mu1', 'mu2_5'])
     """
-    return [CATEGORY + re.sub(r"\W", "", str(level)) for level in levels[1:]]
+    word = lambda level: f"{level:g}".replace(".", "_") if isinstance(level, float) else str(level)
+    return [CATEGORY + re.sub(r"\W", "", word(level)) for level in levels[1:]]
 
 
 def group_root(sd: Float[Array, " M"], cor: Array | None) -> Float[Array, "M M"]:
