@@ -334,7 +334,9 @@ def test_metrics_and_arviz_take_a_formula_fit(posterior, table):
 
 
 def test_probabilities_are_for_ordered_levels_only(posterior, at):
-    with pytest.raises(ValueError, match="is for likelihood='ordered'; for 'poisson' use kind="):
+    with pytest.raises(
+        ValueError, match="is for likelihood='ordered' and 'categorical'; for 'poisson'"
+    ):
         posterior.predict(at, kind="probability")
     with pytest.raises(ValueError, match="kind to be one of .*; got 'probabilities'"):
         categories_of(posterior.adapter, "probabilities")
