@@ -83,7 +83,8 @@ def main(argv: list[str] | None = None) -> int:
         table = insteval(args.data)
         print(f"{len(table['y']):,} rows")
         for name in args.only:
-            report(name, table, lme4(name, args.data) if args.lme4 else LME4[name])
+            beside = lme4(name, args.data) if args.lme4 else LME4[name]
+            report(name, table, beside, "s of CPU" if args.lme4 else "s, published")
     return 0
 
 
@@ -123,14 +124,16 @@ def fitted(
     return posterior, time.perf_counter() - began, time.process_time() - cpu
 
 
-def report(name: str, table: dict[str, Any], beside: tuple[float, dict[str, float]]) -> None:
+def report(
+    name: str, table: dict[str, Any], beside: tuple[float, dict[str, float]], unit: str
+) -> None:
     """Fits one model and prints its estimates beside lme4's."""
     formula, likelihood = FORMULAS[name]
     posterior, seconds, used = fitted(formula, table, likelihood, WIDE)
     theirs, estimates = beside
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(f"\n{formula} ({likelihood})")
-    print(f"  {seconds:.1f} s, {used:.1f} s of CPU, {memory:.2f} GiB; lme4: {theirs:.1f} s of CPU")
+    print(f"  {seconds:.1f} s, {used:.1f} s of CPU, {memory:.2f} GiB; lme4: {theirs:.1f} {unit}")
     notes = posterior.notes
     print(f"  {notes['evaluations']} evaluations of G, {notes['factorizations']} factorizations")
     summary = posterior.summary(quantiles=(0.025, 0.975))

@@ -182,7 +182,7 @@ def opened(
             raise ValueError("store= goes with Parquet files: give their path, folder or pattern.")
         check_columns(text, table, used)
         return Whole(without_missing(table, named, missing), text.by)
-    source = [os.fspath(p) for p in table] if isinstance(table, list) else os.fspath(table)
+    source = _source(table)
     data = open_parquet(source)
     check_columns(text, data.schema.empty_table(), used)
     if store is None:
@@ -199,7 +199,7 @@ def read_whole(table: Any, store: Any) -> Any:
         )
     if not is_path(table):
         return table
-    source = [os.fspath(p) for p in table] if isinstance(table, list) else os.fspath(table)
+    source = _source(table)
     data = open_parquet(source)
     return read_columns(data, source, None)
 
@@ -208,6 +208,18 @@ def is_path(table: Any) -> bool:
     """Whether a table is given by where it is: a path, a pattern, or a list of files."""
     one = lambda x: isinstance(x, str | os.PathLike)
     return one(table) or (isinstance(table, list) and bool(table) and all(map(one, table)))
+
+
+def _source(table: Any) -> str | list[str]:
+    """The path of Parquet files, or several, as text."""
+    paths = [os.fspath(path) for path in (table if isinstance(table, list) else [table])]
+    for path in paths:
+        if path.lower().endswith((".csv", ".csv.gz")):
+            raise TypeError(
+                f"table is {path}, a CSV file; expected a dict of arrays, a pandas or polars DataFrame, "
+                "an Arrow Table, or the path of Parquet files: read it first, as by pandas.read_csv."
+            )
+    return paths if isinstance(table, list) else paths[0]
 
 
 def check_columns(text: FormulaText, table: Any, names: list[str]) -> None:
