@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ramify.data.atomic import write_file
 from ramify.data.parquet import open_parquet
@@ -176,6 +175,8 @@ def _fragments(source: Any) -> tuple[Any, list[Any]]:
 
 def _write_part(fit: SavedFit, part: Part, asked: dict[str, Any], out: str) -> int:
     """Writes one part; returns its number of rows."""
+    import pyarrow.parquet as pq  # slow to import
+
     own: Callable[..., pa.Table] = _predicted if part.source is not None else _effects
     table = own(_loaded(fit), part, asked)
     write_file(Path(out, part.file), lambda new: pq.write_table(table, new, compression="zstd"))
