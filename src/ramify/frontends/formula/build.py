@@ -45,6 +45,7 @@ from ramify.frontends.formula.tables import (
     designed,
     opened,
     read_whole,
+    refuse_groups,
     without_missing,
 )
 from ramify.frontends.formula.text import (
@@ -118,6 +119,7 @@ def from_formula(
         sigma                 Exponential(0.6761)
     """
     check_installed()
+    refuse_groups(table)
     text, *others = split(formula)
     parts = parse(text)
     parts = parts._replace(trials=trials or parts.trials, weights=weights or parts.weights)

@@ -165,6 +165,15 @@ def rows_of_source(numbers: Int[np.ndarray, " n"], what: str) -> Iterator[None]:
         raise type(problem)(f"{text} (There may be more such rows.)") from problem
 
 
+def refuse_groups(table: Any) -> None:
+    """Raises if the data of a formula are Groups in memory, which have no columns of the user's."""
+    if isinstance(table, Groups) and table.store is None:
+        raise TypeError(
+            "the data of a formula are rf.Groups in memory; expected a table (pandas, polars, Arrow, a "
+            "dict of arrays), the path of Parquet files, or Groups of a store."
+        )
+
+
 def opened(
     text: FormulaText, table: Any, used: list[str], missing: str, store: Any
 ) -> Whole | Stored:
@@ -251,11 +260,7 @@ def _warn_of_dropped(gone: int, n: int, where: str) -> None:
 
 def _of_groups(text: FormulaText, groups: Groups, used: list[str]) -> Stored:
     """A store that was built before, of columns of numbers."""
-    if groups.store is None:
-        raise TypeError(
-            "the data of a formula are rf.Groups in memory; expected a table (pandas, polars, Arrow, a "
-            "dict of arrays), the path of Parquet files, or Groups of a store."
-        )
+    assert groups.store is not None
     if groups.by != text.by:
         raise ValueError(
             f'the store is sorted by "{groups.by}"; the formula groups by "{text.by}".'
