@@ -7,6 +7,7 @@ for the effects and sigma, and Bambi's half-normal for the groups' sds; `docs/fo
 import ast
 from collections.abc import Mapping
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -96,10 +97,11 @@ def defaults(formula: Formula, sd_y: float) -> Priors:
     return priors
 
 
+# One program: NumPyro's constructor compiles a dozen of them, which takes a quarter of a second.
+@partial(jax.jit, static_argnums=(0, 1))
 def correlations(effects: int, concentration: float = 1.0) -> dist.LKJCholesky:
     """The LKJ prior of a correlation matrix; by default all matrices are alike."""
-    # In one program: NumPyro's constructor compiles a dozen of them, which takes a quarter of a second.
-    return jax.jit(lambda: dist.LKJCholesky(effects, concentration))()
+    return dist.LKJCholesky(effects, concentration)
 
 
 def _parameter_defaults(own: ParameterFormula, by: str) -> dict[str, Any]:
