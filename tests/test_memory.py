@@ -44,15 +44,16 @@ def test_the_limit_of_a_container_counts(tmp_path, version):
 
 
 def test_a_table_that_does_not_fit_is_refused_in_a_sentence(tmp_path, scarce):
+    """Of several grouping factors; with one, rows are sorted on disk."""
     rows = 4_000_000
     column = pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(bytes(8 * rows))])
-    pq.write_table(pa.table({"g": column, "y": column}), tmp_path / "large.parquet")
-    del column
+    columns = {"g": column, "h": column, "y": column}
+    pq.write_table(pa.table(columns), tmp_path / "large.parquet")
+    del column, columns
     scarce(10**8)
-    said = line(
-        ramify("fit", tmp_path / "large.parquet", "y ~ 1 + (1 | g)", "--out", tmp_path / "x")
-    )
-    assert "the 4,000,000 rows of" in said and "take 64 MB; at most" in said
+    formula = "y ~ 1 + (1 | g) + (1 | h)"
+    said = line(ramify("fit", tmp_path / "large.parquet", formula, "--out", tmp_path / "x"))
+    assert "the 4,000,000 rows of" in said and "take 96 MB; at most" in said
     assert "Use fewer rows" in said
 
 
