@@ -156,6 +156,7 @@ def test_a_fit_of_a_store_is_that_of_a_table(fits):
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_it_is_saved_without_its_rows_and_predicts(case, fits, tmp_path):
     whole, streamed, _ = fits
     streamed.save(tmp_path / "fit")

@@ -199,6 +199,7 @@ def test_what_follows_a_fit_goes_by_blocks(fits):
     assert np.isfinite(posterior.elbo(draws=16))
 
 
+@pytest.mark.slow
 def test_devices_give_the_same_bits(fits):
     """The tests run with two simulated devices."""
     if len(jax.local_devices()) < 2:
