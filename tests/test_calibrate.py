@@ -241,6 +241,7 @@ def scores(model, batch, drawn):
     return jax.vmap(one)(*drawn)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(["gaussian"], MODELS))
 def test_simulated_data_follow_the_densities(name, simulations=150):
     model, groups = MODELS[name]()
@@ -254,6 +255,7 @@ def test_simulated_data_follow_the_densities(name, simulations=150):
         assert np.abs((values.mean(0) - mean) / se).max() < 4.5
 
 
+@pytest.mark.slow
 def test_weights_and_densities_without_draws_are_refused():
     table = TABLE | {"y": np.arange(12.0), "w": np.ones(12) + TABLE["g"]}
     model, groups = rf.from_formula("y ~ x + (1 | g)", table, weights="w")

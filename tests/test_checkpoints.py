@@ -97,6 +97,7 @@ def test_a_search_goes_on_with_a_larger_budget(whole, tmp_path, monkeypatch):
     same(rf.fit(MODEL, GROUPS, **SOLVED, checkpoint=tmp_path), whole)
 
 
+@pytest.mark.slow
 def test_steps_go_on(tmp_path, monkeypatch):
     """A signal waits for the end of a chunk, whose arrays are the next state's."""
     how = {"family": rf.branch(MODEL, GROUPS), "max_steps": 400, "rows": 64}

@@ -86,7 +86,7 @@ def test_partition_and_sequential_hold_each_group_once(shape):
     assert (np.diff(members[members >= 0]) > 0).all()
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(shapes)
 def test_cut_returns_precisely_the_groups_rows(shape):
     # One static shape for all examples, so that there is one compilation for each count of groups.

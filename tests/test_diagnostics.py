@@ -133,6 +133,7 @@ def test_weights_of_theta_are_exact(exact, table):
     assert 0.2 < np.std(noise) / np.std(found - truth) < 5  # a sample of what is off
 
 
+@pytest.mark.slow
 def test_a_summary_with_a_check(exact, table):
     """Of an exact q(theta) all draws count; of one that is too narrow, few, and a k-hat says so."""
     good = exact.summary(check=True)

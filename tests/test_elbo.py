@@ -153,6 +153,7 @@ def test_another_key_is_another_estimate(groups, key, x64):
     assert np.ptp(values) > 0.1
 
 
+@pytest.mark.slow
 def test_terms_add_up_to_the_log_joint(groups, key, x64):
     """log p(theta, z, y) - log q at the draw, each density evaluated by hand."""
     model, batch = skewed(), whole(groups)

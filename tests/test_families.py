@@ -226,6 +226,7 @@ def with_group_columns(table):
     return Groups.from_table(table, by="group", rows=["x", "y"], group="u", group_table=every)
 
 
+@pytest.mark.slow
 def test_pooling_does_not_see_the_order_of_rows(table, groups, x64):
     model = regression(DIM)
     order = np.random.default_rng(0).permutation(SIZES.sum())

@@ -5,10 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from quick import slow_but
 from ramify.families.build import solved
 from ramify.frontends.formula.build import from_formula
 from ramify.frontends.formula.likelihoods import INVERSE, LIKELIHOODS
 from ramify.posterior.posterior import Posterior
+
+# By likelihood; test_categorical has the rest.
+LINKS = {n: list(own.links) for n, own in LIKELIHOODS.items() if own.support != "categories"}
+PAIRS = [(name, link) for name, links in LINKS.items() for link in links]
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -29,13 +34,7 @@ def moments(own, link, family):
 
 
 @pytest.mark.parametrize(
-    ("name", "link"),
-    [
-        (name, link)
-        for name, own in LIKELIHOODS.items()
-        for link in own.links
-        if own.support != "categories"  # see test_categorical
-    ],
+    ("name", "link"), slow_but([(name, links[0]) for name, links in LINKS.items()], PAIRS)
 )
 def test_outcomes_drawn_by_numpy_are_those_of_the_distribution(name, link):
     """Mean and variance of 100,000 draws, within five standard errors."""
@@ -56,6 +55,7 @@ def test_outcomes_drawn_by_numpy_are_those_of_the_distribution(name, link):
     assert abs(np.mean(apart**2) - variance) < 5 * np.sqrt(fourth / drawn.size)
 
 
+@pytest.mark.slow
 def test_noise_of_outcomes_is_not_that_of_theta():
     """As many rows as theta has numbers, the first seed: what rows add to their mean is their own."""
     rng, S = np.random.default_rng(1), 2000

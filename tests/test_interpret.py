@@ -39,6 +39,7 @@ def means(posterior, table, **columns):
     return posterior.predict(changed, draws=S, kind="mean", summary=False).astype(np.float64)
 
 
+@pytest.mark.slow
 def test_predictions_are_those_of_predict(posterior, table):
     by_row = posterior.predictions(average=False, draws=S)
     np.testing.assert_allclose(by_row.draws, means(posterior, table), atol=1e-6)

@@ -125,6 +125,7 @@ def test_groups_effects_of_different_formulas_are_independent(table):
     np.testing.assert_allclose(drawn, exact + constant, rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_priors_are_those_of_the_users_scale(table):
     given = {

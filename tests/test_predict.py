@@ -210,6 +210,7 @@ def clinics():
     return table, Posterior(model, solved(model, groups, rounds=0), groups)
 
 
+@pytest.mark.slow
 def test_group_columns_come_from_where_they_are(clinics):
     table, fit = clinics
     known = fit.predict({"clinic": ["c", "a"]}, draws=DRAWS)

@@ -59,7 +59,7 @@ FAMILIES = {
     "solved": lambda g: solved(MODEL, g),
     "solved from a network": lambda g: solved(MODEL, g, start=amortized(MODEL, g)),
 }
-QUICK = ["joint dense", "branch diagonal", "branch paper", "amortized encoder", "solved"]
+QUICK = ["joint dense", "branch diagonal", "branch paper", "solved"]
 
 
 def moved(family):
