@@ -119,6 +119,7 @@ def read(files):
     return pa.concat_tables([pq.read_table(file) for file in files])
 
 
+@pytest.mark.slow
 def test_parts_are_the_whole(shops_case, tmp_path, monkeypatch):
     """Here, without workers: what is there is not computed again, and other parts are refused."""
     folder, new, posterior = shops_case

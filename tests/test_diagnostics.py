@@ -248,6 +248,7 @@ def test_groups_match_by_label(exact):
     np.testing.assert_allclose(found.gap, whole.gap[[6, 2]], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_weighted_draws_of_theta_are_judged_in_place_of_q(exact, table):
     """q(theta) spoiled, but weighted draws that make up for it: no reason to distrust."""
     post, rng = oracle.exact(table, N), np.random.default_rng(0)

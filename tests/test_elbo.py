@@ -100,7 +100,7 @@ def mean_over(blocks, *arguments):
 
 CASES = [(name, 1) for name in FAMILIES] + [(name, 6) for name in ONE_OF_EACH[1:]]
 CASE_IDS = [f"{name}-{K}" for name, K in CASES]
-CASES = slow_but([("branch-dense", 6)], CASES)
+CASES = slow_but([], CASES)
 
 
 @pytest.mark.parametrize("name, K", CASES, ids=CASE_IDS)
@@ -268,6 +268,7 @@ def test_stl_and_total_gradients_agree_in_mean(name, conjugate, key):
     assert np.all(np.abs(each.mean(0)) <= 4.5 * error + 1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [slow("joint-dense"), "branch-dense"])
 def test_draws_of_stl_come_in_mirror_images(name, groups, key, x64):
     """A pair's mean theta is that of q, and its noise cancels; of three draws one is alone."""

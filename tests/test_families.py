@@ -249,6 +249,7 @@ def test_a_network_starts_almost_standard_normal(groups):
         assert np.abs(local.mean).max() < 0.1 and np.abs(scale - np.eye(DIM)).max() < 0.1
 
 
+@pytest.mark.slow
 def test_the_papers_network(groups):
     local = rf.amortized(regression(DIM), groups, count_aware=False).local
     widths = lambda layers: [layer.weight.shape for layer in layers.linears]

@@ -116,6 +116,7 @@ def test_group_effects_of_a_numpyro_model():
         posterior.group_effects(totals=True)
 
 
+@pytest.mark.slow
 def test_notebooks_show_tables(posterior):
     shown = posterior.summary()._repr_html_()
     assert "<table" in shown and "sd(Intercept | user)" in shown

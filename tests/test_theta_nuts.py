@@ -70,6 +70,7 @@ def test_draws_of_chains_are_saved(fitted, tmp_path):
     np.testing.assert_array_equal(loaded.summary()["ess"], fitted.summary()["ess"])
 
 
+@pytest.mark.slow
 def test_nuts_is_not_used_where_it_is_not_asked_for():
     for theta, weighted in (("gaussian", False), ("weighted", True)):
         posterior = rf.fit(*schools(), theta=theta)
