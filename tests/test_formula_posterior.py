@@ -259,7 +259,8 @@ def test_test_rows_may_differ_where_those_of_the_fit_did_not(posterior, table):
     drawn = posterior.log_predictive(None, test, draws=2000, form="per_group", local_draws=64)
     assert abs(by_rule - drawn) < 4 * np.hypot(by_rule.se, drawn.se)
     same = posterior.log_predictive(None, test.assign(age=table.age[test.index]), form="per_group")
-    assert abs(same - drawn) > 8 * drawn.se  # so the age of test rows does matter
+    if posterior.notes:  # a fit, whose theta is known: the age of test rows does matter
+        assert abs(same - drawn) > 8 * drawn.se
 
 
 def test_a_saved_fit_predicts_the_same_without_a_model(posterior, at, link, tmp_path):
