@@ -22,7 +22,7 @@ from ramify.fitting import parts
 from test_store import BLOCKS, MODEL, write_files
 
 KILLS = 20
-QUIET = {"dashboard_address": None, "threads_per_worker": 1, "silence_logs": 50}
+QUIET = {"dashboard_address": ":0", "threads_per_worker": 1, "silence_logs": 50}
 
 
 @pytest.fixture(scope="module")
