@@ -22,9 +22,8 @@ from ramify.numerics.psis import effective_draws, k_hat
 from ramify.numerics.triangular import FREEDOM, gaussian_over_t
 
 FAR_STARTS = 3.0  # sds of z over the groups, to both sides of their mean
-APART = (
-    3.0  # of its sds from the first mode: the points around that reach a second one that is nearer
-)
+# Of its sds from the first mode: the points around that reach a second one that is nearer.
+APART = 3.0
 # By M: points of a widened conditional reach a second mode that is so many of its widths away.
 REACHED = {1: 15.0, 2: 5.0}
 SHARE = 0.05  # of the mass of both modes: a second one with less is no matter
@@ -93,9 +92,8 @@ def weigh_groups(
     The proposal is a Student t around the Gaussian `local`, or that itself.
     """
     rows, (_, M) = len(batch.segment), local.mean.shape
-    K = int(
-        np.clip(budgets.LOOK_NUMBERS // (rows * M), *budgets.LOOK_DRAWS)
-    )  # fewer of large blocks
+    # Fewer draws for large blocks.
+    K = int(np.clip(budgets.LOOK_NUMBERS // (rows * M), *budgets.LOOK_DRAWS))
     points = rng.normal(size=(K, M))  # the same for all groups
     if student:
         points /= np.sqrt(rng.chisquare(FREEDOM, (K, 1)) / FREEDOM)
