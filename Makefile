@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 # At most four workers; a file stays on one worker, so its compiled functions and fixtures are shared.
-PYTEST_FLAGS ?= -n auto --maxprocesses 4 --dist loadfile
+PYTEST_FLAGS ?= -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # Every annotated shape and type in the library is checked on every call that a test makes. That takes a
 # fifth of the time: by default for files that reach every room, and for all of the slow tests.
 SHAPES := --jaxtyping-packages=ramify,beartype.beartype

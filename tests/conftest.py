@@ -33,6 +33,18 @@ import pytest
 hypothesis.settings.register_profile("ramify", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("ramify")
 
+# The files that take longest come first, so that all workers end at about the same time.
+LONG = (
+    "compile_budgets integral structure theta_nuts interpret solved docs metrics fit update marginal "
+    "loo numpyro_posterior report first_release plots manners families"
+).split()
+
+
+def pytest_collection_modifyitems(items):
+    """Puts the tests of the longest files first, in the order of `LONG`."""
+    place = {f"test_{name}": k for k, name in enumerate(LONG)}
+    items.sort(key=lambda item: place.get(item.path.stem, len(LONG)))
+
 
 @pytest.fixture
 def key():

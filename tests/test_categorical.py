@@ -39,7 +39,7 @@ def test_the_density_is_a_softmax_against_the_first_level(fit):
     np.testing.assert_allclose(found, expected, atol=2e-5)
 
 
-def test_probabilities_are_those_of_the_outcomes(fit, tmp_path):
+def test_probabilities_are_those_of_the_outcomes(fit):
     at = {"g": [0, 3], "x": [0.5, -1.0]}
     table = fit.predict(at, draws=2000, kind="probability")
     levels = ["by bus", "car", "walk"]
@@ -48,6 +48,11 @@ def test_probabilities_are_those_of_the_outcomes(fit, tmp_path):
     drawn = fit.predict(at, draws=2000, summary=False)
     share = np.stack([(drawn == k).mean(0) for k in range(3)])
     assert np.abs(share - mean).max() < 5 * np.sqrt(0.25 / 2000)
+
+
+@pytest.mark.slow
+def test_probabilities_of_a_loaded_fit_contrasts_and_pictures(fit, tmp_path):
+    at, levels = {"g": [0, 3], "x": [0.5, -1.0]}, ["by bus", "car", "walk"]
     fit.save(tmp_path / "fit")
     again = rf.load(tmp_path / "fit").predict(at, draws=100, kind="probability")
     first = fit.predict(at, draws=100, kind="probability")

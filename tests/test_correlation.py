@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from numpyro.distributions.transforms import CorrCholeskyTransform
 
+from quick import slow
 from ramify.models.correlation import CorrelationFactor
 
 
-@pytest.mark.parametrize("n", [2, 5])
+@pytest.mark.parametrize("n", [slow(2), 5])
 def test_the_map_is_numpyros(n, x64):
     x = jnp.asarray(np.random.default_rng(n).normal(size=(3, n * (n - 1) // 2)))
     ours, theirs = CorrelationFactor(), CorrCholeskyTransform()
@@ -21,6 +22,7 @@ def test_the_map_is_numpyros(n, x64):
     np.testing.assert_allclose(theirs._inverse(ours(x)), x, rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_far_out_it_is_finite():
     """Correlations near one in float32: log(1 - tanh^2) would be minus infinity."""
     x, ours = jnp.array([9.0, -12.0, 15.0]), CorrelationFactor()

@@ -143,6 +143,7 @@ def test_all_minibatches_average_to_the_whole(name, K, groups, key, x64):
         same(mean_over([block(groups, m, N / size) for m in members], key, family, model, K), full)
 
 
+@pytest.mark.slow
 def test_another_key_is_another_estimate(groups, key, x64):
     """What the tests above would not notice: that there is any noise at all."""
     model = skewed()

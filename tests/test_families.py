@@ -297,6 +297,7 @@ def test_group_columns_reach_the_parameter_network(table, x64):
     assert change[2] > 1e-4 and not np.any(change[[0, 1, 3]])
 
 
+@pytest.mark.slow
 def test_columns_are_standardised(table, x64):
     """Units do not matter: the same network on rescaled, shifted columns."""
     model = regression(DIM)
@@ -309,6 +310,7 @@ def test_columns_are_standardised(table, x64):
         assert np.allclose(one, other, atol=1e-9) == same
 
 
+@pytest.mark.slow
 def test_constant_columns_are_left_alone():
     table = {"g": [0, 0, 1], "x": np.full(3, 5.0), "y": [1.0, 2.0, 3.0]}
     groups = Groups.from_table(table, by="g", rows=["x", "y"])
@@ -316,6 +318,7 @@ def test_constant_columns_are_left_alone():
     assert mean.tolist() == [0.0] and sd.tolist() == [1.0]
 
 
+@pytest.mark.slow
 def test_groups_of_one_row_are_not_pooled(x64):
     table, _ = oracle.simulate(0, 5, 1, DIM)
     model, groups = regression(DIM), read(table, 5)

@@ -22,7 +22,7 @@ TOLERANCE = 1e-3  # of an answer's sd
 # For answers made of draws: five standard errors of a difference of means, or of 5% quantiles.
 DRAWN_TOLERANCE = 5 * (2 / saved_models.DRAWS) ** 0.5
 BETWEEN_DRAWS = 2.1 * DRAWN_TOLERANCE
-QUICK = ["formula_new_group", "solved"]
+QUICK = ["formula_new_group"]
 FLOAT32 = 1e-5  # of a number: sums in float32, and constants whose sd is zero
 
 

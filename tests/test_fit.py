@@ -142,7 +142,7 @@ def test_the_papers_optimizer_takes_the_papers_step():
 
 
 @pytest.mark.parametrize(
-    "how", [dict(minibatch=3), slow(dict(rows=15))], ids=["minibatches", "blocks"]
+    "how", [slow(dict(minibatch=3)), slow(dict(rows=15))], ids=["minibatches", "blocks"]
 )
 def test_subsampling_finds_the_same_answer(how):
     model, groups = small()
@@ -186,6 +186,7 @@ def test_a_seed_is_a_fit():
     assert not np.array_equal(one.history["elbo"], other.history["elbo"])
 
 
+@pytest.mark.slow
 def test_progress_changes_nothing(capsys):
     """The same numbers with the bar and without; nothing is printed without."""
     model, groups = small()

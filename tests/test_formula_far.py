@@ -111,6 +111,7 @@ def test_priors_of_the_intercept_are_those_of_the_users_scale(table):
     assert found == pytest.approx(np.diff(-0.5 * (at / 2) ** 2)[0], abs=1e-4)
 
 
+@pytest.mark.slow
 def test_an_offset_that_is_far_as_well(table):
     """Then the intercept is near, and the outcomes alone are not."""
     model, groups = rf.from_formula("y ~ x + (1 | user)", table)

@@ -59,6 +59,7 @@ assert sys.stdout is stdout and LazyCall.__eq__ is own
 """
 
 
+@pytest.mark.slow
 def test_threads_leave_stdout_formulae_and_blas_as_they_were():
     python(TWO_AT_ONCE, {"OPENBLAS_NUM_THREADS": "2", "JAX_PLATFORMS": "cpu"})
 

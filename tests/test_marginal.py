@@ -52,6 +52,7 @@ def test_quarters_of_any_size(K):
     np.testing.assert_allclose(left, (coarse - fine) / 3, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_half_of_the_draws_without_weight():
     """Plainly the jackknife says 15,000 nats here; the answer and its slope stay where they can be."""
     w = jnp.asarray(np.r_[np.random.default_rng(2).normal(size=16), np.full(16, -3e4)][:, None])

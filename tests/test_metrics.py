@@ -123,8 +123,8 @@ def held_out(table):
         ("branch", "per_group"),
         ("branch", "per_row"),
         ("joint", "joint"),
-        ("solved", "joint"),
-        ("solved", "per_group"),
+        slow("solved", "joint"),
+        slow("solved", "per_group"),
         ("solved", "per_row"),
     ],
 )
@@ -136,6 +136,7 @@ def test_log_predictive(held_out, method, form):
     assert abs(exact["joint"] - exact["per_row"]) > 0.05  # the forms do differ
 
 
+@pytest.mark.slow
 def test_solved_conditions_on_the_rows_given(held_out, table):
     """A fit to all rows, told to condition on the training rows, must not peek at the test rows."""
     rows, train, test, _ = held_out

@@ -64,6 +64,7 @@ def test_points_are_balanced_and_independent_of_place():
     )
 
 
+@pytest.mark.slow
 def test_points_follow_the_proposal():
     """Weights of the t proposal against a Gaussian average to one: points and density agree."""
     index = jnp.arange(4000)

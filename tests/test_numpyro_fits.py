@@ -29,7 +29,7 @@ def assert_same(first, second):
     np.testing.assert_allclose(first.history["elbo"], second.history["elbo"], rtol=1e-9)
 
 
-PLAIN = [pytest.param(m, 1, marks=() if m == "branch" else pytest.mark.slow) for m in METHODS]
+PLAIN = [pytest.param(m, 1, marks=pytest.mark.slow) for m in METHODS]
 TIGHT = [pytest.param(m, 4, marks=pytest.mark.slow) for m in METHODS if m != "joint"]
 
 

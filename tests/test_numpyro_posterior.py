@@ -182,6 +182,7 @@ def by_numpyro(case, model, theta, z, outcomes):
     )
 
 
+@pytest.mark.slow
 def test_predict_where_the_outcome_must_be_given():
     """A model without y=None: its own data stand in, and are drawn again."""
 

@@ -75,6 +75,7 @@ def test_draws_are_those_of_the_prior(kind):
     assert abs(z.mean()) < 4 / np.sqrt(z.size) and abs(z.std() - 1) < 6 / np.sqrt(2 * z.size)
 
 
+@pytest.mark.slow
 def test_z_of_a_quadratic_log_density_is_exact():
     rng = np.random.default_rng(2)
     mean = jnp.asarray(rng.normal(size=(3, 2)), jnp.float32)

@@ -104,7 +104,7 @@ def test_what_f_remembers_matters():
 # Fits by steps.
 
 
-@pytest.mark.parametrize("how", ["blocks", slow("minibatches")])
+@pytest.mark.parametrize("how", [slow("blocks"), slow("minibatches")])
 def test_a_fit_by_steps_may_stop_after_every_chunk(how):
     """Learner, minibatches and step sizes all go on; a user's optimizer has only its own state."""
     minibatch, rows = (7, None) if how == "minibatches" else (None, 40)

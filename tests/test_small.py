@@ -16,7 +16,7 @@ def matrices(M, B=50):
     return a @ a.swapaxes(-1, -2) + 0.1 * np.eye(M)
 
 
-@pytest.mark.parametrize("M", slow_but([5, 9], [1, 2, 5, 8, 9, 30]))
+@pytest.mark.parametrize("M", slow_but([5], [1, 2, 5, 8, 9, 30]))
 def test_inverse_factor(M):
     precision = matrices(M)
     with jax.enable_x64():
@@ -32,7 +32,7 @@ def test_inverse_factor(M):
     )
 
 
-@pytest.mark.parametrize("M", [2, slow(9)])
+@pytest.mark.parametrize("M", [slow(2), slow(9)])
 def test_gradients(M):
     with jax.enable_x64():
         symmetric = lambda a: inverse_factor(a @ a.swapaxes(-1, -2) + jnp.eye(M))

@@ -121,6 +121,7 @@ def test_groups_of_one_outcome(groups, rows, seed):
     check(posterior.summary(), *bernoulli_exactly(table))
 
 
+@pytest.mark.slow
 def test_what_it_would_take_is_said_where_it_is_too_long(monkeypatch):
     """With no seconds to spare the weighted draws stay, with a warning."""
     monkeypatch.setattr(budgets, "NUTS_SECONDS", 0.0)

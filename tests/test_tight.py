@@ -69,6 +69,7 @@ def test_the_tight_bound_closes_on_the_evidence(name, few, key, x64):
     assert np.all(np.abs(many_draws) < 0.02)
 
 
+@pytest.mark.slow
 def test_the_tight_estimate_is_the_sum_of_bounds(few, key, x64):
     model, batch = tiny(), whole(few)
     family = family_of("branch-dense", model, few)
@@ -84,7 +85,7 @@ def test_the_tight_estimate_is_the_sum_of_bounds(few, key, x64):
 
 @pytest.mark.parametrize(
     "name, estimator",
-    [slow("branch-dense", "total"), ("branch-dense", "stl"), slow("solved", "total")],
+    [slow("branch-dense", "total"), slow("branch-dense", "stl"), slow("solved", "total")],
 )
 def test_the_tight_gradient_of_theta_is_fishers_identity(name, estimator, few, key, x64):
     """With many draws: the derivative of log p(y_i | theta) at the draw, from quadrature."""
