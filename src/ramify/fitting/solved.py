@@ -179,65 +179,97 @@ class Task:
         return Marginal(problem, source, self.engine, key, room, report, budget)
 
 
+class Found(NamedTuple):
+    """What a search ended with: q(theta), the last F, the trace, and notes on a sample of the groups."""
+
+    task: Task
+    learned: Learned
+    F: Marginal
+    history: History
+    looked: dict[str, Any]
+
+
 def fit_solved(
     task: Task, groups: Groups, budget: Budget, kept: Checkpoints, why: str
 ) -> Posterior:
     """Finds q(theta), and weighted draws of theta where the data are small enough for them."""
-    model, wish, few = task.model, task.wish, task.groups
-    task = task.in_seen_directions()
-    learned, F, history = search(task, budget, kept)
-    looked = _look(task, learned, F)
-    several = looked.get("second_modes", 0) > SOME * looked.get("looked_at", 0)
-    if several and task.quadrature and not budget.spent():
-        task = task.widened()
-        learned, F, history = search(task, budget)
-        before, looked = looked, _look(task, learned, F)
-        looked = before if looked["uneven"] else looked  # the other modes are still missed
-    ended, points = budget.spent(), learned.local_draws
-    F.tilt = learned.tilt or F.tilt
-    family, about = _with_shape(task, learned, F)
-    columns = {name: np.asarray([h[name] for h in history]) for name in history[0]}
-    usual = default_local_draws(task.model.z.size, groups.n_rows)
-    bias = float(np.abs(learned.bias).max())
-    own = np.nan if learned.noise is None else float(learned.noise.max())
-    noise = float(np.hypot(own, about.get("theta_noise_sds", 0.0)))
-    K = usual if task.quadrature else points
-    # Draws of theta, with verdicts of their own, need no more than a q(theta) that is near.
-    short = FAR if family.weighted is None else NEAR
+    found = _found(task.in_seen_directions(), budget, kept)
+    ended = budget.spent()
+    found.F.tilt = found.learned.tilt or found.F.tilt
+    family, about = _with_shape(found.task, found.learned, found.F)
+    usual = default_local_draws(found.task.model.z.size, groups.n_rows)
+    K = usual if found.task.quadrature else found.learned.local_draws
     notes: dict[str, Any] = {
         "method": "solved",
         "why": why,
-        "converged": not ended and learned.left < short and not noise > MOVED,
         "local_draws": K,
         "local_draws_raised": K > usual,
-        "left_sds": learned.left,
-        "unconverged": int(learned.unconverged.sum()),
-        "unconverged_groups": [str(x) for x in groups.labels[learned.unconverged][:20]],
         "sweeps": budget.steps,
         "seconds": budget.bar.seconds,
-        "theta_sd": mean_theta_sd(family),
-        "z_names": ", ".join(model.z.parameters),
-        **looked,
+        "z_names": ", ".join(task.model.z.parameters),
+        **_accuracy(found, family, about, ended),
+        **_choices(task, found, groups, family),
+        **found.looked,
         **about,
     }
-    if type(model) is Model and (rising := rising_priors(model, learned.mean)):
+    rows = found.history
+    trace = {name: np.asarray([row[name] for row in rows]) for name in rows[0]}
+    return Posterior(task.model, family, groups, local_draws=K, history=trace, notes=notes)
+
+
+def _found(task: Task, budget: Budget, kept: Checkpoints) -> Found:
+    """The search, and once more by wider rules if groups have other modes that it misses."""
+    first = _searched(task, budget, kept)
+    several = first.looked.get("second_modes", 0) > SOME * first.looked.get("looked_at", 0)
+    if not several or not task.quadrature or budget.spent():
+        return first
+    again = _searched(task.widened(), budget)
+    missed = again.looked["uneven"]  # the other modes are still not seen
+    return again._replace(looked=first.looked) if missed else again
+
+
+def _searched(task: Task, budget: Budget, kept: Checkpoints | None = None) -> Found:
+    learned, F, history = search(task, budget, kept)
+    return Found(task, learned, F, history, _look(task, learned, F))
+
+
+def _accuracy(found: Found, family: Branched, about: dict[str, Any], ended: bool) -> dict[str, Any]:
+    """Notes on how near the answer is: convergence, bias and noise, and groups not solved for."""
+    learned, labels = found.learned, found.task.groups.labels
+    bias = float(np.abs(learned.bias).max())
+    own = np.nan if learned.noise is None else float(learned.noise.max())
+    noise = float(np.hypot(own, about.get("theta_noise_sds", 0.0)))
+    # Draws of theta, with verdicts of their own, need no more than a q(theta) that is near.
+    short = FAR if family.weighted is None else NEAR
+    notes: dict[str, Any] = {
+        "converged": not ended and learned.left < short and not noise > MOVED,
+        "left_sds": learned.left,
+        "unconverged": int(learned.unconverged.sum()),
+        "unconverged_groups": [str(x) for x in labels[learned.unconverged][:20]],
+        "theta_sd": mean_theta_sd(family),
+    }
+    # The budget may have ended before they were estimated.
+    estimates = {"bias_sds": bias, "noise_sds": noise}
+    return notes | {name: sds for name, sds in estimates.items() if np.isfinite(sds)}
+
+
+def _choices(asked: Task, found: Found, groups: Groups, family: Branched) -> dict[str, Any]:
+    """Notes on what was chosen for this model and data, where it is not the usual."""
+    task, notes = found.task, {}
+    if type(asked.model) is Model and (rising := rising_priors(asked.model, found.learned.mean)):
         notes["rising_priors"] = rising  # priors of formulas and NumPyro models are distributions
     if task.quadrature:
-        notes["quadrature_points"] = points
-    if task.model is not model:
+        notes["quadrature_points"] = found.learned.local_draws
+    if task.model is not asked.model:
         notes["seen_directions"] = task.model.z.size
     if task.streams:
         notes["streamed"] = True
-    if few is not groups:
-        notes["condensed_rows"] = few.n_rows
-    if wish.local_draws is None:
+    if asked.groups is not groups:
+        notes["condensed_rows"] = asked.groups.n_rows
+    if asked.wish.local_draws is None:
         wide = family.local.widened > 1  # of whose draws few count
         notes["resampled_draws"] = WIDENED_DRAWS if wide else resampled_draws(groups.n_rows)
-    if np.isfinite(bias):  # the budget may have ended before it was estimated
-        notes["bias_sds"] = bias
-    if np.isfinite(noise):
-        notes["noise_sds"] = noise
-    return Posterior(model, family, groups, local_draws=K, history=columns, notes=notes)
+    return notes
 
 
 def _look(task: Task, learned: Learned, F: Marginal) -> dict[str, Any]:
