@@ -53,7 +53,8 @@ def verbagg(data: Path) -> Problem:
     table = _table(id=read.id, **common, yes=(read.r2 == "Y").astype(int))
     varying = {"Intercept": np.ones(len(read)), "want": common["want"]}
     formula = "yes ~ Anger + want + scold + shout + (1 + want | id)"
-    return glmm.problem(glmm.Formula(formula, "bernoulli", table, "id", "yes", common, varying))
+    fixed = (formula, "bernoulli", table, "id", "yes", common, varying)
+    return glmm.problem(glmm.Formula(*fixed, centred=True))
 
 
 def radon(data: Path) -> Problem:
