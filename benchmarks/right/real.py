@@ -53,8 +53,7 @@ def verbagg(data: Path) -> Problem:
     table = _table(id=read.id, **common, yes=(read.r2 == "Y").astype(int))
     varying = {"Intercept": np.ones(len(read)), "want": common["want"]}
     formula = "yes ~ Anger + want + scold + shout + (1 + want | id)"
-    fixed = (formula, "bernoulli", table, "id", "yes", common, varying)
-    return glmm.problem(glmm.Formula(*fixed, centred=True))
+    return glmm.problem(glmm.Formula(formula, "bernoulli", table, "id", "yes", common, varying))
 
 
 def radon(data: Path) -> Problem:
