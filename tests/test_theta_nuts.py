@@ -5,7 +5,9 @@ import numpyro.distributions as dist
 import pytest
 
 import ramify as rf
+from ramify.inference.theta_nuts import quality
 from ramify.numerics import budgets
+from ramify.posterior.summary import shown_values
 
 Y = np.array([28.0, 8, -3, 7, -1, 1, 18, 12])
 S = np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
@@ -44,8 +46,10 @@ def schools_exactly():
 
 @pytest.fixture(scope="module")
 def fitted():
-    """Eight schools."""
+    """Eight schools; its chains are judged by tau alone."""
+    tau = lambda adapter, theta: shown_values(adapter, theta)[:, 1:]
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ramify.fitting.theta_shape.shown_values", tau)
         patch.setattr(budgets, "NUTS_DRAWS", (400, 400))  # fewer than usual, for the time it takes
         return rf.fit(*schools(), theta="nuts")
 
@@ -61,6 +65,15 @@ def test_eight_schools_are_sampled_and_right(fitted):
     check(fitted.summary(), *schools_exactly())
     assert fitted.notes["theta_r_hat"] < 1.01 and fitted.notes["theta_effective_draws"] >= 400
     assert "r_hat" in fitted.summary().columns and not fitted.notes.get("warnings")
+
+
+def test_chains_are_judged_by_what_is_shown(fitted):
+    """By the sd itself, not by its logarithm, whose draws near zero are far away and mean nothing."""
+    log_tau = np.asarray(fitted.family.weighted.points, np.float64)[:, 1].reshape(4, -1, 1)
+    r_hat, effective = quality(np.exp(log_tau))
+    assert fitted.notes["theta_effective_draws"] == pytest.approx(effective[0], rel=1e-3)
+    assert fitted.notes["theta_r_hat"] == pytest.approx(r_hat[0], abs=1e-4)
+    assert abs(quality(log_tau)[1][0] / effective[0] - 1) > 0.01
 
 
 def test_draws_of_chains_are_saved(fitted, tmp_path):
@@ -119,6 +132,18 @@ def test_groups_of_one_outcome(groups, rows, seed):
     # Asked for: by default it is where the machine is fast enough.
     posterior = rf.fit(model, data, seed=seed, theta="nuts")
     check(posterior.summary(), *bernoulli_exactly(table))
+
+
+@pytest.mark.slow
+def test_a_rule_is_fine_enough_for_all_of_a_wide_posterior():
+    """60 groups of one outcome, by default: a rule that is right at theta's mean was off at its ends."""
+    table = bernoulli(60, 6, 0.6)
+    posterior = rf.fit(*rf.from_formula("y ~ 1 + (1 | g)", table, likelihood="bernoulli"))
+    summary, (mean, sd) = posterior.summary(), bernoulli_exactly(table)
+    noise = 2 / np.sqrt(np.asarray(summary["ess"]))
+    assert posterior.notes["bias_sds"] < 0.01 and not posterior.notes.get("warnings")
+    assert np.all(np.abs(summary["mean"] - mean) / sd < 0.03 + noise)
+    assert np.all(np.abs(np.log(summary["sd"] / sd)) < 0.03 + noise)
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ In this order: the Gaussian itself, draws from a Student t weighted by F, and dr
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -37,7 +38,7 @@ from ramify.numerics import budgets
 from ramify.numerics.arrays import floats
 from ramify.numerics.psis import effective_draws, k_hat
 from ramify.numerics.thresholds import MOST_K_HAT
-from ramify.posterior.summary import reliability
+from ramify.posterior.summary import reliability, shown_values, summary_draws
 
 Theta = Literal["gaussian", "weighted", "nuts"]
 
@@ -46,7 +47,9 @@ MOST_COUNT = 0.6  # of theta's points that are effective: their weights are even
 MOST_NOISE = 0.04  # posterior sds: of the means of weighted draws, past which NUTS is better
 COARSE = 0.3  # nats of rounding in F, past which it is that which makes theta's weights uneven
 WIDEST, WIDE = 8, 0.15  # coordinates of theta, and their sds, whose shape is looked at
-FAR_POINTS, FOLLOWED = 4, 0.1  # points where F is computed in two ways, and nats between the two
+# Points where F is computed in two ways, and nats between the two for each sd that they are away: if
+# the gap grows with the distance, a mean is moved by so many sds.
+FAR_POINTS, FOLLOWED = 4, 0.05
 DRAWN = 1.0  # nats more, where both have the noise of draws
 LEAPS = 12  # evaluations of F that a transition of NUTS takes, about
 EVALUATIONS = CHAINS * (CHUNK + 500) * LEAPS  # that NUTS usually takes
@@ -148,7 +151,8 @@ def _same_alone(F: Marginal, values: Values, points: np.ndarray, log_weight: np.
     together = values(np.concatenate([points[: F.points - len(far)], far]))[-len(far) :]
     alone = np.concatenate([F.values(theta[None]) for theta in far])
     noise = 0.0 if F.problem.rule is not None else DRAWN
-    return bool(np.max(np.abs(together - alone)) < FOLLOWED + noise)
+    gap, away = np.abs(together - alone), np.sqrt(np.sort(apart)[-len(far) :][::-1])
+    return bool(np.all(gap < FOLLOWED * away + noise))
 
 
 def _weighted(
@@ -171,7 +175,8 @@ def _by_nuts(
     over = lambda: F.budget is not None and F.budget.spent()
     each = _nuts_seconds(F, allowed.groups, 1)
     most = Most(budgets.NUTS_SECONDS / each, budgets.NUTS_CHEAP / each, over)
-    found = sample_theta(F, _one_block(F, allowed.groups), proposal, allowed.seed, most)
+    shown = partial(shown_values, F.model.adapter)
+    found = sample_theta(F, _one_block(F, allowed.groups), proposal, allowed.seed, most, shown)
     thin = -(-found.theta.shape[0] * found.theta.shape[1] // KEPT)
     notes = {
         "theta_r_hat": float(found.r_hat.max()),
@@ -184,7 +189,8 @@ def _by_nuts(
 
 def _complaints(model: Model, found: Sampled) -> list[str]:
     """Warnings if the chains do not agree, are too short, or left out a region."""
-    names, lines = model.adapter.coordinates(), []
+    one = model.adapter.global_values(found.theta[0, :1])
+    names, lines = [*summary_draws(model.adapter, one)], []
     if found.r_hat.max() > MOST_R_HAT or found.effective.min() < FEWEST:
         worst = int(np.argmin(found.effective))
         lines.append(

@@ -88,12 +88,15 @@ class Most(NamedTuple):
     out_of_time: Callable[[], bool]
 
 
+Shown = Callable[[Float64[np.ndarray, "S D"]], Float64[np.ndarray, "S n"]]
+
+
 class Sampled(NamedTuple):
-    """Draws of theta by NUTS after the warm-up, and what is known of their quality."""
+    """Draws of theta by NUTS after the warm-up, and how good they are of each number that is shown."""
 
     theta: Float64[np.ndarray, "C n D"]
-    r_hat: Float64[np.ndarray, " D"]
-    effective: Float64[np.ndarray, " D"]  # independent draws that mean and spread are worth
+    r_hat: Float64[np.ndarray, " n"]
+    effective: Float64[np.ndarray, " n"]  # independent draws that mean and spread are worth
     divergences: int  # transitions that left F's surface: a region that the chains may not enter
 
 
@@ -103,8 +106,13 @@ def sample_theta(
     proposal: Proposal,
     seed: int,
     most: Most,
+    shown: Shown,
 ) -> Sampled:
-    """Draws of theta, by chains that begin around `proposal` and move where that is standard."""
+    """Draws of theta, by chains that begin around `proposal` and move where that is standard.
+
+    They are long enough for the numbers that are `shown` of theta. On the scale where an sd is learned,
+    that of its logarithm, rare draws near zero would count for much that is nothing on its own.
+    """
     array = lambda x: jnp.asarray(x, jnp.result_type(float))
     own = Scale(proposal.mean, np.linalg.cholesky(proposal.covariance), proposal.margins)
     scale, key = jax.tree.map(array, own), jax.random.key(seed)
@@ -114,14 +122,16 @@ def sample_theta(
     # One step size for all: the chains wait for the one with the shortest.
     step = jnp.exp(jnp.mean(jnp.log(chains.step_size)))
     chains, found, diverged, spent = chains._replace(step_size=jnp.full(CHAINS, step)), [], 0, 0
+    values: list[np.ndarray] = []
     while True:
         key = jax.random.fold_in(key, len(found))
         chains, moved = advance(F.problem, data, scale, chains, key)
-        found.append(np.asarray(moved.x, np.float64))
+        found.append(own.theta(np.asarray(moved.x, np.float64)))
+        values.append(shown(found[-1].reshape(-1, len(own.mean))).reshape(CHUNK, CHAINS, -1))
         diverged += int(moved.diverged.sum())
         spent += CHAINS * int(moved.leaps.max(1).sum())  # chains wait for the longest
-        theta = own.theta(np.concatenate(found).swapaxes(0, 1))
-        sampled = Sampled(theta, *quality(theta), diverged)
+        theta, seen = (np.concatenate(parts).swapaxes(0, 1) for parts in (found, values))
+        sampled = Sampled(theta, *quality(seen), diverged)
         enough = sampled.effective.min() >= budgets.NUTS_DRAWS[spent < most.cheap]
         enough = enough and sampled.r_hat.max() < MOST_R_HAT
         long = spent > most.evaluations and len(found) >= budgets.NUTS_CHUNKS[0]
@@ -129,13 +139,13 @@ def sample_theta(
             return sampled
 
 
-def quality(theta: Float64[np.ndarray, "C n D"]) -> tuple[np.ndarray, np.ndarray]:
-    """R-hat of each coordinate, and its effective draws: the fewer of its own and of its square's."""
+def quality(values: Float64[np.ndarray, "C S n"]) -> tuple[np.ndarray, np.ndarray]:
+    """R-hat of each number, and its effective draws: the fewer of its own and of its square's."""
     from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 
-    apart = theta - theta.mean((0, 1))
+    apart = values - values.mean((0, 1))
     effective = [effective_sample_size(x) for x in (apart, apart**2)]
-    return split_gelman_rubin(theta), np.minimum(*effective)
+    return split_gelman_rubin(values), np.minimum(*effective)
 
 
 def _start(F: Marginal, scale: Scale, rng: np.random.Generator) -> tuple[Chains, float]:

@@ -8,6 +8,8 @@ from ramify.inference.search_state import Search, blocks_of, curvature_blocks, m
 from ramify.numerics import budgets
 
 MOST_BIAS = 0.05  # of theta's means, in posterior sds, before K is doubled
+# The same of a rule where groups are few: theta's posterior is wide, and the rule is worse at its ends.
+MOST_RULE_BIAS = 0.01
 MOST_NOISE = 0.02  # of theta's means, in posterior sds, before more draws are averaged over
 LOUD = 0.2  # of one sweep with many groups: past it more draws are taken before their noise is averaged
 OTHER_CURVATURES = 3  # sets of draws that the precision is averaged over, beside the first
@@ -21,7 +23,8 @@ def bias(s: Search, F: Marginal) -> Search:
     except OutOfBudget:
         return s
     bias = shift / np.sqrt(np.diag(np.linalg.inv(s.precision)))
-    enough = np.abs(bias).max() < MOST_BIAS or s.local_draws >= s.most_draws
+    most = MOST_RULE_BIAS if F.problem.rule is not None and s.points > 1 else MOST_BIAS
+    enough = np.abs(bias).max() < most or s.local_draws >= s.most_draws
     if F.problem.rule is not None:
         s = s._replace(noise=np.zeros_like(bias))
         return s._replace(bias=bias, phase="done" if enough else "double")

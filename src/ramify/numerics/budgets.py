@@ -41,9 +41,9 @@ WEIGHTED_THETA_WORK = {"cpu": 2**28, "accelerator": 2**33}  # that weighted draw
 WEIGHTED_THETA_DRAWS = 800, 4000  # fewest that are worth weighing, and most that are weighed
 # NUTS on theta where that is not Gaussian: seconds that a fit may take for it unasked, at so many row
 # likelihoods a second and seconds beside them for each evaluation of F.
-NUTS_SECONDS, NUTS_RATE, NUTS_OVERHEAD = 25.0, 2e7, 2e-5
+NUTS_SECONDS, NUTS_RATE, NUTS_OVERHEAD = 25.0, 6e7, 2e-5
 NUTS_DRAWS = 1000, 2500  # effective ones that it aims at; the latter within its first seconds,
-NUTS_CHEAP = 3.0  # which are so many
+NUTS_CHEAP = 6.0  # which are so many
 NUTS_CHUNKS = 3, 100  # of transitions: fewest, however long they take, and most
 # A look at some groups after the search: at least so many, if there are, by so many draws of z, fewer
 # where a block has more numbers of z than that for a draw.

@@ -243,7 +243,7 @@ def with_reliability(
     summary: Summary, adapter: Adapter, theta: Float[np.ndarray, "S D"], log_weight: Weight
 ) -> Summary:
     """The summary with columns `ess` and `k_hat`, from draws of q(theta) weighed by the posterior."""
-    draws = _flat(adapter, adapter.global_values(theta))
+    draws = shown_values(adapter, theta)
     log_weight = np.where(np.isfinite(log_weight), log_weight, -np.inf)
     weight = np.exp(log_weight - np.logaddexp.reduce(log_weight))
     return replace(summary, columns=summary.columns | reliability(draws, weight))
@@ -260,6 +260,11 @@ def summary_draws(adapter: Adapter, values: Mapping[str, Any]) -> dict[str, Any]
         flat = np.asarray(values[name], np.float64).reshape(len(values[name]), -1)
         rows |= dict(zip(entry_names(name, parameter.shape), flat.T, strict=True))
     return rows
+
+
+def shown_values(adapter: Adapter, theta: Float[np.ndarray, "S D"]) -> Float64[np.ndarray, "S n"]:
+    """What a summary shows of draws of theta, side by side."""
+    return _flat(adapter, adapter.global_values(theta))
 
 
 def _flat(adapter: Adapter, values: dict[str, Any]) -> Float64[np.ndarray, "S n"]:
