@@ -17,6 +17,7 @@ import pytest
 import ramify as rf
 from ramify.data import building
 from ramify.data.store import STORE
+from ramify.numerics import budgets
 
 N, ROWS = 3000, 40_000
 
@@ -182,6 +183,18 @@ def test_a_store_gives_the_answer_of_memory(case, fits):
     np.testing.assert_allclose(
         a.columns["mean"], b.columns["mean"], atol=0.01 * max(a.columns["sd"])
     )
+
+
+def test_theta_is_judged_by_a_part_of_many_groups(fits, monkeypatch):
+    """The answer is the same to the last bit, what is said of it nearly: a sixth of the groups tell."""
+    store, found = fits
+    monkeypatch.setattr(budgets, "JUDGING_GROUPS", 500)
+    part = rf.fit(MODEL, store, **BLOCKS, streamed=True)
+    for a, b in zip(*(jax.tree.leaves(f.family.theta) for f in (part, found["streamed"]))):
+        np.testing.assert_array_equal(a, b)
+    own, whole = part.notes, found["streamed"].notes
+    assert own["bias_sds"] < 0.001 > whole["bias_sds"] and own["bias_sds"] != whole["bias_sds"]
+    assert own["theta_width"] == pytest.approx(whole["theta_width"], abs=0.1)
 
 
 @pytest.mark.slow
