@@ -16,6 +16,9 @@ import pytest
 
 import ramify as rf
 from ramify.data import building
+from ramify.data.host import pack
+from ramify.data.resident import to_device
+from ramify.data.sources import streamed
 from ramify.data.store import STORE
 from ramify.numerics import budgets
 
@@ -133,6 +136,29 @@ def test_a_store_of_another_version_or_damaged(case, tmp_path):
     column.unlink()
     with pytest.raises(OSError, match="can't be read any more: No such file"):
         open_one.subset(positions=range(2))
+
+
+@pytest.mark.parametrize("name", ["row-1", "group-0", "row_order"])
+def test_a_store_that_is_overwritten_is_not_read_on(case, tmp_path, name):
+    """Whatever reads it says so; opened again, it is read as it is now."""
+    shutil.copytree(case[0] / "s", tmp_path / "s")
+    store = rf.Groups.from_store(tmp_path / "s")
+    (column,) = tmp_path.glob(f"s/*/{name}.npy")
+    with column.open("r+b") as file:
+        file.seek(-8, os.SEEK_END)
+        file.write(bytes(8))
+    members = np.arange(10)
+    for read in (
+        lambda: store.subset(positions=members),
+        lambda: store.in_memory(),
+        lambda: pack(store, members, 1000),
+        lambda: next(streamed(store, members[None], 1000).blocks([0])),
+        lambda: to_device(store),
+        lambda: store.split(),
+    ):
+        with pytest.raises(OSError, match=f"{name}.npy was changed after it had been opened"):
+            read()
+    rf.Groups.from_store(tmp_path / "s").subset(positions=members)
 
 
 def test_too_little_disk_is_said_before(case, monkeypatch):

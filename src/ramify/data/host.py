@@ -70,6 +70,8 @@ def laid_out(groups: Groups, members: Int[np.ndarray, " B"], R: int) -> Batch:
         "group_mask": np.arange(B) < len(real),
         "scale": np.ones(()),
     }
+    if groups.store is not None:
+        groups.store.check()
     return Batch(**fields)
 
 
