@@ -4,12 +4,14 @@
 
 Each part is a process of its own, whose peak memory the operating system reports: the files (drawn from
 a logistic model with a level for each user, rows in random order), DuckDB alone (the same sort, into
-Parquet), the store, and fits of it, streamed and, if asked by --resident, resident. Parts that are done
-are not done again.
+Parquet), the store, the exact answer, the store's columns read from end to end, as a sweep does, and
+nothing else, and fits of it, streamed and, if asked by --resident, resident. Parts that are done are not
+done again. Files are dropped from the system's cache before they are read, where it lets one.
 """
 
 import argparse
 import json
+import os
 import resource
 import shutil
 import subprocess
@@ -22,10 +24,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks import ROOT
+from ramify.engine.local import LocalEngine
 
 FILE_ROWS = 5_000_000
 MU, TAU = -0.5, 0.8
-PARTS = ("files", "duckdb", "store", "fit", "resident")
+PARTS = ("files", "duckdb", "store", "exact", "disk", "fit", "resident")
 
 
 def write_files(folder: Path, rows: int, groups: int) -> dict[str, float]:
@@ -71,6 +74,45 @@ def build(folder: Path) -> dict[str, float]:
     return {"rows": groups.n_rows, "groups": len(groups), "GB": size / 1e9}
 
 
+def uncached(folder: Path) -> list[Path]:
+    """The row columns of the store, no longer in the system's cache."""
+    columns = sorted((folder / "s").glob("*/row-*.npy"))
+    for path in columns:
+        with path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return columns
+
+
+def disk(folder: Path, rows: int) -> dict[str, float]:
+    """The bytes of a sweep, read in order: what the disk gives, and then what the cache gives."""
+    columns, found = uncached(folder), {}
+    for name in ("disk", "cache"):
+        began = time.perf_counter()
+        for path in columns:
+            with path.open("rb", buffering=0) as file:
+                while file.read(2**22):
+                    pass
+        seconds = time.perf_counter() - began
+        found |= {f"GB / s, {name}": sum(path.stat().st_size for path in columns) / 1e9 / seconds}
+        found |= {f"rows / s, {name}": rows / seconds}
+    return found
+
+
+class Counted(LocalEngine):
+    """Counts the rows of all sweeps, and their seconds."""
+
+    rows, seconds, sweeps = 0, 0.0, 0.0
+
+    def sum(self, function: Any, source: Any, shared: Any, kept: Any, numbers: Any) -> Any:
+        """See `Engine.sum`."""
+        began, members = time.perf_counter(), source.members[list(numbers)]
+        total = super().sum(function, source, shared, kept, numbers)
+        self.seconds += time.perf_counter() - began
+        rows = int(source.sizes[members[members >= 0]].sum())
+        self.rows, self.sweeps = self.rows + rows, self.sweeps + rows / source.sizes.sum()
+        return total
+
+
 def logistic() -> Any:
     """A level for each user, of whom the rows were drawn."""
     import jax.numpy as jnp
@@ -89,17 +131,56 @@ def logistic() -> Any:
     )
 
 
+def exact(folder: Path) -> dict[str, float]:
+    """The mode of the marginal posterior of mu and tau, without ramify, in float64.
+
+    Groups with as many rows and as many ones are alike: some hundred kinds stand for all.
+    """
+    (build,) = (path.parent for path in (folder / "s").glob("*/sizes.npy"))
+    sizes, y = np.load(build / "sizes.npy"), np.load(build / "row-1.npy", mmap_mode="r")
+    ones = np.add.reduceat(y, np.cumsum(sizes) - sizes)
+    kinds, count = np.unique(10_000 * sizes + ones, return_counts=True)
+    n, k = kinds // 10_000, kinds % 10_000
+    points, weights = np.polynomial.hermite_e.hermegauss(120)
+
+    def value(at: np.ndarray) -> float:
+        z = at[0] + np.exp(at[1]) * points[:, None]
+        each = -k * np.logaddexp(0, -z) - (n - k) * np.logaddexp(0, z)
+        each += np.log(weights / weights.sum())[:, None]
+        prior = -(at[0] ** 2) / 8 - np.exp(at[1]) + at[1]
+        return float(count @ np.logaddexp.reduce(each, 0)) + prior
+
+    at, step = np.array([MU, np.log(TAU)]), 1e-3 * np.eye(2)
+    slope = lambda at: np.array([value(at + d) - value(at - d) for d in step]) / 2e-3
+    for _ in range(6):  # Newton's steps
+        hessian = np.array([slope(at + d) - slope(at - d) for d in step]) / 2e-3
+        at = at - np.linalg.solve(hessian, slope(at))
+    found = {"mu": float(at[0]), "tau": float(np.exp(at[1]))}
+    (folder / "exact.json").write_text(json.dumps(found), encoding="utf-8")
+    return found
+
+
 def fit(folder: Path, streamed: bool) -> dict[str, float]:
     """A fit of the store."""
     import ramify as rf
 
-    posterior = rf.fit(logistic(), rf.Groups.from_store(folder / "s"), streamed=streamed)
+    uncached(folder)
+    engine = Counted()
+    store = rf.Groups.from_store(folder / "s")
+    posterior = rf.fit(logistic(), store, streamed=streamed, engine=engine)
     theta = posterior.summary().columns
     found = {f"{n} ({t})": float(m) for n, t, m in zip(("mu", "tau"), (MU, TAU), theta["mean"])}
-    sds = {f"sd of {n}": float(sd) for n, sd in zip(("mu", "tau"), theta["sd"])}
-    sweeps = posterior.notes["sweeps"]
-    rate = float(np.max(posterior.history["groups"])) * sweeps / posterior.notes["seconds"]
-    return {**found, **sds, "sweeps": sweeps, "groups x sweeps / s, at most": rate}
+    found |= {f"sd of {n}": float(sd) for n, sd in zip(("mu", "tau"), theta["sd"])}
+    known = json.loads((folder / "exact.json").read_text(encoding="utf-8"))
+    off = np.abs(theta["mean"] - np.array([known["mu"], known["tau"]])) / theta["sd"]
+    found |= {"sds from the exact answer": float(off.max())}
+    found |= {"sweeps": posterior.notes["sweeps"], "as many as whole ones": engine.sweeps}
+    found |= {
+        "seconds of sweeps": engine.seconds,
+        "rows / s of sweeps": engine.rows / engine.seconds,
+    }
+    print(posterior)
+    return found
 
 
 def main(words: list[str]) -> int:
@@ -129,6 +210,8 @@ def _part(own: argparse.Namespace) -> int:
         "files": lambda: write_files(own.folder, own.rows, own.groups),
         "duckdb": lambda: sort_alone(own.folder),
         "store": lambda: build(own.folder),
+        "exact": lambda: exact(own.folder),
+        "disk": lambda: disk(own.folder, own.rows),
         "fit": lambda: fit(own.folder, True),
         "resident": lambda: fit(own.folder, False),
     }

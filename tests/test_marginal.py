@@ -1,5 +1,6 @@
 """Sweeps over F(theta): values, slopes and curvature, and Newton's steps."""
 
+from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
 
@@ -152,6 +153,37 @@ def test_a_rule_has_no_noise_and_says_what_error_is_left(x64):
         errors.append(error)
     assert errors[0] > 10 * errors[1] > 100 * errors[2]
     assert errors[2] < 1e-4
+
+
+def test_some_blocks_stand_for_all():
+    """Where all blocks are alike, one of them tells slopes and biases of F."""
+    model, own, source = answers()
+    more = replace(source, members=np.repeat(source.members, 3, 0), block=lambda _: source.block(0))
+    F = Marginal(
+        Problem(model, own, 3).with_rule(3), more, LocalEngine(), jax.random.key(0), 3, print
+    )
+    mean = np.array([0.3])
+    assert F.blocks_with(200) == 1 and F.blocks_with(201) == 2 and F.blocks_with(10_000) == 3
+    assert abs(F.bias(mean)[0]) > 0.1
+    np.testing.assert_allclose(F.bias(mean, 1), F.bias(mean), rtol=1e-4)
+    np.testing.assert_allclose(F.expand(mean[None], 1)[1], F.expand(mean[None])[1], rtol=1e-4)
+
+
+@pytest.mark.parametrize(("by_some", "asked"), [(0.005, [2]), (0.03, [2, None])])
+def test_a_bias_that_is_not_little_is_estimated_from_all_groups(by_some, asked):
+    calls = []
+
+    def bias(mean, blocks=None):
+        calls.append(blocks)
+        return np.array([0.002 if blocks is None else by_some])
+
+    F = SimpleNamespace(
+        bias=bias, problem=SimpleNamespace(rule=True), source=range(9), blocks_with=lambda _: 2
+    )
+    s = init(np.zeros(1), np.eye(1), 3, 9, 1)
+    found = theta_search.PHASES["bias"](s, F)
+    assert calls == asked and found.phase == "done"
+    assert found.bias[0] == (by_some if asked == [2] else 0.002)
 
 
 def _exact_slopes(thetas):

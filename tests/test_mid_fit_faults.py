@@ -101,6 +101,42 @@ def test_a_file_of_the_store_in_mid_fit(case, tmp_path, what):
     assert list((tmp_path / "kept").glob("search-*")), "what was found is kept"
 
 
+def overwrite(column, what):
+    """Other values in a column of as many bytes."""
+    values = bytearray(column.read_bytes())
+    values[-8000:] = bytes(8000)
+    if what == "in place":
+        with column.open("r+b") as file:
+            file.write(values)
+        return
+    new, was = column.with_name("new"), column.stat()
+    new.write_bytes(values)
+    os.utime(new, ns=(was.st_atime_ns, was.st_mtime_ns))  # as tools that copy folders do
+    new.replace(column)
+
+
+@pytest.mark.parametrize("what", ["in place", "by another file"])
+def test_a_store_overwritten_in_mid_fit(case, tmp_path, what):
+    shutil.copytree(case[0] / "s", tmp_path / "s")
+    running = start(FIT, tmp_path / "s", tmp_path / "kept")
+    in_its_search(running, tmp_path / "kept")
+    overwrite(next(tmp_path.glob("s/*/row-0.npy")), what)
+    said = last_line(running)
+    assert running.returncode == 1, "it was over before: make the data larger"
+    assert "row-0.npy was changed after it had been opened" in said, said
+
+
+def test_a_store_overwritten_in_mid_fit_on_workers(case, tmp_path):
+    shutil.copytree(case[0] / "s", tmp_path / "s")
+    with distributed.LocalCluster(n_workers=1, **QUIET) as cluster:
+        running = start(FIT, tmp_path / "s", tmp_path / "kept", cluster.scheduler_address)
+        in_its_search(running, tmp_path / "kept")
+        overwrite(next(tmp_path.glob("s/*/row-0.npy")), "in place")
+        said = last_line(running)
+    assert running.returncode == 1, "it was over before: make the data larger"
+    assert "row-0.npy was changed after it had been opened" in said, said
+
+
 @pytest.mark.parametrize("what", ["removed", "changed"])
 def test_a_parquet_file_in_mid_fit_does_not_matter(case, tmp_path, what):
     """The fit reads its store; only the next build sees the source."""

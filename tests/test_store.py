@@ -16,7 +16,11 @@ import pytest
 
 import ramify as rf
 from ramify.data import building
+from ramify.data.host import pack
+from ramify.data.resident import to_device
+from ramify.data.sources import streamed
 from ramify.data.store import STORE
+from ramify.numerics import budgets
 
 N, ROWS = 3000, 40_000
 
@@ -134,6 +138,29 @@ def test_a_store_of_another_version_or_damaged(case, tmp_path):
         open_one.subset(positions=range(2))
 
 
+@pytest.mark.parametrize("name", ["row-1", "group-0", "row_order"])
+def test_a_store_that_is_overwritten_is_not_read_on(case, tmp_path, name):
+    """Whatever reads it says so; opened again, it is read as it is now."""
+    shutil.copytree(case[0] / "s", tmp_path / "s")
+    store = rf.Groups.from_store(tmp_path / "s")
+    (column,) = tmp_path.glob(f"s/*/{name}.npy")
+    with column.open("r+b") as file:
+        file.seek(-8, os.SEEK_END)
+        file.write(bytes(8))
+    members = np.arange(10)
+    for read in (
+        lambda: store.subset(positions=members),
+        lambda: store.in_memory(),
+        lambda: pack(store, members, 1000),
+        lambda: next(streamed(store, members[None], 1000).blocks([0])),
+        lambda: to_device(store),
+        lambda: store.split(),
+    ):
+        with pytest.raises(OSError, match=f"{name}.npy was changed after it had been opened"):
+            read()
+    rf.Groups.from_store(tmp_path / "s").subset(positions=members)
+
+
 def test_too_little_disk_is_said_before(case, monkeypatch):
     monkeypatch.setattr(building, "ROOM", 1e9)
     with pytest.raises(OSError, match="GB of disk; .* GB free. Put the store on a larger disk"):
@@ -182,6 +209,18 @@ def test_a_store_gives_the_answer_of_memory(case, fits):
     np.testing.assert_allclose(
         a.columns["mean"], b.columns["mean"], atol=0.01 * max(a.columns["sd"])
     )
+
+
+def test_theta_is_judged_by_a_part_of_many_groups(fits, monkeypatch):
+    """The answer is the same to the last bit, what is said of it nearly: a sixth of the groups tell."""
+    store, found = fits
+    monkeypatch.setattr(budgets, "JUDGING_GROUPS", 500)
+    part = rf.fit(MODEL, store, **BLOCKS, streamed=True)
+    for a, b in zip(*(jax.tree.leaves(f.family.theta) for f in (part, found["streamed"]))):
+        np.testing.assert_array_equal(a, b)
+    own, whole = part.notes, found["streamed"].notes
+    assert own["bias_sds"] < 0.001 > whole["bias_sds"] and own["bias_sds"] != whole["bias_sds"]
+    assert own["theta_width"] == pytest.approx(whole["theta_width"], abs=0.1)
 
 
 @pytest.mark.slow

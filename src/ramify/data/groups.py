@@ -203,7 +203,7 @@ class Groups:
         self._check_fits()
         copies = lambda columns: {name: np.array(column) for name, column in columns.items()}
         rows, group, order = copies(self.rows), copies(self.group), np.array(self.row_order)
-        return replace(self, rows=rows, group=group, row_order=order, store=None)
+        return self._read_as(rows=rows, group=group, row_order=order)
 
     def _check_fits(self) -> None:
         if self.store is not None:
@@ -213,13 +213,17 @@ class Groups:
     def _rows_where(self, kept: Bool[np.ndarray, " n_rows"]) -> "Groups":
         self._check_fits()
         owner = np.repeat(np.arange(len(self)), self.sizes)[kept]
-        return replace(
-            self,
+        return self._read_as(
             sizes=np.bincount(owner, minlength=len(self)).astype(np.int64),
             rows={name: column[kept] for name, column in self.rows.items()},
             row_order=self.row_order[kept],
-            store=None,
         )
+
+    def _read_as(self, **fields: Any) -> "Groups":
+        """The same with other fields, in memory; raises if the store that they were read from changed."""
+        if self.store is not None:
+            self.store.check()
+        return replace(self, **fields, store=None)
 
     def subset(self, *, labels: Any = None, positions: Any = None) -> "Groups":
         """Returns some of the groups, in the given order; they keep their `number`.
@@ -281,15 +285,13 @@ class Groups:
 
     def _take(self, chosen: Int64[np.ndarray, " W"]) -> "Groups":
         rows = self._rows_of(chosen)
-        return replace(
-            self,
+        return self._read_as(
             labels=self.labels[chosen],
             sizes=self.sizes[chosen],
             rows={name: read_rows(column, rows) for name, column in self.rows.items()},
             group={name: column[chosen] for name, column in self.group.items()},
             number=self.number[chosen],
             row_order=read_rows(self.row_order, rows),
-            store=None,
         )
 
     def renumbered(self, labels: Any) -> "Groups":

@@ -44,25 +44,35 @@ def ranges(*data: Groups, rows: int | None = None, places: int | None = None) ->
 
 def pack(groups: Groups, members: Int[np.ndarray, " B"], R: int) -> Batch:
     """The groups at these positions as a batch of R rows, with filler like that of `resident.cut`."""
+    return sent(laid_out(groups, members, R))
+
+
+def sent(batch: Batch) -> Batch:
+    """A batch that was laid out, on the device and in the precision that JAX computes in."""
+    return jax.device_put(jax.tree.map(narrow, batch))
+
+
+def laid_out(groups: Groups, members: Int[np.ndarray, " B"], R: int) -> Batch:
+    """What `pack` sends, as NumPy arrays of their own types. Any thread may do it: JAX has no part."""
     real = members[members >= 0]
     B, sizes = len(members), groups.sizes[real]
     segment = np.repeat(np.arange(len(real), dtype=np.int32), sizes)
     take, total = groups._rows_of(real), len(segment)
     filled_rows = lambda own: _filled(own, R, own[-1])
-    places = lambda c: _filled(narrow(c[real]), B, c[real[0]])
+    places = lambda c: _filled(c[real], B, c[real[0]])
     fields: dict[str, Any] = {
-        "rows": {
-            n: filled_rows(narrow(with_a_row(read_rows(c, take)))) for n, c in groups.rows.items()
-        },
+        "rows": {n: filled_rows(with_a_row(read_rows(c, take))) for n, c in groups.rows.items()},
         "group": {n: places(c) for n, c in groups.group.items()},
         "segment": _filled(segment, R, segment[-1] if total else 0),
         "index": places(groups.number).astype(np.int32),
         "count": _filled(sizes.astype(np.int32), B, 0),
         "row_mask": np.arange(R) < total,
         "group_mask": np.arange(B) < len(real),
-        "scale": np.ones((), jnp.result_type(float)),
+        "scale": np.ones(()),
     }
-    return jax.device_put(Batch(**fields))
+    if groups.store is not None:
+        groups.store.check()
+    return Batch(**fields)
 
 
 def some_groups(groups: Groups, rows: int, seed: int) -> Groups:

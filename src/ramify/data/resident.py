@@ -39,13 +39,16 @@ def to_device(groups: Groups) -> Resident:
         cure = "Use solved(), which streams them, or fewer rows"
         check_memory(groups.n_bytes, None, f"all rows of {groups.store.folder} on the device", cure)
     check_range(groups)
-    return Resident(
+    data = Resident(
         rows={name: jnp.asarray(narrow(with_a_row(c))) for name, c in groups.rows.items()},
         group={name: jnp.asarray(narrow(c)) for name, c in groups.group.items()},
         start=jnp.asarray(groups.starts.astype(np.int32)),
         count=jnp.asarray(groups.sizes.astype(np.int32)),
         number=jnp.asarray(groups.number.astype(np.int32)),
     )
+    if groups.store is not None:
+        groups.store.check()
+    return data
 
 
 def cut(data: Resident, members: Places, scale: Scale, R: int) -> Batch:

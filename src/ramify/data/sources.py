@@ -11,7 +11,7 @@ from jaxtyping import Int
 
 from ramify.data.batch import Batch
 from ramify.data.groups import Groups
-from ramify.data.host import check_range, pack
+from ramify.data.host import check_range, laid_out, pack, sent
 from ramify.data.resident import cut_out, to_device
 from ramify.data.store import Store
 
@@ -27,8 +27,8 @@ class BlockSource:
     rows: int  # R, rows of a block
     block: Callable[[int], Batch]  # a block by its number, on the device
 
-    # Of a source that streams: reads the groups of a block by its number, in any thread.
-    read: Callable[[int], Groups] | None = None
+    # Of a source that streams: reads a block by its number and lays it out, in any thread.
+    read: Callable[[int], Batch] | None = None
     store: Store | None = None  # that its groups are from
 
     def __len__(self) -> int:
@@ -41,15 +41,11 @@ class BlockSource:
             return
         with ThreadPoolExecutor(1) as thread:
             reading = deque(thread.submit(self.read, number) for number in numbers[:AHEAD])
-            for k, number in enumerate(numbers):
-                groups = reading.popleft().result()
+            for k in range(len(numbers)):
+                block = reading.popleft().result()
                 if k + AHEAD < len(numbers):
                     reading.append(thread.submit(self.read, numbers[k + AHEAD]))
-                yield self._packed(groups, number)
-
-    def _packed(self, groups: Groups, number: int) -> Batch:
-        own = self.members[number]
-        return pack(groups, np.where(own >= 0, np.arange(len(own)), -1), self.rows)
+                yield sent(block)
 
 
 def packed(groups: Groups, members: Int[np.ndarray, "J B"], rows: int) -> BlockSource:
@@ -68,10 +64,9 @@ def kept(groups: Groups, members: Int[np.ndarray, "J B"], rows: int) -> BlockSou
 def streamed(groups: Groups, members: Int[np.ndarray, "J B"], rows: int) -> BlockSource:
     """Columns in the files of a store: a block is read when it is asked for, or before."""
     check_range(groups)
-    read = lambda number: groups.subset(positions=members[number][members[number] >= 0])
-    block = lambda number: next(source.blocks([number]))
-    source = BlockSource(groups.sizes, members, rows, block, read, groups.store)
-    return source
+    read = lambda number: laid_out(groups, members[number], rows)
+    block = lambda number: sent(read(number))
+    return BlockSource(groups.sizes, members, rows, block, read, groups.store)
 
 
 def resident(groups: Groups, members: Int[np.ndarray, "J B"], rows: int) -> BlockSource:

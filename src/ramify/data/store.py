@@ -28,11 +28,45 @@ from ramify.data.labels import canonical
 FORMAT, FORMAT_VERSION, STORE = "ramify-store", 1, "store.json"
 
 
+class Stamp(NamedTuple):
+    """What tells a file from what it was before."""
+
+    name: str
+    number: int  # inode
+    time: int  # of the last change, in nanoseconds
+    size: int
+
+
 class Store(NamedTuple):
     """Where the columns of a data set are mapped from."""
 
     folder: Path
     content: str  # a checksum of its columns
+    build: Path  # the folder of its files
+    stamps: tuple[Stamp, ...]  # of the files, when they were opened
+
+    def check(self) -> None:
+        """Raises if a file is no longer what it was; to be called after something was read."""
+        for stamp in self.stamps:
+            path = self.build / stamp.name
+            if _stamp(path) != stamp:
+                raise OSError(
+                    f"{path} was changed after it had been opened, and what was read may be of both: "
+                    "build the store again, or put the old files back, and fit again."
+                )
+
+
+def _stamp(path: Path) -> Stamp:
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise unreadable(path, error) from error
+    return Stamp(path.name, found.st_ino, found.st_mtime_ns, found.st_size)
+
+
+def unreadable(path: Any, error: OSError) -> OSError:
+    """What to raise where a file of a store is gone."""
+    return OSError(f"{path} can't be read any more: {reason(error)}.")
 
 
 def read_store(folder: Path) -> dict[str, Any] | None:
@@ -61,6 +95,7 @@ def open_store(folder: Path) -> dict[str, Any]:
         raise FileNotFoundError(f"there is no store in {folder}: it has no {STORE}.")
     own = folder / said["build"]
     try:
+        stamps = tuple(_stamp(path) for path in sorted(own.glob("*.npy")))
         labels = _read_labels(own / "labels.arrow", said["by"])
         array = lambda name: np.load(own / f"{name}.npy", mmap_mode="r")
         columns = lambda role: {
@@ -82,7 +117,7 @@ def open_store(folder: Path) -> dict[str, Any]:
         "number": np.arange(len(labels), dtype=np.int64),
         "row_order": order,
         "zoned": said["zoned"],
-        "store": Store(folder, said["content"]),
+        "store": Store(folder, said["content"], own, stamps),
     }
 
 
@@ -115,7 +150,7 @@ def read_rows(column: np.ndarray, take: Any) -> np.ndarray:
     try:
         values = np.fromfile(column.filename, column.dtype, count, "", at)
     except OSError as error:
-        raise OSError(f"{column.filename} can't be read any more: {reason(error)}.") from error
+        raise unreadable(column.filename, error) from error
     if len(values) != count:
         raise OSError(f"{column.filename} was cut short while it was read: build the store again.")
     return values.reshape(-1, *column.shape[1:])

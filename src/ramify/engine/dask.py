@@ -7,7 +7,6 @@ computes again what it held, from the first sweep on, elsewhere: the sums are th
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -16,6 +15,7 @@ import jax.numpy as jnp
 from ramify.data.groups import Groups
 from ramify.data.partition import sequential
 from ramify.data.sources import BlockSource, streamed
+from ramify.data.store import Store
 from ramify.engine.local import BlockFunction, Kept, LocalEngine, added, pieces
 from ramify.numerics.precision import computing
 
@@ -25,6 +25,7 @@ class Where(NamedTuple):
 
     folder: str
     content: str
+    files: tuple[tuple[str, int, int], ...]  # names, times and sizes, as the client found them
     rows: int
     places: int
 
@@ -88,8 +89,13 @@ def _where(source: BlockSource) -> Where:
             "engine= is a Dask client, whose workers read the data from a store: make the groups by "
             "rf.Groups.from_parquet(..., store=folder), in a folder that all workers see."
         )
-    folder, content = source.store
-    return Where(str(Path(folder).resolve()), content, source.rows, source.members.shape[1])
+    own, places = source.store, source.members.shape[1]
+    return Where(str(own.folder.resolve()), own.content, _files(own), source.rows, places)
+
+
+def _files(store: Store) -> tuple[tuple[str, int, int], ...]:
+    """What is the same of its files on all machines; numbers of files may not be."""
+    return tuple((stamp.name, stamp.time, stamp.size) for stamp in store.stamps)
 
 
 def _pieces_of(kept: Iterable[Any]) -> list[Any]:
@@ -132,7 +138,8 @@ def _sum_piece(
 @lru_cache(maxsize=4)
 def _source(where: Where) -> BlockSource:
     groups = Groups.from_store(where.folder)
-    if groups.store is None or groups.store.content != where.content:
+    own = groups.store
+    if own is None or (own.content, _files(own)) != (where.content, where.files):
         raise ValueError(f"the store {where.folder} is not the one that the fit began with.")
     return streamed(groups, sequential(groups.sizes, where.rows, where.places), where.rows)
 

@@ -242,7 +242,8 @@ def _width(F: Marginal, learned: Learned) -> float | None:
         F.check_budget()
     except OutOfBudget:
         return None
-    ahead, behind = F.expand(learned.mean + np.stack([step, -step]))[1]
+    blocks = F.blocks_with(budgets.JUDGING_GROUPS)
+    ahead, behind = F.expand(learned.mean + np.stack([step, -step]), blocks)[1]
     curvature = float((behind - ahead) @ step / 2)  # 1 where q(theta) is right
     return float(np.sqrt(max(curvature, 0.0))) if np.isfinite(curvature) else None
 

@@ -198,9 +198,11 @@ class Marginal:
         chunks, every = self._chunks(thetas), len(self.source)
         return np.concatenate([self._expand(c, every).values for c in chunks])
 
-    def expand(self, thetas: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """F [n] and its gradient [n, D] at a few thetas, all groups included."""
-        found = self._expand(thetas, len(self.source))
+    def expand(
+        self, thetas: np.ndarray, blocks: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """F [n] and its gradient [n, D] at a few thetas, by the first blocks or all groups."""
+        found = self._expand(thetas, blocks or len(self.source))
         return found.values, found.slopes
 
     def _chunks(self, thetas: np.ndarray) -> Iterator[np.ndarray]:
@@ -214,20 +216,20 @@ class Marginal:
         if self.budget is not None and self.budget.spent():
             raise OutOfBudget
 
-    def bias(self, mean: np.ndarray) -> np.ndarray:
-        """The slope, at the mean, of the bias that K points leave in F, all groups included."""
+    def bias(self, mean: np.ndarray, blocks: int | None = None) -> np.ndarray:
+        """The slope, at the mean, of the bias of K points in F, by the first blocks or all groups."""
         # That of a quadrature rule is taken to be as large as the change from a coarser rule.
-        problem, every = self.problem, len(self.source)
+        problem, blocks = self.problem, blocks or len(self.source)
         if problem.rule is None:
-            return self._sweep(mean[None], every, of=(0.0, 1.0))[1].slopes[0]
+            return self._scaled(self._sweep(mean[None], blocks, of=(0.0, 1.0))[1].slopes[0], blocks)
         if problem.normal:
             return np.zeros_like(mean)
         coarser = problem.with_rule(problem.order - max(2, problem.order // 4))
         slopes = []
         for rule in (problem, coarser):
             self.check_budget()
-            slopes.append(self._sweep(mean[None], every, problem=rule)[1].slopes[0])
-        return slopes[1] - slopes[0]
+            slopes.append(self._sweep(mean[None], blocks, problem=rule)[1].slopes[0])
+        return self._scaled(slopes[1] - slopes[0], blocks)
 
     def slopes_by_other_draws(self, thetas: np.ndarray, number: int) -> np.ndarray:
         """Slopes of all groups' share [n, D], by the draws of this number; 0 are those of F."""
@@ -250,13 +252,22 @@ class Marginal:
         """F and its gradient at each theta, in float64; the groups' sum is scaled to all groups."""
         padded, out = self._sweep(thetas, blocks, curved=curved, draws=draws)
         value, slope, hessian = jax.device_get(expand_priors(self.model, padded, self.exact))
-        scale = self.groups_upto[-1] / self.groups_upto[blocks - 1]
         n = len(thetas)  # the others fill the compiled shape
-        total = lambda prior, groups: prior[:n].astype(np.float64) + scale * groups[:n]
-        hessian = hessian[:n].astype(np.float64).sum(0) + scale * out.hessian
+        total = lambda prior, groups: (
+            prior[:n].astype(np.float64) + self._scaled(groups[:n], blocks)
+        )
+        hessian = hessian[:n].astype(np.float64).sum(0) + self._scaled(out.hessian, blocks)
         values, slopes = total(value, out.values), total(slope, out.slopes)
         more, steeper = self.tilt.at(thetas)
         return Sums(values + more, slopes + steeper, hessian + n * self.tilt.hessian, out.steps)
+
+    def _scaled(self, total: np.ndarray, blocks: int) -> np.ndarray:
+        """A sum over the first blocks as one over all groups: they are a random sample."""
+        return self.groups_upto[-1] / self.groups_upto[blocks - 1] * total
+
+    def blocks_with(self, groups: int) -> int:
+        """How many of the first blocks have so many groups; all blocks if there are fewer."""
+        return min(len(self.groups_upto), int(np.searchsorted(self.groups_upto, groups)) + 1)
 
     def _sweep(
         self,

@@ -64,7 +64,7 @@ def blocks_of(s: Search, F: Marginal) -> int:
 
 def curvature_blocks(s: Search, F: Marginal) -> int:
     """How many of them the curvature is known from."""
-    return min(blocks_of(s, F), int(np.searchsorted(F.groups_upto, budgets.CURVATURE_GROUPS)) + 1)
+    return min(blocks_of(s, F), F.blocks_with(budgets.CURVATURE_GROUPS))
 
 
 def moved(s: Search, mean: np.ndarray, precision: np.ndarray, there: Expansion) -> Search:

@@ -10,6 +10,7 @@ from ramify.numerics import budgets
 MOST_BIAS = 0.05  # of theta's means, in posterior sds, before K is doubled
 # The same of a rule where groups are few: theta's posterior is wide, and the rule is worse at its ends.
 MOST_RULE_BIAS = 0.01
+LITTLE_BIAS = 0.01  # by a sample of the groups: past it all are asked
 MOST_NOISE = 0.02  # of theta's means, in posterior sds, before more draws are averaged over
 LOUD = 0.2  # of one sweep with many groups: past it more draws are taken before their noise is averaged
 OTHER_CURVATURES = 3  # sets of draws that the precision is averaged over, beside the first
@@ -19,16 +20,25 @@ FAR = 0.5  # of the noise of K draws: an average over more is not taken from so 
 def bias(s: Search, F: Marginal) -> Search:
     """Estimates how far K draws move the mean of q(theta)."""
     try:
-        shift = np.linalg.solve(s.precision, F.bias(s.mean))
+        bias = _bias_sds(s, F)
     except OutOfBudget:
         return s
-    bias = shift / np.sqrt(np.diag(np.linalg.inv(s.precision)))
     most = MOST_RULE_BIAS if F.problem.rule is not None and s.points > 1 else MOST_BIAS
     enough = np.abs(bias).max() < most or s.local_draws >= s.most_draws
     if F.problem.rule is not None:
         s = s._replace(noise=np.zeros_like(bias))
         return s._replace(bias=bias, phase="done" if enough else "double")
     return s._replace(bias=bias, phase="noise" if enough else "double")
+
+
+def _bias_sds(s: Search, F: Marginal) -> np.ndarray:
+    """The bias in posterior sds. A rule's is nearly the same for all groups, and some of them tell it."""
+    sds = np.sqrt(np.diag(np.linalg.inv(s.precision)))
+    some = len(F.source) if F.problem.rule is None else F.blocks_with(budgets.JUDGING_GROUPS)
+    bias = np.linalg.solve(s.precision, F.bias(s.mean, some)) / sds
+    if some == len(F.source) or np.abs(bias).max() < LITTLE_BIAS:
+        return bias
+    return np.linalg.solve(s.precision, F.bias(s.mean)) / sds
 
 
 def noise(s: Search, F: Marginal) -> Search:

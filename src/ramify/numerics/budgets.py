@@ -19,6 +19,9 @@ SMALL_BLOCK_ROWS, SMALL_BLOCK_GROUPS = 512, 32  # of such a block; more for larg
 SWEEP_ROWS = 2**12, 2**19  # fewest and most of a sweep's block on an accelerator
 SWEEP_MEMORY = 1 / 32  # share of an accelerator's memory for the z of a block
 CURVATURE_GROUPS = 20_000  # they stand for all: sds of theta are then known to a percent
+# Groups that stand for all where theta has been found and is judged: the bias of a quadrature rule, if
+# it is far below what is allowed, and the width of q(theta).
+JUDGING_GROUPS = 2**18
 # With more groups q(theta) is Laplace's approximation: averages over it add terms in 1/N.
 LAPLACE_GROUPS = 2000
 MOST_THETA_POINTS = 32  # of q(theta) that F is averaged over when there are few groups
