@@ -125,6 +125,10 @@ class Task:
             K = most = self.wish.local_draws
         theta = self.family.theta
         mean, covariance = (np.asarray(x, np.float64) for x in (theta.mean, theta.covariance))
+        if not mean.any():
+            where = self.model.theta.coordinates()
+            for name, value in self.model.adapter.begin(self.groups).items():
+                mean[where.index(name)] = value
         begin = init(mean, np.linalg.inv(covariance), K, most, self.points)
         # Where groups have priors of their own a Hessian costs as much as several sweeps.
         every = HESSIAN_EVERY if isinstance(self.model, SeenModel) else 1

@@ -4,7 +4,8 @@
 
 with a log link for positive parameters, a logit for probabilities and none for `alpha`. Columns are
 centred and in units of their sds, as those of the mean's formula are. The effects u_i of a group are
-part of its z, after those of the mean, with population mean zero; effects of different formulas are independent given theta.
+part of its z, after those of the mean, with population mean zero; effects of different formulas are
+independent given theta.
 """
 
 import re
