@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from quick import slow_but
+from ramify.data.resident import whole
 from ramify.families.build import solved
+from ramify.fitting.solved import Task, Wish
 from ramify.frontends.formula.build import from_formula
 from ramify.frontends.formula.likelihoods import INVERSE, LIKELIHOODS
 from ramify.posterior.posterior import Posterior
@@ -78,3 +80,19 @@ def test_noise_of_outcomes_is_not_that_of_theta():
         own = np.log(np.ravel(theta[name])) if name != "Intercept" else theta[name]
         apart = [np.corrcoef(own, added[:, row])[0, 1] for row in range(added.shape[1])]
         assert np.abs(apart).max() < 5 / np.sqrt(S)
+
+
+def test_the_search_of_a_skew_normal_begins_where_the_likelihood_has_a_slope():
+    """At alpha = 0 it has neither slope nor curvature in alpha, whatever the data."""
+    rng = np.random.default_rng(0)
+    group, x = np.repeat(np.arange(200), 5), rng.gamma(1.0, size=1000)
+    y = 3 * x + rng.normal(size=200)[group] - rng.gamma(2.0, size=1000)
+    data = {"g": group, "x": x, "y": y}
+    model, groups = from_formula("y ~ x + (1 | g)", data, likelihood="skew_normal")
+    where = model.theta.coordinates().index("alpha")
+    mean = Task(model, groups, solved(model, groups), Wish(None, None, None, 0)).start().mean
+    assert mean[where] < -1 and not np.delete(mean, where).any()
+    batch, z = whole(groups), jnp.zeros((200, 1))
+    total = lambda theta: jnp.sum(model.log_lik(theta, z[batch.segment], batch))
+    assert abs(jax.grad(total)(jnp.zeros(len(mean)))[where]) < 1e-3
+    assert abs(jax.grad(total)(jnp.asarray(mean))[where]) > 1

@@ -110,15 +110,3 @@ def test_simulation_based_calibration(likelihood, simulations=25, N=40):
     for level in (0.5, 0.9):
         shares = found.coverage(level).values()
         assert all(abs(share - level) < 3.5 * se for share, se in shares), found
-
-
-def test_the_search_of_a_skew_normal_does_not_stay_at_zero(N=1500, rows=8):
-    """There the likelihood has neither slope nor curvature in alpha, whatever the data."""
-    rng, unit = np.random.default_rng(0), stats.skewnorm(-3.0)
-    group, x = np.repeat(np.arange(N), rows), rng.normal(size=N * rows)
-    noise = (unit.rvs(len(x), rng) - unit.mean()) / unit.std()
-    y = 0.4 * x + rng.normal(0, 0.5, N)[group] + 0.8 * noise
-    fit = rf.fit("y ~ x + (1 | g)", {"g": group, "x": x, "y": y}, likelihood="skew_normal")
-    for name, true in {"x": 0.4, "sd(Intercept | g)": 0.5, "sigma": 0.8, "alpha": -3.0}.items():
-        found = fit.summary()[name]
-        assert abs(found["mean"] - true) < 3.5 * found["sd"] < 0.9, (name, found)
