@@ -27,6 +27,7 @@ ERRORS = 3.5  # standard errors by which a share may be off
 # By likelihood and formulas of its parameters: their priors, as text, and the left side of the formula.
 CASES: dict[str, tuple[dict[str, str], str]] = {
     "lognormal": ({"sigma": "Gamma(8, 10)"}, "y | cens(late)"),
+    "skew_normal": ({"sigma": "Gamma(8, 10)", "alpha": "Normal(0, 3)"}, "y"),
     "gamma": ({"shape": "Gamma(6, 2)"}, "y"),
     "exponential": ({}, "y | cens(late)"),
     "weibull": ({"shape": "Gamma(12, 8)"}, "y | cens(late)"),

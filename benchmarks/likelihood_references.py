@@ -21,9 +21,11 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax.scipy.special import gammaln
+from jax.scipy.stats import norm
 from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 from numpyro.infer import MCMC, NUTS
 from scipy.special import expit, gamma
+from scipy.stats import skewnorm
 
 N, ROWS = 50, 10
 Table = dict[str, np.ndarray]
@@ -89,6 +91,20 @@ _draw_zip = lambda rng, eta, v: {
 }
 _draw_beta = lambda rng, eta, v: rng.beta(expit(eta) * v["phi"], expit(-eta) * v["phi"])
 
+
+def _skew_normal(t: Table, eta: Any, v: Values) -> Any:
+    """Azzalini's density, its location and scale from the mean and sd."""
+    delta = v["alpha"] / jnp.sqrt(1 + v["alpha"] ** 2)
+    scale = v["sigma"] / jnp.sqrt(1 - 2 * delta**2 / jnp.pi)
+    r = (t["y"] - eta + scale * delta * jnp.sqrt(2 / jnp.pi)) / scale
+    return jnp.log(2 / scale) + norm.logpdf(r) + norm.logcdf(v["alpha"] * r)
+
+
+def _draw_skew_normal(rng: np.random.Generator, eta: np.ndarray, v: Values) -> Table:
+    unit = skewnorm(v["alpha"])
+    return {"y": eta + v["sigma"] * (unit.rvs(len(eta), rng) - unit.mean()) / unit.std()}
+
+
 LEVELS = ("bus", "car", "walk")
 
 
@@ -118,6 +134,9 @@ CASES: dict[str, Case] = {
         lambda t, eta, v: dist.LogNormal(eta, v["sigma"]).log_prob(t["y"]),
         {"sigma": 0.7},
         link="identity",
+    ),
+    "skew_normal": Case(
+        "y", _draw_skew_normal, _skew_normal, {"sigma": 0.8, "alpha": 3.0}, link="identity"
     ),
     "gamma": Case(
         "y",
@@ -236,7 +255,8 @@ def priors(case: Case, sd_y: float) -> Values:
     """The documented priors of family parameters."""
     shape = dist.Exponential(1.0) if "negative" in _likelihood(case) else dist.HalfCauchy(1.0)
     own = {"sigma": dist.Exponential(1 / sd_y), "shape": shape, "phi": dist.HalfCauchy(1.0)}
-    return own | {"zi": dist.Beta(1.0, 1.0), "hu": dist.Beta(1.0, 1.0)}
+    own |= {"zi": dist.Beta(1.0, 1.0), "hu": dist.Beta(1.0, 1.0)}
+    return own | {"alpha": dist.Normal(0.0, 4.0)}
 
 
 def _likelihood(case: Case) -> str:

@@ -149,6 +149,7 @@ PRIORS = {"Intercept": dist.Normal(0.5, 1), "x": dist.Normal(0, 0.5), "sd": dist
 OWN = {
     "gaussian": {"cor": dist.LKJ(2, 3.0), "sigma": dist.Gamma(4.0, 4.0)},
     "student_t": {"sigma": dist.Gamma(4.0, 4.0), "nu": dist.Gamma(5.0, 1.0)},
+    "skew_normal": {"sigma": dist.Gamma(4.0, 4.0), "alpha": dist.Normal(1.0, 2.0)},
     "negative_binomial": {"shape": dist.Gamma(4.0, 2.0)},
     "ordered": {"cutpoints": dist.Normal(0, 2.0)},
     "lognormal": {"sigma": dist.Gamma(4.0, 4.0)},

@@ -80,6 +80,13 @@ def nbinom(values, eta):
     return stats.nbinom(values["shape"], values["shape"] / (values["shape"] + np.exp(eta)))
 
 
+def skewed(values, eta):
+    """Of mean eta and sd sigma: SciPy's, moved and stretched."""
+    unit = stats.skewnorm(values["alpha"])
+    scale = values["sigma"] / unit.std()
+    return stats.skewnorm(values["alpha"], eta - scale * unit.mean(), scale)
+
+
 def weibull(values, eta):
     return stats.weibull_min(values["shape"], scale=np.exp(eta) / gamma(1 + 1 / values["shape"]))
 
@@ -143,6 +150,7 @@ DENSITIES = {
         "y",
         lambda t, v, e: stats.t(v["nu"], e, v["sigma"]).logpdf(t["y"]),
     ),
+    ("skew_normal", "identity"): ("y", lambda t, v, e: skewed(v, e).logpdf(t["y"])),
     **{
         ("bernoulli", link): (
             "yes",

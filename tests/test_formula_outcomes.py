@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from quick import slow_but
+from ramify.data.resident import whole
 from ramify.families.build import solved
+from ramify.fitting.solved import Task, Wish
 from ramify.frontends.formula.build import from_formula
 from ramify.frontends.formula.likelihoods import INVERSE, LIKELIHOODS
 from ramify.posterior.posterior import Posterior
@@ -28,6 +30,11 @@ def moments(own, link, family):
         probability = jnp.exp(jax.vmap(density)(y))
         np.testing.assert_allclose(probability.sum(), 1, rtol=1e-9)
         return probability @ y, probability @ y**2 - (probability @ y) ** 2
+    if own.distribution is None:  # a density on a fine grid
+        y = jnp.linspace(-20.0, 20.0, 40_001)
+        probability = jnp.exp(jax.vmap(density)(y)) * (y[1] - y[0])
+        np.testing.assert_allclose(probability.sum(), 1, rtol=1e-9)
+        return probability @ y, probability @ y**2 - (probability @ y) ** 2
     exact = own.distribution(link, eta, family, row)
     y = exact.sample(jax.random.key(0))
     np.testing.assert_allclose(density(y), exact.log_prob(y), rtol=1e-9)
@@ -39,7 +46,7 @@ def test_outcomes_drawn_by_numpy_are_those_of_the_distribution(name, link):
     """Mean and variance of 100,000 draws, within five standard errors."""
     own, eta = LIKELIHOODS[name], np.full((200, 500), 0.4)
     family = {"sigma": 0.7, "nu": 9.0, "shape": 2.0, "cutpoints": np.array([-1.0, 0.3, 1.2])}
-    family |= {"phi": 3.0, "zi": 0.2, "hu": 0.3}
+    family |= {"alpha": 2.0, "phi": 3.0, "zi": 0.2, "hu": 0.3}
     given = {key: np.asarray(family[key])[None, None] for key in own.parameters}
     given |= {"trials": np.full(eta.shape, 6.0)} if own.support == "trials" else {}
     mean = np.asarray(INVERSE[link](jnp.asarray(eta)))
@@ -72,3 +79,19 @@ def test_noise_of_outcomes_is_not_that_of_theta():
         own = np.log(np.ravel(theta[name])) if name != "Intercept" else theta[name]
         apart = [np.corrcoef(own, added[:, row])[0, 1] for row in range(added.shape[1])]
         assert np.abs(apart).max() < 5 / np.sqrt(S)
+
+
+def test_the_search_of_a_skew_normal_begins_where_the_likelihood_has_a_slope():
+    """At alpha = 0 it has neither slope nor curvature in alpha, whatever the data."""
+    rng = np.random.default_rng(0)
+    group, x = np.repeat(np.arange(200), 5), rng.gamma(1.0, size=1000)
+    y = 3 * x + rng.normal(size=200)[group] - rng.gamma(2.0, size=1000)
+    data = {"g": group, "x": x, "y": y}
+    model, groups = from_formula("y ~ x + (1 | g)", data, likelihood="skew_normal")
+    where = model.theta.coordinates().index("alpha")
+    mean = Task(model, groups, solved(model, groups), Wish(None, None, None, 0)).start().mean
+    assert mean[where] < -1 and not np.delete(mean, where).any()
+    batch, z = whole(groups), jnp.zeros((200, 1))
+    total = lambda theta: jnp.sum(model.log_lik(theta, z[batch.segment], batch))
+    assert abs(jax.grad(total)(jnp.zeros(len(mean)))[where]) < 1e-3
+    assert abs(jax.grad(total)(jnp.asarray(mean))[where]) > 1

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import expit
 
 import ramify as rf
 from levels_oracle import exact
@@ -223,6 +224,7 @@ def test_x64_is_as_it_was(fitted):
 
 
 FAMILIES = {
+    "skew_normal": {"sigma": 0.8, "alpha": 3.0},
     "gamma": {"shape": 3.0},
     "exponential": {},
     "weibull": {"shape": 1.5},
@@ -245,7 +247,8 @@ def test_all_likelihoods_find_the_truth(likelihood):
     eta = 0.6 + 0.4 * x + 0.5 * rng.normal(size=60)[a] + 0.4 * rng.normal(size=40)[b]
     family, own = LIKELIHOODS[likelihood], FAMILIES[likelihood]
     link = family.links[0]
-    mean = np.exp(eta) if link == "log" else 1 / (1 + np.exp(-eta))
+    inverse = {"identity": lambda eta: eta, "log": np.exp, "logit": expit}
+    mean = inverse[link](eta)
     y = family.draw(rng, eta, mean, {**own, "trials": np.full(n, 10)})
     rows = {
         "a": a,

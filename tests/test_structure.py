@@ -55,6 +55,7 @@ COUNTS = "poisson", "negative_binomial"
 RESPONSES = {
     "gaussian": "y",
     "student_t": "y",
+    "skew_normal": "y",
     "bernoulli": "yes",
     "binomial": "count | trials(trials)",
     "poisson": "count",

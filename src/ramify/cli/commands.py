@@ -35,9 +35,9 @@ app = typer.Typer(
 )
 
 LIKELIHOOD = (
-    "gaussian, student_t, lognormal, gamma, exponential, weibull, beta, bernoulli, binomial, "
-    "beta_binomial, poisson, negative_binomial, the last two also with zero_inflated_ or hurdle_ "
-    "before them, categorical or ordered."
+    "gaussian, student_t, skew_normal, lognormal, gamma, exponential, weibull, beta, bernoulli, "
+    "binomial, beta_binomial, poisson, negative_binomial, the last two also with zero_inflated_ or "
+    "hurdle_ before them, categorical or ordered."
 )
 KIND = "A new outcome, its mean, the linear predictor, or each level's probability."
 OTHER_ROWS = "Other rows than the fit's own: CSV or Parquet."

@@ -124,7 +124,11 @@ class Task:
         elif self.wish.local_draws is not None and self.wish.local_draws > 1:
             K = most = self.wish.local_draws
         theta = self.family.theta
-        mean, covariance = (np.asarray(x, np.float64) for x in (theta.mean, theta.covariance))
+        mean, covariance = (np.array(x, np.float64) for x in (theta.mean, theta.covariance))
+        if not mean.any():
+            where = self.model.theta.coordinates()
+            for name, value in self.model.adapter.begin(self.groups).items():
+                mean[where.index(name)] = value
         begin = init(mean, np.linalg.inv(covariance), K, most, self.points)
         # Where groups have priors of their own a Hessian costs as much as several sweeps.
         every = HESSIAN_EVERY if isinstance(self.model, SeenModel) else 1

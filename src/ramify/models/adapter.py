@@ -78,6 +78,10 @@ class Adapter(eqx.Module):
         """Groups with the same likelihood for every theta and z in fewer rows, where there are any."""
         return groups
 
+    def begin(self, groups: Groups) -> dict[str, float]:
+        """Coordinates of theta where a search begins, by name, for which zero is no good start."""
+        return {}
+
     def columns(self) -> dict[str, str | None]:
         """The columns of a table that `read` needs, each with its kind, "number" or "category"."""
         return {}

@@ -89,10 +89,10 @@ def from_formula(
         table: pandas, polars or Arrow table, or a dict of arrays; or Parquet: a file, a folder, a
             pattern, a URL or a list of files; or `Groups` of a store with the columns as numbers.
             Only the columns that the formula names are read.
-        likelihood: "gaussian", "student_t", "lognormal", "gamma", "exponential", "weibull", "beta",
-            "bernoulli", "binomial", "beta_binomial", "poisson", "negative_binomial", the counts with
-            "zero_inflated_" or "hurdle_" before their name, "categorical" or
-            "ordered".
+        likelihood: "gaussian", "student_t", "skew_normal", "lognormal", "gamma", "exponential",
+            "weibull", "beta", "bernoulli", "binomial", "beta_binomial", "poisson",
+            "negative_binomial", the counts with "zero_inflated_" or "hurdle_" before their name,
+            "categorical" or "ordered".
         link: by default the usual one.
         priors: name -> NumPyro distribution, or its text ("Normal(0, 1)"), in place of the defaults,
             which `model.priors` shows.

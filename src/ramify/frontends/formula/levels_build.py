@@ -32,7 +32,8 @@ from ramify.frontends.formula.priors import Priors, checked, correlations
 from ramify.frontends.formula.text import FormulaText, error
 
 # Rows that have noise of their own.
-NOISY = "gaussian student_t lognormal gamma exponential weibull beta bernoulli ordered".split()
+NOISY = "gaussian student_t skew_normal lognormal gamma exponential weibull beta".split()
+NOISY += ["bernoulli", "ordered"]
 
 
 def from_terms(

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float
 from ramify.frontends.formula import row_densities as rows
 from ramify.frontends.formula.moments import Moments, moments
 from ramify.frontends.formula.row_densities import INVERSE, TINY, Values, to_logits
-from ramify.models.parameters import Parameter, ordered, positive, unit
+from ramify.models.parameters import Parameter, ordered, positive, real, unit
 
 Draw = Callable[[np.random.Generator, np.ndarray, np.ndarray, Mapping[str, Any]], np.ndarray]
 
@@ -87,6 +87,8 @@ _positive = lambda levels: positive()
 _wide = FamilyParameter(_positive, lambda sd: dist.HalfCauchy(1.0))
 SIGMA = {"sigma": FamilyParameter(_positive, lambda sd: dist.Exponential(1.0 / sd), scaled=True)}
 NU = {"nu": FamilyParameter(_positive, lambda sd: dist.Gamma(2.0, 0.1))}
+# brms's: a skewness from -0.99 to 0.99 of the largest that there is.
+ALPHA = {"alpha": FamilyParameter(lambda levels: real(), lambda sd: dist.Normal(0.0, 4.0))}
 COUNT_SHAPE = {"shape": FamilyParameter(_positive, lambda sd: dist.Exponential(1.0))}
 SHAPE, PHI = {"shape": _wide}, {"phi": _wide}
 _share = FamilyParameter(lambda levels: unit(), lambda sd: dist.Beta(1.0, 1.0))
@@ -121,6 +123,13 @@ LIKELIHOODS: dict[str, Likelihood] = {
             family["nu"], INVERSE[link](eta), family["sigma"]
         ),
         parameters=SIGMA | NU,
+    ),
+    "skew_normal": Likelihood(
+        ("identity", "log"),
+        lambda rng, eta, mean, own: rows.draw_skew_normal(rng, mean, own),
+        parameters=SIGMA | ALPHA,
+        log_prob=rows.skew_normal,
+        sample=rows.sample_skew_normal,
     ),
     "lognormal": Likelihood(
         ("identity",),

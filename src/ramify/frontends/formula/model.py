@@ -23,6 +23,7 @@ from ramify.frontends.formula.naming import FormulaNames
 from ramify.frontends.formula.priors import Priors, in_words, log_density
 from ramify.frontends.formula.reading import read_rows, response_columns
 from ramify.frontends.formula.simulation import censored, check_simulable, prior_draws
+from ramify.frontends.formula.skewness import begin_alpha
 from ramify.frontends.formula.text import formula_columns
 from ramify.models.adapter import Description
 from ramify.models.model import Model
@@ -179,6 +180,11 @@ class FormulaAdapter(FormulaNames):
     def condensed(self, groups: Groups) -> Groups:
         """See `condensed`: of a gaussian formula whose groups are large."""
         return condensed(self.model.core, groups)
+
+    def begin(self, groups: Groups) -> dict[str, float]:
+        """See `skewness.begin_alpha`: of a skew normal formula."""
+        names = [n for n in ("alpha", "alpha_intercept") if n in self.model.theta.parameters]
+        return {name: begin_alpha(groups) for name in names}
 
     def columns(self) -> dict[str, str | None]:
         """The columns that the formula names, each with its kind where that is known."""

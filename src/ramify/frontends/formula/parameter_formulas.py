@@ -2,9 +2,10 @@
 
     link(parameter of a row) = X b + W u_i + offset
 
-with a log link for positive parameters and a logit for probabilities. Columns are centred and in units of
-their sds, as those of the mean's formula are. The effects u_i of a group are part of its z, after those
-of the mean, with population mean zero; effects of different formulas are independent given theta.
+with a log link for positive parameters, a logit for probabilities and none for `alpha`. Columns are
+centred and in units of their sds, as those of the mean's formula are. The effects u_i of a group are
+part of its z, after those of the mean, with population mean zero; effects of different formulas are
+independent given theta.
 """
 
 import re
@@ -26,6 +27,7 @@ from ramify.numerics.small_linalg import inverse_lower
 
 SD = 0.3  # the unit of group sds inside: a fit begins at one, and they are smaller than the response's
 SHARES = ("zi", "hu")  # probabilities
+REAL = ("alpha",)  # any numbers
 CATEGORY = "mu"  # begins the name of a level's linear predictor, as in brms
 NOTHING = Coding("", [], [], [], {})  # of a formula without a grouping term
 
@@ -61,8 +63,8 @@ class ParameterFormula:
 
     @property
     def link(self) -> str:
-        """Logit for a probability, none for a category, else log."""
-        if self.name.startswith(CATEGORY):
+        """Logit for a probability, none for a category or any number, else log."""
+        if self.name.startswith(CATEGORY) or self.name in REAL:
             return "identity"
         return "logit" if self.name in SHARES else "log"
 

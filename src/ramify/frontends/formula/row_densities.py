@@ -21,6 +21,7 @@ Values = Mapping[str, Array]  # family parameters, and of a row its trials
 BIG = 1e3  # stands for an infinite cutpoint: a logistic tail there is zero, and so is its slope
 MOST = 2**31 - 1  # the largest count
 TINY = 1e-30  # stands for a positive number that was rounded to zero
+_HALF_MEAN = math.sqrt(2 / math.pi)  # the mean of |u|, u standard normal
 _LARGE = 4.0  # beyond, five terms of Stirling's series are exact to 1e-9
 _SERIES = 1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188  # of 1 / x, 1 / x^3, ...
 
@@ -257,6 +258,46 @@ def draw_weibull(rng: np.random.Generator, mean: np.ndarray, own: Mapping[str, A
 
     scale = mean / np.exp(gammaln(1 + 1 / own["shape"]))
     return np.maximum(scale * rng.weibull(own["shape"], mean.shape), TINY)
+
+
+# Numbers that are skewed.
+
+
+def skew_scales(family: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Returns delta = alpha / sqrt(1 + alpha^2) and w = 1 / sqrt(1 - 2 delta^2 / pi).
+
+    For u and v standard normal, y = m + sigma w (delta (|u| - sqrt(2 / pi)) + sqrt(1 - delta^2) v) has
+    mean m, sd sigma and is skew normal.
+    """
+    delta = family["alpha"] * (1 + family["alpha"] ** 2) ** -0.5
+    return delta, (1 - 2 / math.pi * delta**2) ** -0.5
+
+
+def skew_normal(link: str, eta: Array, family: Values, row: Values) -> Array:
+    """Of mean m and sd sigma: 2 N(r) Phi(alpha r) / (w sigma), r = (y - m) / (w sigma) + delta E|u|."""
+    delta, w = skew_scales(family)
+    unit = w * family["sigma"]
+    r = (row["y"] - INVERSE[link](eta)) / unit + _HALF_MEAN * delta
+    return math.log(2.0) - jnp.log(unit) + norm.logpdf(r) + norm.logcdf(family["alpha"] * r)
+
+
+def _skewed(mean: Any, family: Mapping[str, Any], u: Any, v: Any) -> Any:
+    """An outcome from two standard normal numbers."""
+    delta, w = skew_scales(family)
+    apart = delta * (abs(u) - _HALF_MEAN) + (1 - delta**2) ** 0.5 * v
+    return mean + family["sigma"] * w * apart
+
+
+def sample_skew_normal(key: Any, link: str, eta: Array, family: Values, row: Values) -> Array:
+    """A draw by JAX."""
+    return _skewed(INVERSE[link](eta), family, *jax.random.normal(key, (2,), eta.dtype))
+
+
+def draw_skew_normal(
+    rng: np.random.Generator, mean: np.ndarray, own: Mapping[str, Any]
+) -> np.ndarray:
+    """Of this mean, sd sigma and alpha."""
+    return _skewed(mean, own, *rng.standard_normal((2, *mean.shape)))
 
 
 # Proportions.
