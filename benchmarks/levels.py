@@ -2,7 +2,8 @@
 
     python -m benchmarks levels --data lme4_InstEval.csv [--only linear] [--lme4]
     python -m benchmarks levels --growth [--rows 10000 100000] [--likelihood bernoulli]
-    python -m benchmarks levels --movielens movielens-1m [--rows 100000]
+    python -m benchmarks levels --movielens movielens-1m [--rows 100000] [--gpboost PYTHON]
+    python -m benchmarks levels --appearances plate_appearances.parquet [--seasons 1990 1999]
     python -m benchmarks levels --survey cces.csv --cells cells.csv [--rows 5000]
 
 The data are a CSV file of `lme4::InstEval`, a folder of MovieLens 1M, and a survey with its census cells:
@@ -24,9 +25,9 @@ from typing import Any
 import numpy as np
 import numpyro.distributions as dist
 import pyarrow.csv as csv
-import pyarrow.parquet as pq
 
 import ramify as rf
+from benchmarks.levels_large import movielens, plate_appearances
 
 # By lme4 2.0 on two cores: seconds, then estimates; sds by maximum likelihood.
 LME4: dict[str, tuple[float, dict[str, float]]] = {
@@ -69,6 +70,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--rows", type=int, nargs="*", help="rows of --growth, or of MovieLens")
     parser.add_argument("--likelihood", default="gaussian", choices=["gaussian", "bernoulli"])
     parser.add_argument("--movielens", help="a folder of MovieLens 1M")
+    parser.add_argument("--appearances", help="a Parquet file of Retrosheet's plate appearances")
+    parser.add_argument("--seasons", type=int, nargs=2, default=[1950, 2024])
+    parser.add_argument("--gpboost", help="a Python with GPBoost, to run beside --movielens")
     parser.add_argument("--survey", help="a CSV file of respondents")
     parser.add_argument("--cells", help="a CSV file of census cells")
     args = parser.parse_args(argv)
@@ -76,7 +80,10 @@ def main(argv: list[str] | None = None) -> int:
     if args.growth:
         growth(args.rows or [3_000, 10_000, 30_000, 100_000], args.likelihood)
     if args.movielens:
-        movielens(Path(args.movielens), args.rows[0] if args.rows else None)
+        movielens(Path(args.movielens), args.rows[0] if args.rows else None, args.gpboost)
+    if args.appearances:
+        rows = args.rows[0] if args.rows else None
+        plate_appearances(Path(args.appearances), tuple(args.seasons), rows, args.gpboost)
     if args.survey:
         survey(args.survey, args.cells, args.rows[0] if args.rows else 5000)
     if args.data:
@@ -226,28 +233,3 @@ def survey(path: str, cells: str, rows: int) -> None:
         f"{off(states, raw):.3f}"
     )
     print(f"states whose 90% interval has the estimate from all respondents: {np.mean(within):.0%}")
-
-
-def movielens(folder: Path, rows: int | None) -> None:
-    """Liked or not, by users and movies and by either alone: held-out log density of a tenth."""
-    ratings = pq.read_table(folder / "ratings.parquet").to_pydict()
-    rng = np.random.default_rng(0)
-    order = rng.permutation(len(ratings["rating"]))[:rows]
-    table = {
-        "user": np.asarray(ratings["user_id"])[order],
-        "movie": np.asarray(ratings["movie_id"])[order],
-    }
-    table["liked"] = np.asarray(ratings["rating"])[order] >= 4
-    years = np.asarray(ratings["timestamp"], np.float64)[order]
-    table["when"] = (years - years.mean()) / years.std()
-    cut = len(order) // 10
-    test, train = (
-        {k: v[part] for k, v in table.items()} for part in (slice(cut), slice(cut, None))
-    )
-    for terms in ("(1 | user)", "(1 | movie)", "(1 + when | user) + (1 | movie)"):
-        posterior, _, used = fitted(f"liked ~ when + {terms}", train, "bernoulli")
-        held_out = posterior.log_predictive(None, test, 200, "per_row") / cut
-        print(f"\nliked ~ when + {terms}: {len(train['liked']):,} rows, {used:.1f} s of CPU")
-        print(f"  held-out log density {held_out:.4f} nats a row")
-        print("\n".join(f"  {line}" for line in repr(posterior).splitlines()))
-        print(posterior.summary())
