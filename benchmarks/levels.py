@@ -2,31 +2,33 @@
 
     python -m benchmarks levels --data lme4_InstEval.csv [--only linear] [--lme4]
     python -m benchmarks levels --growth [--rows 10000 100000] [--likelihood bernoulli]
-    python -m benchmarks levels --movielens movielens-1m [--rows 100000]
+    python -m benchmarks levels --switch [--rows 10000 100000]      # one evaluation by each algebra
+    python -m benchmarks levels --movielens movielens-1m [--rows 100000] [--gpboost PYTHON]
+    python -m benchmarks levels --appearances plate_appearances.parquet [--seasons 1990 1999]
     python -m benchmarks levels --survey cces.csv --cells cells.csv [--rows 5000]
 
 The data are a CSV file of `lme4::InstEval`, a folder of MovieLens 1M, and a survey with its census cells:
 columns state, eth, male, age, educ, abortion and n, as Lopez-Martin, Phillips and Gelman made them of the
 2018 CCES and ACS (Multilevel Regression and Poststratification Case Studies). None is in this repository.
-Priors of InstEval are so wide that maximum likelihood and posterior modes agree. Seconds are from a new
-process, compiling included. `--lme4` runs lme4 on the same file, where R has it (Debian: r-cran-lme4);
-without it its published numbers are shown.
+Priors of InstEval are so wide that maximum likelihood and posterior modes agree. Seconds have compiling
+in them (`RAMIFY_CACHE=off`: all of it) but no imports, as lme4's have none. `--lme4` runs lme4 on the
+same file, where R has it (Debian: r-cran-lme4); without it its published numbers are shown. On cores that
+others use, too, set OPENBLAS_NUM_THREADS=1: threads that wait for each other are counted as CPU time.
 """
 
 import argparse
 import os
 import resource
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpyro.distributions as dist
 import pyarrow.csv as csv
-import pyarrow.parquet as pq
 
-import ramify as rf
+from benchmarks.levels_growth import fitted, growth, switch
+from benchmarks.levels_large import movielens, plate_appearances
 
 # By lme4 2.0 on two cores: seconds, then estimates; sds by maximum likelihood.
 LME4: dict[str, tuple[float, dict[str, float]]] = {
@@ -66,17 +68,26 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--only", nargs="*", default=list(FORMULAS), choices=list(FORMULAS))
     parser.add_argument("--lme4", action="store_true", help="run lme4 in the same run")
     parser.add_argument("--growth", action="store_true", help="time against rows and levels")
+    parser.add_argument("--switch", action="store_true", help="time of each kind of algebra")
     parser.add_argument("--rows", type=int, nargs="*", help="rows of --growth, or of MovieLens")
     parser.add_argument("--likelihood", default="gaussian", choices=["gaussian", "bernoulli"])
     parser.add_argument("--movielens", help="a folder of MovieLens 1M")
+    parser.add_argument("--appearances", help="a Parquet file of Retrosheet's plate appearances")
+    parser.add_argument("--seasons", type=int, nargs=2, default=[1950, 2024])
+    parser.add_argument("--gpboost", help="a Python with GPBoost, to run beside --movielens")
     parser.add_argument("--survey", help="a CSV file of respondents")
     parser.add_argument("--cells", help="a CSV file of census cells")
     args = parser.parse_args(argv)
     print(f"{os.cpu_count()} cores")
     if args.growth:
         growth(args.rows or [3_000, 10_000, 30_000, 100_000], args.likelihood)
+    if args.switch:
+        switch(args.rows or [3_000, 10_000, 30_000, 100_000], args.likelihood)
     if args.movielens:
-        movielens(Path(args.movielens), args.rows[0] if args.rows else None)
+        movielens(Path(args.movielens), args.rows[0] if args.rows else None, args.gpboost)
+    if args.appearances:
+        rows = args.rows[0] if args.rows else None
+        plate_appearances(Path(args.appearances), tuple(args.seasons), rows, args.gpboost)
     if args.survey:
         survey(args.survey, args.cells, args.rows[0] if args.rows else 5000)
     if args.data:
@@ -114,16 +125,6 @@ def lme4(name: str, path: str) -> tuple[float, dict[str, float]]:
     return seconds, {title(key): value for key, value in found.items()}
 
 
-def fitted(
-    formula: str, table: dict[str, Any], likelihood: str, priors: dict[str, Any] | None = None
-) -> tuple[Any, float, float]:
-    """A posterior, and the seconds and CPU seconds that it took."""
-    began, cpu = time.perf_counter(), time.process_time()
-    model, groups = rf.from_formula(formula, table, likelihood=likelihood, priors=priors)
-    posterior = rf.fit(model, groups)
-    return posterior, time.perf_counter() - began, time.process_time() - cpu
-
-
 def report(
     name: str, table: dict[str, Any], beside: tuple[float, dict[str, float]], unit: str
 ) -> None:
@@ -144,53 +145,6 @@ def report(
         numbers = f"{own['mean']:9.4f}{own['sd']:8.4f}{own['q2.5']:9.4f}{own['q97.5']:9.4f}"
         print(f"  {row:30}{numbers}{lme4}")
     print("\n".join(f"  {line}" for line in repr(posterior).splitlines()[2:]))
-
-
-def growth(sizes: list[int], likelihood: str) -> None:
-    """Time against rows, with levels in proportion, crossed and nested; and fitted exponents."""
-    rng = np.random.default_rng(0)
-    print(
-        f"{'design':8}{'rows':>10}{'kept':>9}{'algebra':>11}{'CPU s':>8}{'GiB':>6}{'evaluations':>12}"
-    )
-    for design in ("crossed", "nested"):
-        times = []
-        for n in sizes:
-            posterior, _, used = fitted(
-                "y ~ x + (1 | a) + (1 | b)", simulated(rng, n, design, likelihood), likelihood
-            )
-            notes, memory = (
-                posterior.notes,
-                resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
-            )
-            times.append(used)
-            print(
-                f"{design:8}{n:>10,}{notes['kept']:>9,}{notes['algebra']:>11}{used:>8.1f}{memory:>6.2f}"
-                f"{notes['evaluations']:>12,}",
-                flush=True,
-            )
-        if len(sizes) > 1:
-            print(
-                f"{design}: CPU time grows as rows^{np.polyfit(np.log(sizes), np.log(times), 1)[0]:.2f}"
-            )
-
-
-def simulated(rng: Any, n: int, design: str, likelihood: str) -> dict[str, np.ndarray]:
-    """Rows of two factors, ten to a level of the one and twenty to a level of the other."""
-    a = rng.integers(0, n // 10, n)
-    b = a // 2 if design == "nested" else rng.integers(0, n // 20, n)
-    x = rng.normal(size=n)
-    eta = (
-        0.3
-        + 0.5 * x
-        + 0.9 * rng.normal(size=a.max() + 1)[a]
-        + 0.6 * rng.normal(size=b.max() + 1)[b]
-    )
-    y = (
-        eta + rng.normal(size=n)
-        if likelihood == "gaussian"
-        else rng.random(n) < 1 / (1 + np.exp(-eta))
-    )
-    return {"a": a, "b": b, "x": x, "y": y}
 
 
 def survey(path: str, cells: str, rows: int) -> None:
@@ -226,28 +180,3 @@ def survey(path: str, cells: str, rows: int) -> None:
         f"{off(states, raw):.3f}"
     )
     print(f"states whose 90% interval has the estimate from all respondents: {np.mean(within):.0%}")
-
-
-def movielens(folder: Path, rows: int | None) -> None:
-    """Liked or not, by users and movies and by either alone: held-out log density of a tenth."""
-    ratings = pq.read_table(folder / "ratings.parquet").to_pydict()
-    rng = np.random.default_rng(0)
-    order = rng.permutation(len(ratings["rating"]))[:rows]
-    table = {
-        "user": np.asarray(ratings["user_id"])[order],
-        "movie": np.asarray(ratings["movie_id"])[order],
-    }
-    table["liked"] = np.asarray(ratings["rating"])[order] >= 4
-    years = np.asarray(ratings["timestamp"], np.float64)[order]
-    table["when"] = (years - years.mean()) / years.std()
-    cut = len(order) // 10
-    test, train = (
-        {k: v[part] for k, v in table.items()} for part in (slice(cut), slice(cut, None))
-    )
-    for terms in ("(1 | user)", "(1 | movie)", "(1 + when | user) + (1 | movie)"):
-        posterior, _, used = fitted(f"liked ~ when + {terms}", train, "bernoulli")
-        held_out = posterior.log_predictive(None, test, 200, "per_row") / cut
-        print(f"\nliked ~ when + {terms}: {len(train['liked']):,} rows, {used:.1f} s of CPU")
-        print(f"  held-out log density {held_out:.4f} nats a row")
-        print("\n".join(f"  {line}" for line in repr(posterior).splitlines()))
-        print(posterior.summary())

@@ -1,22 +1,26 @@
-"""Simulated data with several factors, and where their reference posteriors are."""
+"""Data with several factors, simulated and real, and where their reference posteriors are."""
 
 import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow.csv as csv
 
+VERBAGG = "lme4/lme4_VerbAgg.csv"
 REFERENCES = Path(__file__).parent / "references"
 
 
 class LevelsProblem(NamedTuple):
-    """A formula, its likelihood and its data; both factors have random intercepts."""
+    """A formula, its likelihood and its data; both factors have random intercepts, and slopes if any."""
 
     name: str
     formula: str
     likelihood: str
     table: dict[str, np.ndarray]
     factors: tuple[str, str]  # by name in results
+    common: tuple[str, ...] = ("x",)
+    slopes: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())  # columns that vary, for each factor
 
     @property
     def checksum(self) -> str:
@@ -53,6 +57,18 @@ def nested(likelihood: str) -> LevelsProblem:
     text = "y ~ x + (1 | school/klass)"
     name = f"nested_{likelihood}"
     return LevelsProblem(name, text, likelihood, table, ("school:klass", "school"))
+
+
+def verbagg(data: Path) -> LevelsProblem:
+    """Verbal aggression: 24 answers of each of 316 persons, slopes of persons and of items."""
+    raw = csv.read_csv(data / VERBAGG).to_pydict()
+    column = lambda name, value: (np.array(raw[name]) == value).astype(np.float64)
+    table = {"id": np.array(raw["id"]), "item": np.unique(raw["item"], return_inverse=True)[1]}
+    table |= {"man": column("Gender", "M"), "doing": column("mode", "do")}
+    table |= {"anger": (np.array(raw["Anger"]) - 20.0) / 10, "y": column("r2", "Y")}
+    text = "y ~ anger + man + doing + (1 + doing | id) + (1 + man | item)"
+    common, slopes = ("anger", "man", "doing"), (("doing",), ("man",))
+    return LevelsProblem("verbagg", text, "bernoulli", table, ("id", "item"), common, slopes)
 
 
 def _outcomes(rng: np.random.Generator, eta: np.ndarray, likelihood: str) -> np.ndarray:

@@ -1,11 +1,14 @@
 """Several grouping factors: exact where the model is linear and Gaussian, near NUTS elsewhere."""
 
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import ramify as rf
 from levels_oracle import exact
-from levels_problems import PROBLEMS
+from levels_problems import PROBLEMS, VERBAGG, verbagg
 from levels_tables import apart, problem, table
 from levels_textbook import TEXTBOOK
 from quick import slow
@@ -58,6 +61,26 @@ def test_linear_models_are_exact_at_any_theta(text, algebra):
         sd = np.sqrt(np.diag(covariance))
         off = (np.atleast_2d(np.cov(own)) if len(own) else np.zeros((0, 0))) - covariance
         assert (np.abs(off) < 6 / np.sqrt(20_000) * np.outer(sd, sd)).all()
+
+
+def test_curvature_added_up_by_places_is_exact():
+    model, design = problem(LINEAR["crossed, slopes in both"])
+    theta = apart(model)
+    vars(design)["dense"] = None  # as if it were large
+    found, truth = Marginal(model, design, "dense").optimum(theta), exact(model, design, theta)
+    assert design.outer is not None
+    assert found.value == pytest.approx(truth.value, abs=1e-7)
+    np.testing.assert_allclose(found.effects.u, truth.u, atol=1e-8)
+
+
+@pytest.mark.parametrize("likelihood, response", [("bernoulli", "yes"), ("poisson", "count")])
+def test_an_optimum_does_not_depend_on_where_its_search_began(likelihood, response):
+    model, design = problem(f"{response} ~ x + (1 + x | a) + (1 | b)", likelihood)
+    G, theta = Marginal(model, design), start(model)
+    anew = Marginal(model, design).optimum(theta)
+    for far in (0.1, 1.0):
+        begin = G.optimum(theta + far)
+        assert G.optimum(theta, begin).value == pytest.approx(anew.value, abs=2e-4)
 
 
 @pytest.mark.parametrize(
@@ -316,6 +339,33 @@ def test_means_and_sds_are_those_of_nuts(name):
         off = (effects["Intercept_mean"] - mean) / sd
         assert np.sqrt(np.mean(off**2)) < 0.1 and np.abs(off).max() < 0.3
         assert np.median(effects["Intercept_sd"] / sd) == pytest.approx(1, abs=0.05)
+
+
+DATA = Path(os.environ.get("RAMIFY_DATA", "data"))
+
+
+@pytest.mark.slow
+def test_item_response_with_slopes_is_that_of_nuts():
+    if not (DATA / VERBAGG).is_file():
+        pytest.skip(f"{VERBAGG} is not here: name the folder with it in RAMIFY_DATA")
+    own = verbagg(DATA)
+    truth = own.reference()
+    noise = 3 / np.sqrt(float(truth["ess"]))  # of a reference mean, in sds
+    posterior = rf.fit(own.formula, own.table, likelihood=own.likelihood)
+    assert posterior.notes["laplace_sds"] < 0.3
+    summary = posterior.summary()
+    for parameter in summary.names:
+        mean, sd = truth[f"{parameter} mean"], truth[f"{parameter} sd"]
+        assert abs(summary[parameter]["mean"] - mean) < (0.15 + noise) * sd, parameter
+        assert abs(summary[parameter]["sd"] / sd - 1) < 0.05 + noise, parameter
+    for factor, slopes in zip(own.factors, own.slopes, strict=True):
+        effects = posterior.group_effects(factor, draws=1000)
+        for effect in ("Intercept", *slopes):
+            name = f"effects({factor})" + ("" if effect == "Intercept" else f" {effect}")
+            off = (effects[f"{effect}_mean"] - truth[f"{name} mean"]) / truth[f"{name} sd"]
+            assert np.sqrt(np.mean(off**2)) < 0.15
+            ratio = effects[f"{effect}_sd"] / truth[f"{name} sd"]
+            assert np.median(ratio) == pytest.approx(1, abs=0.05)
 
 
 def test_lognormal_rows_are_gaussian_ones_of_their_logarithms():

@@ -33,6 +33,7 @@ def fit_levels(
 ) -> LevelsPosterior:
     """The posterior of a model with several factors: theta's mode and shape, then draws of b."""
     began, adapter = time.perf_counter(), FormulaLevelsAdapter(model)
+    cpu = [time.process_time()]
     design = condensed(adapter.design(groups), model.form)
     G = Marginal(model, design, algebra)
     try:
@@ -42,12 +43,16 @@ def fit_levels(
             "the fit failed: the common and kept effects could not be found. Is a predictor collinear "
             "with others, or of very large scale?"
         ) from error
+    cpu.append(time.process_time())
     drawn = cloud(G, found, seed)
-    draws = pool(G, found, drawn, seed)
+    cpu.append(time.process_time())
+    draws, off = pool(G, found, drawn, seed)
+    cpu.append(time.process_time())
     moved = laplace_sds(G, found)
     notes = {
         "method": "levels",
         "seconds": time.perf_counter() - began,
+        "cpu_seconds": dict(zip(("search", "shape", "draws"), np.diff(cpu).tolist(), strict=True)),
         "rows": len(design.offset),
         "kept": G.size,
         "algebra": G.algebra,
@@ -63,6 +68,7 @@ def fit_levels(
         "laplace_sds": float(np.abs(moved).max()),
         **iterated_notes(G, found),
         **drawn.notes,
+        "theta_profile_nats": off,
     }
     posterior = LevelsPosterior(model, adapter, groups, draws, notes)
     posterior.design = design  # which need not be made again

@@ -9,6 +9,7 @@ import scipy.sparse as sp
 from jaxtyping import Float64, Int64
 
 from ramify.levels.closed_forms import constant
+from ramify.levels.outer import Outer
 
 SMALL = 200_000  # entries of an array that stands for a sparse matrix
 Rows = Float64[np.ndarray, " n"]
@@ -146,6 +147,12 @@ class Design:
         start = np.searchsorted(groups, np.arange(self.N + 1))
         pattern = sp.csr_array((np.ones(len(distinct)), columns, start), (self.N, K.shape[1]))
         return row, place, pattern
+
+    @cached_property
+    def outer(self) -> tuple[Outer, Outer] | None:
+        """The pairs of entries in rows of K and of G'K; None where they are too many."""
+        pairs = Outer.of(self.K), Outer.of(self.entries[2])
+        return None if pairs[0] is None or pairs[1] is None else (pairs[0], pairs[1])
 
     def grouped(self, values: Rows) -> Any:
         """G' diag(values) K: sums over the rows of each group of values times k_r, [N, q]."""

@@ -22,7 +22,7 @@ from jaxtyping import Float64
 
 from ramify.levels.design import KeptTerm
 
-PROBES = 32
+PROBES = 16
 CLOSE = 1e-3  # relative residual at which Lanczos' method ends: its traces are off by its square
 SOLVED = 1e-6  # that of solves
 MOST_ITERATIONS = 400

@@ -16,6 +16,7 @@ from ramify.levels.model import Given, LevelsModel
 
 CLOSE = 1e-7  # nats that the last step in b may gain
 MOST_STEPS = 60
+NEAR, APART = 0.01, 0.2  # gain near the maximum; difference of value's slope and slope, in sds of b
 SLOW = 0.2  # of the gain of the step before: a factor that shrinks it less is made anew
 
 
@@ -136,7 +137,22 @@ class Marginal:
         given = given or self.model.at(theta)
         precision = self.precision(given)
         state = self.state(given, precision, self.start() if begin is None else begin.effects)
-        kept, fresh, last = None, False, np.inf
+        # Near its theta the last factor serves for steps: only log |S| needs one of this theta.
+        old = None if begin is None or self.model.linear else begin.kept
+        state, kept = self._maximised(given, precision, state, old)
+        value = given.log_prior + state.value - 0.5 * kept.log_det
+        value += 0.5 * self.size * np.log(2 * np.pi)
+        more = correction(self.model, given, self.design, state)
+        found = Optimum(theta, given, state, kept, value + more, more)
+        self.stalled += isinstance(kept, Iterated) and kept.stalled
+        self._last = found
+        return found
+
+    def _maximised(
+        self, given: Given, precision: Any, state: State, kept: Kept | Iterated | None
+    ) -> tuple[State, Kept | Iterated]:
+        """The maximum over b and the factor there, by Newton; `kept` is a factor to begin with."""
+        fresh, last = False, np.inf
         for _ in range(MOST_STEPS):
             if kept is None:
                 kept, fresh = self.factor(state, precision), True
@@ -146,37 +162,35 @@ class Marginal:
                 raise NotSolved
             if gain < CLOSE:
                 break
-            if not fresh and gain > SLOW * last:
+            moved = fresh or gain <= SLOW * last
+            tried = self._stepped(given, precision, state, beta, u) if moved else None
+            if tried is None:
+                if fresh:
+                    raise NotSolved
                 kept = None
                 continue
-            state, full = self._stepped(given, precision, state, beta, u)
-            last, fresh = gain, False
+            (state, full), last, fresh = tried, gain, False
             if not full:
                 kept = None
+            elif self.model.linear and isinstance(kept, Kept):
+                return state, kept  # exact
         else:
             raise NotSolved
-        if not fresh and not self.model.linear:
-            kept = self.factor(state, precision)
-        assert kept is not None
-        value = given.log_prior + state.value - 0.5 * kept.log_det
-        value += 0.5 * self.size * np.log(2 * np.pi)
-        more = correction(self.model, given, self.design, state)
-        found = Optimum(theta, given, state, kept, value + more, more)
-        self.stalled += isinstance(kept, Iterated) and kept.stalled
-        self._last = found
-        return found
+        return state, kept if fresh or self.model.linear else self.factor(state, precision)
 
     def _stepped(
         self, given: Given, precision: Any, state: State, beta: np.ndarray, u: np.ndarray
-    ) -> tuple[State, bool]:
-        """The state after a step, shortened until F does not fall; and whether it is the full step."""
-        length = 1.0
+    ) -> tuple[State, bool] | None:
+        """The state after a step, shortened until F does not fall, and whether it is the full step."""
+        length, gain = 1.0, 0.5 * float(state.slope_beta @ beta + state.slope_u @ u)
+        # By quadrature the slope is not quite that of the value: near the maximum the slope decides.
+        slack = 1e-9 * (1 + abs(state.value)) + (APART * np.sqrt(gain) if gain < NEAR else 0.0)
         for _ in range(12):
             tried = self.state(given, precision, self.moved(state, length * beta, length * u))
-            if tried.value >= state.value - 1e-9 * (1 + abs(state.value)):
+            if tried.value >= state.value - slack:
                 return tried, length == 1.0
             length *= 0.4
-        raise NotSolved
+        return None
 
     def values(self, thetas: Float64[np.ndarray, "n D"]) -> Float64[np.ndarray, " n"]:
         """G at many thetas; minus infinity where b could not be found."""

@@ -19,9 +19,12 @@ from ramify.levels.model import differentiate
 
 EM_STEPS = 5
 EM_DRAWS = 8
+ENOUGH = 100_000  # rows times draws for parameters of the likelihood
+ROUNDS = 3  # of Newton along each coordinate by itself
 NEWTON_STEPS = 30
 CLOSE = 0.003  # nats that a last step may gain
 WIDEST = 0.7  # longest difference in any coordinate: sds are logarithms
+FURTHEST = 0.5  # longest step in any coordinate before the Hessian is known
 MOVED = 0.5  # sds from where the Hessian is from, past which it is computed again
 
 
@@ -41,36 +44,52 @@ class Found(NamedTuple):
 
 def search(G: Marginal, theta: Float64[np.ndarray, " D"]) -> Found:
     """The maximum of G, from a rough theta."""
-    theta, scale = expectation_maximisation(G, theta)
-    optimum = G.optimum(theta)
-    axes = np.diag(scale)
-    slope, diagonal = _star(G, optimum, axes)
-    for _ in range(2):  # along each coordinate by itself: the first scales are rough
-        steps = np.clip(slope / np.maximum(-diagonal, 1e-3), -2.0, 2.0)
-        optimum = _climbed(G, optimum, axes @ steps)
-        axes = axes * np.clip(1 / np.sqrt(np.maximum(-diagonal, 1e-3)), 0.1, 10.0)
-        axes = _limited(axes)
-        slope, diagonal = _star(G, optimum, axes)
-    precision = _precision(G, optimum, axes, diagonal)
-    gain = np.inf
-    centre = optimum.theta
+    optimum, axes, star = _by_coordinate(G, *expectation_maximisation(G, theta))
+    precision, slope = _measured(G, optimum, axes, star)
+    white, centre, gain = whitening(precision), optimum.theta, np.inf
     for _ in range(NEWTON_STEPS):
-        axes = whitening(precision)
-        slope, _ = _star(G, optimum, _limited(0.3 * axes))
-        slope = slope / np.linalg.norm(_limited(0.3 * axes), axis=0) * np.linalg.norm(axes, axis=0)
         gain = 0.5 * float(slope @ slope)
-        far = float(np.abs(np.linalg.solve(axes, optimum.theta - centre)).max())
-        if gain < CLOSE and far < MOVED:
+        if gain < CLOSE:
             break
-        if far >= MOVED:
-            axes = _limited(axes)
-            precision = _precision(G, optimum, axes, _star(G, optimum, axes)[1])
-            centre = optimum.theta
-            if gain < CLOSE:
-                break
-            continue
-        optimum = _climbed(G, optimum, axes @ np.clip(slope, -3.0, 3.0))
+        before, optimum = optimum, _climbed(G, optimum, white @ np.clip(slope, -3.0, 3.0))
+        if optimum is before:
+            break
+        if np.abs(np.linalg.solve(white, optimum.theta - centre)).max() < MOVED:
+            small = _limited(0.3 * white)
+            ratio = np.linalg.norm(white, axis=0) / np.linalg.norm(small, axis=0)
+            slope = _star(G, optimum, small)[0] * ratio
+        else:
+            axes = _limited(white)
+            precision, slope = _measured(G, optimum, axes, _star(G, optimum, axes))
+            white, centre = whitening(precision), optimum.theta
     return Found(optimum, precision, gain, gain < CLOSE)
+
+
+def _by_coordinate(
+    G: Marginal, theta: np.ndarray, scale: np.ndarray
+) -> tuple[Optimum, np.ndarray, tuple[np.ndarray, np.ndarray]]:
+    """Newton along each coordinate by itself, from rough scales: an optimum, axes and differences."""
+    optimum, axes = G.optimum(theta), np.diag(scale)
+    star = _star(G, optimum, axes)
+    for _ in range(ROUNDS):
+        slope, curved = star[0], np.maximum(-star[1], 1e-3)
+        width = 1 / np.sqrt(curved)  # an sd, in lengths of the axes
+        off = np.abs(slope) * width  # sds from the maximum
+        if (off < MOVED).all() and (width < 2).all() and (width > 0.5).all():
+            break
+        if (off > 0.1).any():
+            optimum = _climbed(G, optimum, np.clip(axes @ (slope / curved), -FURTHEST, FURTHEST))
+        axes = _limited(axes * np.clip(width, 0.1, 10.0))
+        star = _star(G, optimum, axes)
+    return optimum, axes, star
+
+
+def _measured(
+    G: Marginal, at: Optimum, axes: np.ndarray, star: tuple[np.ndarray, np.ndarray]
+) -> tuple[Float64[np.ndarray, "D D"], Float64[np.ndarray, " D"]]:
+    """Minus the Hessian, and the slope along the axes of its Gaussian, from differences along `axes`."""
+    precision = _precision(G, at, axes, star[1])
+    return precision, whitening(precision).T @ np.linalg.solve(axes.T, star[0])
 
 
 def whitening(precision: Float64[np.ndarray, "D D"]) -> Float64[np.ndarray, "D D"]:
@@ -193,7 +212,7 @@ def _likelihood_maximised(
         return theta
     from scipy.optimize import minimize  # which is slow to import
 
-    theta = theta.copy()
+    theta, eta = theta.copy(), eta[:, : max(1, ENOUGH // len(eta))]
 
     def lost(own: np.ndarray) -> float:
         theta[family] = own

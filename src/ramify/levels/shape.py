@@ -30,10 +30,10 @@ NOISE, MORE = (
     4,
 )  # sds of noise in a mean, past which more points are weighted, and how many times
 ATTEMPTS, EVEN = 3, 0.5  # times that points are drawn again, and the k-hat that is good enough
-TRIED = 6  # points at which what stands for G is compared with it
 NODES = (8, 64)  # thetas at which b is solved for
 NODE_WORK = 6e8
 POOL, POOL_NUMBERS, FEWEST = 4000, 2e7, 300  # draws, the most numbers in them, and the fewest draws
+DRAW_WORK = 4e10  # of draws by Lanczos' method
 
 
 class Cloud(NamedTuple):
@@ -42,6 +42,8 @@ class Cloud(NamedTuple):
     points: Float64[np.ndarray, "T D"]
     log_weight: Float64[np.ndarray, " T"]
     notes: dict[str, Any]
+    # What stands for G less its value at the mode; None where the weights are those of G.
+    stands: Callable[[Float64[np.ndarray, "T D"]], Float64[np.ndarray, " T"]] | None = None
 
     @property
     def weight(self) -> Float64[np.ndarray, " T"]:
@@ -82,10 +84,7 @@ def cloud(G: Marginal, found: Found, seed: int) -> Cloud:
     learned = Learned(found.mean, found.precision, 0.0, nothing, None, None, np.zeros(0, int))
     sd = np.sqrt(np.diag(np.linalg.inv(found.precision)))
     cheap = work(G) * 2 * POINTS < (CHEAP_WIDE if sd.max() > WIDE else CHEAP)
-    off, values = 0.0, G.values
-    if not cheap:
-        stands = Profile.through(G, found)
-        values, off = stands.values, stands.off(G, found, seed)
+    values = G.values if cheap else Profile.through(G, found).values
     points, log_weight, log_t = weigh_theta(values, learned, POINTS if cheap else 8 * POINTS, seed)
     normal = log_weight - np.logaddexp.reduce(log_weight)
     moved, noise = with_control(points, log_weight, log_t, learned)
@@ -102,10 +101,9 @@ def cloud(G: Marginal, found: Found, seed: int) -> Cloud:
         "theta_k_hat": k_hat(log_weight),
         "theta_effective_draws": effective_draws(log_weight),
         "theta_noise_sds": float(noise.max()),
-        "theta_profile_nats": off,
     }
     notes |= evidence(points, log_weight, log_t, learned, 0.0 if cheap else found.optimum.value)
-    return Cloud(moved, normal, notes)
+    return Cloud(moved, normal, notes, None if cheap else values)
 
 
 def evidence(
@@ -157,13 +155,6 @@ class Profile(NamedTuple):
         bent = np.where(outside < 0, 0.0, -0.5 * (t - near) ** 2)
         return np.sum(inside + np.minimum(outside, 0.0) + bent, 0)
 
-    def off(self, G: Marginal, found: Found, seed: int) -> float:
-        """The rms difference from G at a few points drawn from the Gaussian, in nats."""
-        rng = np.random.default_rng(seed)
-        points = found.mean + rng.normal(size=(TRIED, len(found.mean))) @ self.axes.T
-        own = np.array([_value(G, found, point) for point in points]) - found.optimum.value
-        return float(np.sqrt(np.mean((own - self.values(points)) ** 2)))
-
 
 def laplace_sds(G: Marginal, found: Found) -> Float64[np.ndarray, " D"]:
     """By how many sds the correction of Laplace's method moves each coordinate of theta."""
@@ -199,15 +190,18 @@ def _value(G: Marginal, found: Found, theta: np.ndarray) -> float:
         return -np.inf
 
 
-def pool(G: Marginal, found: Found, drawn: Cloud, seed: int) -> Pool:
-    """Draws of theta, and of b given each.
+def pool(G: Marginal, found: Found, drawn: Cloud, seed: int) -> tuple[Pool, float]:
+    """Draws of theta, and of b given each; and how far the cloud is from G, the rms in nats.
 
     B is solved for at some of the thetas, the nodes. Another theta has the Gaussian of the nearest node,
     its mean moved by a linear regression of b^ on theta over the nodes.
     """
     rng = np.random.default_rng(seed)
     P, q = G.design.X.shape[1], G.design.K.shape[1]
-    count = int(np.clip(POOL_NUMBERS / max(P + q, 1), FEWEST, POOL))
+    most = POOL_NUMBERS / max(P + q, 1)
+    if G.algebra == "iterative":
+        most = min(most, DRAW_WORK / (2 * ITERATIONS * len(G.design.offset)))
+    count = int(np.clip(most, FEWEST, POOL))
     what = f"{count:,} draws of {P + q:,} kept effects"
     check_memory(8 * 3 * count * (P + q), None, what, "Merge rare levels")
     theta = drawn.draws(rng, count)
@@ -216,7 +210,7 @@ def pool(G: Marginal, found: Found, drawn: Cloud, seed: int) -> Pool:
     nodes = _nodes(G, white, rng)
     shift = mean_shift(G, found.optimum, rng)
     beta, u = np.empty((count, P)), np.empty((count, q))
-    centres, kept = [], []
+    centres, heights = [], []
     nearest = np.argmin(((white[:, None] - white[nodes][None]) ** 2).sum(-1), 1)
     for k, node in enumerate(nodes):
         own = np.flatnonzero(nearest == k)
@@ -224,10 +218,12 @@ def pool(G: Marginal, found: Found, drawn: Cloud, seed: int) -> Pool:
         draws = draw_kept(optimum, rng, len(own))
         beta[own], u[own] = draws.beta + shift.beta, draws.u + shift.u
         centres.append(np.concatenate([optimum.effects.beta, optimum.effects.u]))
-        kept.append(own)
+        heights.append(optimum.value - found.optimum.value)
     response = _response(white[nodes], np.stack(centres))
     moved = (white - white[nodes][nearest]) @ response
-    return Pool(theta, beta + moved[:, :P], u + moved[:, P:])
+    apart = 0.0 if drawn.stands is None else np.array(heights) - drawn.stands(theta[nodes])
+    off = float(np.sqrt(np.mean(np.square(apart))))
+    return Pool(theta, beta + moved[:, :P], u + moved[:, P:]), off
 
 
 def _nodes(G: Marginal, white: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -236,23 +236,28 @@ def check_factors(factors: list[Levels], codes: list[np.ndarray], noisy: bool) -
                 )
             if within and len(factor) > len(other):
                 notes.append(f"{factor.name} is nested in {other.name}")
-            elif not within and i > j and (told := _repeated(factor, other, codes[i], codes[j])):
-                notes.append(told)
+            elif not within and i > j and not _combined(factor, other, factors):
+                notes += _repeated(factor, other, codes[i], codes[j])
     return notes
 
 
-def _repeated(inner: Levels, outer: Levels, own: np.ndarray, other: np.ndarray) -> str | None:
+def _combined(one: Levels, other: Levels, factors: list[Levels]) -> bool:
+    """Whether there is a factor of the combinations of two others."""
+    return any(set(f.columns) == {*one.columns, *other.columns} for f in factors)
+
+
+def _repeated(inner: Levels, outer: Levels, own: np.ndarray, other: np.ndarray) -> list[str]:
     """A word if one factor's labels may be used again in every level of another."""
     if len(inner.columns) > 1 or inner.labels[0].dtype.kind not in "iu":
-        return None
+        return []
     labels = inner.labels[0]
     counted = labels[0] in (0, 1) and labels[-1] - labels[0] == len(labels) - 1
     pairs = np.unique(np.stack([own, other], 1), axis=0)
     if not counted or len(pairs) < 0.3 * len(inner) * len(outer) or len(outer) < 2:
-        return None
+        return []
     times = int(np.sum(pairs[:, 0] == 0))
-    return (
+    return [
         f"{inner.name} and {outer.name} are crossed: {inner.name} {labels[0]} is one level, which is in "
         f"{times:,} levels of {outer.name}. If each {outer.name} has a {inner.name} {labels[0]} of its "
         f"own, write (1 | {outer.name}/{inner.name})"
-    )
+    ]
