@@ -147,6 +147,21 @@ def test_a_rule_is_fine_enough_for_all_of_a_wide_posterior():
 
 
 @pytest.mark.slow
+def test_more_draws_are_weighted_where_theta_is_seen_not_to_be_gaussian(monkeypatch):
+    """Data that are too many for weights by default, and for NUTS, with an sd near zero."""
+    rng = np.random.default_rng(1)
+    g, x = np.repeat(np.arange(100), 10), rng.normal(size=1000).round(3)
+    table = {"g": g, "x": x, "y": (rng.random(1000) < 1 / (1 + np.exp(-0.4 - x))).astype(int)}
+    monkeypatch.setattr(budgets, "NUTS_SECONDS", 0.0)
+    monkeypatch.setitem(budgets.WEIGHTED_THETA_WORK, "cpu", 2**22)
+    made = rf.from_formula("y ~ x + (1 | g)", table, likelihood="bernoulli")
+    posterior = rf.fit(*made)
+    assert posterior.family.weighted is not None and not posterior.notes.get("warnings")
+    monkeypatch.setattr(budgets, "NEEDED_THETA_WORK", 1)
+    assert "is not the Gaussian" in rf.fit(*made).notes["warnings"][0]
+
+
+@pytest.mark.slow
 def test_what_it_would_take_is_said_where_it_is_too_long(monkeypatch):
     """With no seconds to spare the weighted draws stay, with a warning."""
     monkeypatch.setattr(budgets, "NUTS_SECONDS", 0.0)

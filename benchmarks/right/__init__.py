@@ -9,7 +9,7 @@
     python -m benchmarks right --reference --data FOLDER --jobs 14        # references that are missing
     python -m benchmarks right --reference --platform gpu     # the two that take a GPU
 
-References are long runs of NUTS on the same posteriors, written by hand without Ramify, mostly with z
+References are long runs of NUTS, or of a Gibbs sampler, written by hand without Ramify, mostly with z
 integrated out. Each is a file in `benchmarks/right/references/`, written as soon as it is done. Files
 that are there are kept unless `--again` is given.
 """

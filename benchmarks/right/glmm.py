@@ -17,6 +17,7 @@ from jax.scipy.stats import norm
 from numpyro.distributions.transforms import OrderedTransform
 
 import ramify as rf
+from benchmarks.right import gibbs
 from benchmarks.right.problem import Data, Problem, Sample, Table, Target, codes, shown, sums
 
 GRID = np.arange(-8, 8.05, 0.1)  # of a standardised effect
@@ -42,6 +43,7 @@ class Formula(NamedTuple):
     offset: str | None = None
     centred: bool = False  # what NUTS samples: effects, or standardised effects
     chains: int = 4
+    gibbs: bool = False  # whether NUTS would mix too slowly (`gibbs.py`)
 
     @property
     def y(self) -> np.ndarray:
@@ -63,7 +65,8 @@ def problem(of: Formula) -> Problem:
     """A formula as a problem."""
     keywords = {"likelihood": of.likelihood, "link": of.link, "trials": of.trials}
     fit = lambda: rf.from_formula(of.formula, of.table, **keywords)
-    return Problem(of.table, of.by, fit, partial(target, of), of.chains)
+    gibbs = partial(_by_gibbs, of) if of.gibbs else None
+    return Problem(of.table, of.by, fit, partial(target, of), of.chains, gibbs)
 
 
 def target(of: Formula) -> Target:
@@ -184,6 +187,24 @@ def _log_lik(of: Formula, eta: Any, own: Sample, data: Data) -> jax.Array:
     if of.link == "probit":
         return jnp.where(y == 1, norm.logcdf(eta), norm.logcdf(-eta))
     return dist.Binomial(data["trials"].astype(int), logits=eta).log_prob(y)
+
+
+# Gibbs sampling
+
+
+def _by_gibbs(of: Formula, sweeps: int) -> tuple[Table, Table]:
+    """Draws [chains, S] of the globals, and of the shown z, by name."""
+    data = _data(of)
+    own = gibbs.design(data, [*of.common], [*of.varying])
+    groups = shown(np.arange(own.group.max() + 1))
+    chains = [gibbs.draws(own, of.independent, sweeps, seed, groups) for seed in range(of.chains)]
+    beta, L, z = (np.stack(part) for part in zip(*chains, strict=True))
+    sd = np.sqrt(np.sum(L**2, -1))
+    samples = {"at_means": beta[..., 0], "slopes": beta[..., 1:], "sd": sd}
+    samples["factor"] = L / sd[..., None]
+    named = jax.vmap(jax.vmap(lambda sample: _theta(of, sample, data)))(samples)
+    effects = {"effects": z}
+    return {n: np.asarray(x) for n, x in named.items()}, effects
 
 
 # NUTS over theta and z

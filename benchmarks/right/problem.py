@@ -44,6 +44,8 @@ class Problem(NamedTuple):
     fit: Callable[[], tuple[Any, rf.Groups]]
     target: Callable[[], Target]
     chains: int = 4
+    # Sweeps -> draws [chains, S, ...] of the globals and of the shown z, where NUTS is not used.
+    gibbs: Callable[[int], tuple[Table, Table]] | None = None
 
     @property
     def labels(self) -> np.ndarray:

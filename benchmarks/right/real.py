@@ -53,7 +53,8 @@ def verbagg(data: Path) -> Problem:
     table = _table(id=read.id, **common, yes=(read.r2 == "Y").astype(int))
     varying = {"Intercept": np.ones(len(read)), "want": common["want"]}
     formula = "yes ~ Anger + want + scold + shout + (1 + want | id)"
-    return glmm.problem(glmm.Formula(formula, "bernoulli", table, "id", "yes", common, varying))
+    fixed = (formula, "bernoulli", table, "id", "yes", common, varying)
+    return glmm.problem(glmm.Formula(*fixed, gibbs=True))
 
 
 def radon(data: Path) -> Problem:
@@ -79,9 +80,8 @@ def flights() -> Problem:
     common = {name: table[name] for name in columns}
     varying = {"Intercept": np.ones(len(read)), "hour": table["hour"]}
     formula = "late ~ hour + distance + (1 + hour | tailnum)"
-    return glmm.problem(
-        glmm.Formula(formula, "bernoulli", table, "tailnum", "late", common, varying)
-    )
+    fixed = (formula, "bernoulli", table, "tailnum", "late", common, varying)
+    return glmm.problem(glmm.Formula(*fixed, gibbs=True))
 
 
 def home_runs(data: Path) -> Problem:

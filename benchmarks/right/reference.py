@@ -1,4 +1,4 @@
-"""Long runs of NUTS on the targets, and the files that keep their means, sds, quantiles and errors."""
+"""Long runs of NUTS, or Gibbs sampling, and the files that keep means, sds, quantiles and errors."""
 
 import json
 import math
@@ -19,6 +19,7 @@ from benchmarks import ROOT
 FOLDER = Path(__file__).parent / "references"
 LEVELS = (0.05, 0.5, 0.95)
 CHUNK = 250  # draws of each chain between two looks at the effective sample size
+SWEEPS = 5000  # of each chain by Gibbs sampling
 DIGITS = 6
 
 Arrays = dict[str, np.ndarray]
@@ -76,7 +77,11 @@ def run_one(name: str, problem: Any, seconds: float, warmup: int, enough: int) -
 
     started = time.perf_counter()
     limit = started + seconds
-    theta, z, about = _sample(problem, limit, warmup, enough)
+    if problem.gibbs is None:
+        theta, z, about = _sample(problem, limit, warmup, enough)
+    else:
+        theta, z = (_joined([part]) for part in problem.gibbs(SWEEPS))
+        about = {"method": "Gibbs", "chains": problem.chains, "draws": SWEEPS - SWEEPS // 10}
     about |= {"device": jax.devices()[0].device_kind, "jax": jax.__version__}
     about["seconds"] = round(time.perf_counter() - started, 1)
     found = {"theta": _summary(theta), "z": _summary(z)}

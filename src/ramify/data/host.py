@@ -113,7 +113,7 @@ def check_range(groups: Groups) -> None:
                 )
 
 
-def narrow(column: Shaped[np.ndarray, "..."]) -> Shaped[np.ndarray, "n ..."]:
+def narrow(column: Shaped[np.ndarray, "*shape"]) -> Shaped[np.ndarray, "*shape"]:
     """Floating-point columns in the precision JAX computes in."""
     wanted = jnp.result_type(float) if column.dtype.kind == "f" else column.dtype
     return column.astype(wanted, copy=False)

@@ -336,13 +336,14 @@ def _with_shape(task: Task, learned: Learned, F: Marginal) -> tuple[Branched, di
     each, work = F.problem.local_draws * (task.groups.n_rows + len(task.groups)), 1
     if can_share(F.problem):
         each, work = budgets.SHARED_DRAWS * len(task.groups) * task.model.z.size**2, 8
-    allowed_work = budgets.on_this_device(budgets.WEIGHTED_THETA_WORK)
-    affordable = min(most, work * allowed_work // each)
+    work *= budgets.on_this_device(budgets.WEIGHTED_THETA_WORK)
+    affordable, needed = (min(most, n * work // each) for n in (1, budgets.NEEDED_THETA_WORK))
     # Those with K = 1 asked for the paper's bound, whose q(theta) is a Gaussian.
     asked = "gaussian" if task.wish.local_draws == 1 else task.wish.theta
     points = fewest if asked == "weighted" else 0
     points = affordable if affordable >= fewest else points
-    allowed = Allowed(asked, task.groups, points, task.points == 1, task.wish.seed)
+    needed = needed if needed >= fewest else points
+    allowed = Allowed(asked, task.groups, points, needed, task.points == 1, task.wish.seed)
     family, notes = with_shape(family, F, learned, allowed)
     return family, {name: note for name, note in notes.items() if note != []}
 

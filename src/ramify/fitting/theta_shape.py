@@ -66,6 +66,7 @@ class Allowed(NamedTuple):
     asked: Theta | None
     groups: Groups
     points: int  # of theta that may be weighted; 0 if too few would be
+    needed: int  # the same where its posterior is seen not to be a Gaussian
     gaussian: bool  # whether groups are so many that theta's posterior is a Gaussian, as a rule
     seed: int
 
@@ -105,6 +106,7 @@ def _with_shape(family: Branched, F: Marginal, learned: Learned, allowed: Allowe
         far = not_gaussian(F.model, F, learned)
         if asked == "gaussian" or not far:
             return family, {"warnings": [far]} if far else {}
+        allowed = allowed._replace(points=allowed.needed)
     cloud = _cloud(F, learned, allowed) if allowed.points else None
     if asked == "weighted" or (asked is None and cloud is not None and cloud.even):
         family, notes = _weighted(family, F, learned, cloud, far)
@@ -131,7 +133,7 @@ def _cloud(F: Marginal, learned: Learned, allowed: Allowed) -> Cloud:
     points, log_weight, log_t = weigh_theta(values, learned, allowed.points, allowed.seed)
     normal = log_weight - np.logaddexp.reduce(log_weight)
     moved, noise = with_control(points, log_weight, log_t, learned)
-    each = reliability(points, np.exp(normal))
+    each = reliability(shown_values(F.model.adapter, points), np.exp(normal))
     own = k_hat(log_weight), effective_draws(log_weight), float(noise.max())
     same, worst = _same_alone(F, values, points, normal), np.max(each["k_hat"])
     # The k-hat of a long but thin tail says little where most of the points count.
