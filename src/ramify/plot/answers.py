@@ -64,12 +64,13 @@ def check(found: Check, outcome: str) -> Figure:
         return _outlines(y, draws, outcome)
     top = int(max(y.max(), np.quantile(draws.max(1), 0.5)))
     low = int(min(y.min(), draws.min()))
-    if top - low >= 4 * BARS:
+    if top - low >= 4 * BARS and not found.levels:
         return _outlines(y, draws, outcome)
+    low, top = (0, len(found.levels) - 1) if found.levels else (low, top)
     edges = np.arange(low, top + 2) - 0.5
     observed = np.histogram(y, edges)[0]
     predicted = np.stack([np.histogram(draw, edges)[0] for draw in draws])
-    counts = top - low > 2  # a square root shows small numbers
+    counts = top - low > 2 and not found.levels  # a square root shows small numbers
     shown = np.sqrt if counts else np.asarray
     values = np.arange(low, top + 1).tolist()
     bars = bars_of(values, shorten(shown(observed)), "%{x}: %{customdata:,} rows", name="observed")
@@ -86,7 +87,10 @@ def check(found: Check, outcome: str) -> Figure:
     dots = dots_of(values, shown(mean), hover, error_y=error, marker=marker, **said)
     y_title = "rows, square root" if counts else "rows"
     layout = {"showlegend": True, "legend": LEGEND, "bargap": 0.1, "height": 360}
-    return figure([bars, dots], {"title": text(outcome)}, y_title, **layout)
+    x: dict[str, Any] = {"title": text(outcome)}
+    if found.levels:
+        x |= {"tickvals": values, "ticktext": [text(level) for level in found.levels]}
+    return figure([bars, dots], x, y_title, **layout)
 
 
 def _outlines(y: np.ndarray, draws: np.ndarray, outcome: str) -> Figure:
