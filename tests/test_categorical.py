@@ -117,6 +117,7 @@ def test_pictures_of_categories_count_levels(fit, numbers, tmp_path):
     with pytest.raises(ValueError, match="categories have none"):
         fit.plot.shrinkage()
     page = rf.write_report(fit, path=tmp_path / "page.html", draws=20).read_text()
+    assert "<h1>way ~ x + (1 | g)</h1>" in page
     assert "of each level against its predicted probability" in page and "Shrinkage" not in page
 
 

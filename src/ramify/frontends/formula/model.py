@@ -320,10 +320,10 @@ class FormulaAdapter(FormulaNames):
         """The formula, its likelihood and its priors."""
         spec = self.formula
         return Description(
-            title=spec.text,
+            title=spec.short_text,
             lead=[f"{spec.likelihood} with {spec.link} link"],
             facts=[
-                ("Formula", spec.text),
+                ("Formula", spec.short_text),
                 ("Likelihood", f"{spec.likelihood}, {spec.link} link"),
             ],
             priors=[(name, in_words(prior)) for name, prior in self.model.priors.items()],
