@@ -63,6 +63,18 @@ def test_a_notebook_draws_a_picture_with_one_copy_of_plotly(posterior, monkeypat
     assert id_of(first) != id_of(second) and first.count(id_of(first)) == 2
 
 
+def test_curves_of_true_and_false_are_points_and_many_have_dashes():
+    one = lambda i, x: answers.Curve(f"{i}", x, *(np.arange(2.0) + k for k in range(3)))
+    (points,) = answers.curves([one(0, [False, True])], "x", "y")["data"]
+    assert points["mode"] == "markers" and points["x"] == [0.0, 1.0]
+    lines = [
+        t
+        for t in answers.curves([one(i, [0, 1]) for i in range(8)], "x", "y")["data"]
+        if "name" in t
+    ]
+    assert len({(t["line"]["color"], t["line"]["dash"]) for t in lines}) == 8
+
+
 def test_a_curve_has_the_numbers_of_predictions(posterior):
     picture = posterior.plot.predictions("x", by="kind", groups="average")
     lines = [t for t in picture.figure["data"] if t.get("name") == "kind b"]

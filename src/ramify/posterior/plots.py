@@ -92,13 +92,15 @@ class Plots:
         kinds = posterior.adapter.categories(kind)
         parts = product(levels, [("category", name) for name in kinds] or [None])
         curves = []
-        for part in ([pair for pair in own if pair is not None] for own in parts):
+        for i, own in enumerate(parts):
+            part = [pair for pair in own if pair is not None]
             mine = np.ones(len(found), bool)
             for column, value in part:
                 mine &= found[column] == value
             numbers = (found[column][mine] for column in ("mean", "q5", "q95"))
             name = ", ".join(str(v) if c == "category" else f"{c} {v}" for c, v in part)
-            curves.append(Curve(name, list(at[variable]), *numbers))
+            style = (i % len(kinds), i // len(kinds)) if kinds else None
+            curves.append(Curve(name, list(at[variable]), *numbers, style))
         named = {"mean": f"expected {self._outcome}", "probability": "probability"}
         y_title = named.get(kind, "linear predictor")
         said = f"{y_title} along {variable}, groups: {groups}; 90% intervals."
