@@ -91,3 +91,42 @@ def test_what_categories_do_not_have_is_told(fit):
     alike = TABLE | {"way": np.resize(["a", "b c", "bc"], 48)}
     with pytest.raises(ValueError, match="would be called alike"):
         rf.from_formula("way ~ x + (1 | g)", alike, likelihood="categorical")
+
+
+@pytest.mark.parametrize("numbers", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_pictures_of_categories_count_levels(fit, numbers, tmp_path):
+    """Bars are the rows of each level, and bins of probabilities hold all rows."""
+    pytest.importorskip("plotly")
+    if numbers:  # levels that are numbers, not in steps of one
+        table = TABLE | {
+            "way": np.array([1, 5, 7])[np.unique(TABLE["way"], return_inverse=True)[1]]
+        }
+        made = rf.from_formula("way ~ x + (1 | g)", table, likelihood="categorical")
+        fit = Posterior(made[0], solved(*made), made[1], local_draws=4)
+    levels, counts = np.unique(fit.groups.rows["y"], return_counts=True)
+    shown = fit.check(draws=50).figure
+    bars, dots = shown["data"]
+    assert bars["customdata"] == counts.tolist()
+    assert shown["layout"]["xaxis"]["ticktext"] == fit.adapter.categories("probability")
+    assert abs(sum(dots["customdata"]) - 48) < 0.01  # predicted rows
+    _, *each = fit.plot.calibration().figure["data"]
+    assert len(each) == 3
+    rows = [np.array(own["customdata"]) for own in each]
+    happened = sum(np.array(own["y"]) @ n for own, n in zip(each, rows, strict=True))
+    predicted = sum(np.array(own["x"]) @ n for own, n in zip(each, rows, strict=True))
+    np.testing.assert_allclose([happened, predicted], rows[0].sum(), rtol=1e-3)
+    by_group = fit.check("group", draws=50).figure
+    seen = [own for own in by_group["data"] if own["name"] == "observed"]
+    np.testing.assert_allclose(sum(np.sort(own["y"]).sum() for own in seen), N, rtol=1e-3)
+    assert len(fit.plot.predictions("x").figure["data"]) == 9  # probabilities, without being asked
+    with pytest.raises(ValueError, match="categories have none"):
+        fit.plot.shrinkage()
+    page = rf.write_report(fit, path=tmp_path / "page.html", draws=20).read_text()
+    assert "<h1>way ~ x + (1 | g)</h1>" in page
+    assert "of each level against its predicted probability" in page and "Shrinkage" not in page
+
+
+def test_prior_predictive_data_of_categories_are_told_by_level():
+    drawn = rf.prior_predictive("way ~ x + (1 | g)", TABLE, 20, likelihood="categorical")
+    share = np.mean(TABLE["way"] == "walk")
+    assert f"walk {share:.0%}" in repr(drawn) and len(drawn.check().figure["data"]) == 2

@@ -8,6 +8,7 @@ import pytest
 
 import ramify as rf
 from ramify.plot import answers
+from ramify.plot import picture as picture_module
 from ramify.plot.numbers import Check
 from ramify.plot.picture import DARK, LIGHT, Picture
 
@@ -47,6 +48,31 @@ def test_every_picture_is_a_plotly_figure(posterior, tmp_path):
         assert isinstance(picture, Picture) and "var(--" not in str(picture.to_plotly(dark=True))
     path = found[0].save(tmp_path / "effects.html")
     assert "Plotly.newPlot" in path.read_text()
+
+
+def test_a_notebook_draws_a_picture_with_one_copy_of_plotly(posterior, monkeypatch):
+    """The first picture of a process brings Plotly's script; text can't end a script early."""
+    monkeypatch.setattr(picture_module, "_HELD", [])
+    picture = posterior.plot.effects()
+    picture.figure["layout"]["xaxis"]["title"] = {"text": "</script>"}
+    first, second = picture._repr_html_(), picture._repr_html_()
+    assert len(first) > 1e6 > 5e4 > len(second)
+    for shown in (first, second):
+        assert shown.count("</script>") == 1 and "var(--blue)" in shown
+    id_of = lambda shown: re.search('id="([^"]+)"', shown)[1]
+    assert id_of(first) != id_of(second) and first.count(id_of(first)) == 2
+
+
+def test_curves_of_true_and_false_are_points_and_many_have_dashes():
+    one = lambda i, x: answers.Curve(f"{i}", x, *(np.arange(2.0) + k for k in range(3)))
+    (points,) = answers.curves([one(0, [False, True])], "x", "y")["data"]
+    assert points["mode"] == "markers" and points["x"] == [0.0, 1.0]
+    lines = [
+        t
+        for t in answers.curves([one(i, [0, 1]) for i in range(8)], "x", "y")["data"]
+        if "name" in t
+    ]
+    assert len({(t["line"]["color"], t["line"]["dash"]) for t in lines}) == 8
 
 
 def test_a_curve_has_the_numbers_of_predictions(posterior):

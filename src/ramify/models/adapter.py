@@ -154,6 +154,10 @@ class Adapter(eqx.Module):
         """Whether outcomes are numbers, or levels in an order, of which means make sense."""
         return True
 
+    def category_numbers(self, outcomes: np.ndarray) -> np.ndarray:
+        """The numbers, from 0, of outcomes that are categories."""
+        raise NotImplementedError
+
     # Whether `draw_outcomes` makes new outcomes, and not the model's `simulate`.
     draws_on_host = False
 

@@ -9,6 +9,7 @@ from ramify.plot.figures import LEGEND, Figure, bars_of, dots_of, figure, line_o
 from ramify.plot.numbers import Check
 
 COLOURS = ("blue", "orange", "grey", "soft")
+DASHES = ("solid", "dash", "dashdot", "longdash", "dot")
 BARS = 31  # different outcomes that have a bar each
 FAR = 20  # times the range of the data, from which on an axis is logarithmic
 SHOWN = 40  # predicted data sets of which a density shows the outline
@@ -22,26 +23,31 @@ class Curve(NamedTuple):
     mean: Float64[np.ndarray, " n"]
     low: Float64[np.ndarray, " n"]
     high: Float64[np.ndarray, " n"]
+    style: tuple[int, int] | None = (
+        None  # numbers of a colour and of a dash; by default by its place
+    )
 
 
 def curves(found: list[Curve], x_title: str, y_title: str) -> Figure:
-    """Curves with their intervals; points where x has categories."""
+    """Curves with their intervals; points where x has categories or is true or false."""
     data: list[Figure] = []
-    numbers = all(isinstance(x, int | float) for x in found[0].x)
+    numbers = all(isinstance(x, int | float) and not isinstance(x, bool) for x in found[0].x)
     for i, curve in enumerate(found):
-        colour = COLOURS[i % len(COLOURS)]
+        first, second = curve.style or (i, i // len(COLOURS))
+        colour, dash = COLOURS[first % len(COLOURS)], DASHES[second % len(DASHES)]
         hover = "%{x}: %{y:.4g}, 90%: %{customdata[0]:.4g} to %{customdata[1]:.4g}"
         ends = [shorten(pair) for pair in np.stack([curve.low, curve.high], 1)]
         named = {"name": text(curve.name), "customdata": ends}
         if numbers:
             edge = {"showlegend": False, "opacity": 0.5}
             data += [line_of(curve.x, y, colour, 1, "dot", **edge) for y in (curve.low, curve.high)]
-            style = {"mode": "lines", "line": {"color": f"var(--{colour})", "width": 3}}
+            line = {"color": f"var(--{colour})", "width": 3, "dash": dash}
+            style = {"mode": "lines", "line": line}
             data.append(dots_of(curve.x, curve.mean, hover, **style, **named))
             continue
         bars = {"type": "data", "symmetric": False, "array": shorten(curve.high - curve.mean)}
         bars |= {"arrayminus": shorten(curve.mean - curve.low), "color": f"var(--{colour})"}
-        marker = {"color": f"var(--{colour})", "size": 9}
+        marker = {"color": f"var(--{colour})", "size": 9, "symbol": second}
         places = np.arange(len(curve.x)) + 0.08 * (i - (len(found) - 1) / 2)
         data.append(dots_of(places, curve.mean, hover, error_y=bars, marker=marker, **named))
     x: dict[str, Any] = {"title": text(x_title)}
@@ -64,12 +70,13 @@ def check(found: Check, outcome: str) -> Figure:
         return _outlines(y, draws, outcome)
     top = int(max(y.max(), np.quantile(draws.max(1), 0.5)))
     low = int(min(y.min(), draws.min()))
-    if top - low >= 4 * BARS:
+    if top - low >= 4 * BARS and not found.levels:
         return _outlines(y, draws, outcome)
+    low, top = (0, len(found.levels) - 1) if found.levels else (low, top)
     edges = np.arange(low, top + 2) - 0.5
     observed = np.histogram(y, edges)[0]
     predicted = np.stack([np.histogram(draw, edges)[0] for draw in draws])
-    counts = top - low > 2  # a square root shows small numbers
+    counts = top - low > 2 and not found.levels  # a square root shows small numbers
     shown = np.sqrt if counts else np.asarray
     values = np.arange(low, top + 1).tolist()
     bars = bars_of(values, shorten(shown(observed)), "%{x}: %{customdata:,} rows", name="observed")
@@ -86,7 +93,10 @@ def check(found: Check, outcome: str) -> Figure:
     dots = dots_of(values, shown(mean), hover, error_y=error, marker=marker, **said)
     y_title = "rows, square root" if counts else "rows"
     layout = {"showlegend": True, "legend": LEGEND, "bargap": 0.1, "height": 360}
-    return figure([bars, dots], {"title": text(outcome)}, y_title, **layout)
+    x: dict[str, Any] = {"title": text(outcome)}
+    if found.levels:
+        x |= {"tickvals": values, "ticktext": [text(level) for level in found.levels]}
+    return figure([bars, dots], x, y_title, **layout)
 
 
 def _outlines(y: np.ndarray, draws: np.ndarray, outcome: str) -> Figure:

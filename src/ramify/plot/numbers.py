@@ -45,6 +45,15 @@ class Calibration(NamedTuple):
     binary: bool  # whether outcomes are 0 or 1
 
 
+class CategoryCalibration(NamedTuple):
+    """Rows whose outcome is a category, with the probability of each level."""
+
+    observed: Int64[np.ndarray, " n"]  # numbers of levels
+    probability: Float64[np.ndarray, "n levels"]
+    held_out: bool  # whether each group was conditioned on its other rows only
+    levels: tuple[str, ...]
+
+
 class Check(NamedTuple):
     """Outcomes of rows, and outcomes that were predicted for the same rows."""
 
@@ -52,6 +61,7 @@ class Check(NamedTuple):
     draws: Float64[np.ndarray, "S n"]
     owner: Int64[np.ndarray, " n"]  # number of each row's group
     labels: Shaped[np.ndarray, " G"]  # of the groups
+    levels: tuple[str, ...] = ()  # of categories: outcomes are their numbers, from 0
 
 
 def chosen(centre: Float64[np.ndarray, " N"]) -> Int64[np.ndarray, " G"]:

@@ -1,12 +1,20 @@
 """Picture: a figure that a notebook shows and that is saved as HTML or as an image."""
 
+import base64
+import gzip
+import json
 import os
+from html import escape
+from importlib import resources
 from pathlib import Path
 from typing import Any, final
+from uuid import uuid4
 
 from ramify.data.atomic import check_file, write_file
 
 NEEDED = 'Pictures need plotly: pip install "ramify[report]".'
+
+_HELD: list[bool] = []  # not empty if a picture of this process holds Plotly's script
 
 # The colours of the report's style sheet.
 LIGHT = {
@@ -58,7 +66,10 @@ class Picture:
             import plotly.graph_objects as go
         except ImportError as error:
             raise ImportError(NEEDED) from error
-        colours = DARK if dark else LIGHT
+        return go.Figure(**_coloured(self._laid_out(), DARK if dark else LIGHT))
+
+    def _laid_out(self) -> dict[str, Any]:
+        """The figure with axes, margins and fonts; colours are still names."""
         own = self.figure["layout"]
         axis = {"gridcolor": "var(--grid)", "linecolor": "var(--rule)"}
         axis["zerolinecolor"] = "var(--soft)"
@@ -70,11 +81,29 @@ class Picture:
             **own,
             **{n: {**axis, **own[n]} for n in own if n.startswith(("xaxis", "yaxis"))},
         }
-        return go.Figure(**_coloured({"data": self.figure["data"], "layout": layout}, colours))
+        return {"data": self.figure["data"], "layout": layout}
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None, **options: Any) -> Any:
-        del include, exclude, options
-        return self.to_plotly()._repr_mimebundle_()
+    def _repr_html_(self) -> str:
+        """A figure that draws itself, in any notebook and in pages made of one.
+
+        The first of a process holds Plotly's script, gzipped (2 MB); the others use that.
+        """
+        try:
+            from plotly.offline import get_plotlyjs, get_plotlyjs_version
+        except ImportError:
+            return f"<div>{escape(self.caption)} {escape(NEEDED)}</div>"
+        script = resources.files("ramify.plot").joinpath("picture.js").read_text(encoding="utf-8")
+        packed = None
+        if not _HELD:
+            packed = base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode()
+            _HELD.append(True)
+        place = f"ramify-{uuid4().hex}"
+        own = place, self._laid_out(), [LIGHT, DARK], packed, get_plotlyjs_version()
+        said = ", ".join(json.dumps(one, allow_nan=False).replace("</", "<\\/") for one in own)
+        return (
+            f'<div id="{place}" role="img" aria-label="{escape(self.caption)}"></div>'
+            f"<script>{script.strip()}({said});</script>"
+        )
 
     def save(self, path: str | os.PathLike[str], *, dark: bool = False) -> Path:
         """Writes a page that opens offline (.html), or an image (.png, .svg, .pdf: needs kaleido)."""

@@ -16,7 +16,15 @@ from ramify.families.build import is_fixed
 from ramify.models.adapter import Adapter
 from ramify.models.simulation import outcome_column
 from ramify.numerics.programs import program
-from ramify.plot.numbers import FEW, Calibration, Check, Effects, Shrinkage, chosen
+from ramify.plot.numbers import (
+    FEW,
+    Calibration,
+    CategoryCalibration,
+    Check,
+    Effects,
+    Shrinkage,
+    chosen,
+)
 from ramify.posterior.conditioned import Conditioned, condition
 from ramify.posterior.matching import matched
 
@@ -108,7 +116,7 @@ def shrinkage_of(
 
 def calibration_of(
     posterior: Any, groups: Groups, observed: np.ndarray, draws: int, seed: int
-) -> Calibration:
+) -> Calibration | CategoryCalibration:
     """Predicts half of each group's rows from the other half, if the family can."""
     some = some_groups(groups, JUDGED, seed)
     own, held_out = _rows_of(groups, some, observed), False
@@ -116,6 +124,11 @@ def calibration_of(
     if given is not None and (some.sizes > 1).any():
         given, at = some.split(0.5, seed)
         own, held_out = own[np.isin(some.row_order, at.row_order)], True
+    if not posterior.adapter.numeric:
+        drawn = posterior.predict(at, given, draws, seed, kind="probability", summary=False)
+        numbers = posterior.adapter.category_numbers(own).astype(np.int64)
+        levels = tuple(posterior.adapter.categories("probability"))
+        return CategoryCalibration(numbers, drawn.mean(0, dtype=np.float64), held_out, levels)
     binary = bool(np.isin(observed, (0, 1)).all())
     # Bins by predicted probability select extremes of Monte Carlo noise, so it must be small.
     exact = binary and posterior.adapter.describe().means
@@ -131,7 +144,11 @@ def check_of(posterior: Any, groups: Groups, observed: np.ndarray, draws: int, s
     given = None if is_fixed(posterior.family) else some
     drawn = posterior.predict(some, given, draws, seed, summary=False).astype(np.float64)
     owner = np.repeat(np.arange(len(some)), some.sizes)
-    return Check(_rows_of(groups, some, observed), drawn, owner, some.labels)
+    own, adapter = _rows_of(groups, some, observed), posterior.adapter
+    if adapter.numeric:
+        return Check(own, drawn, owner, some.labels)
+    numbers = [adapter.category_numbers(y).astype(np.float64) for y in (own, drawn)]
+    return Check(*numbers, owner, some.labels, tuple(adapter.categories("probability")))
 
 
 def _rows_of(groups: Groups, some: Groups, values: np.ndarray) -> Float64[np.ndarray, " n"]:

@@ -9,7 +9,7 @@ from ramify.data.groups import Groups
 from ramify.data.host import some_groups
 from ramify.levels.adapter import RowsAt
 from ramify.numerics.memory import check_memory
-from ramify.plot import answers, figures
+from ramify.plot import categories, figures
 from ramify.plot.numbers import Calibration, Check, Effects, Shrinkage
 from ramify.plot.picture import Picture
 from ramify.posterior.facts import JUDGED, SHRUNK
@@ -44,16 +44,14 @@ class LevelsPlots(Plots):
     def calibration(self, *, seed: int = 0) -> Picture:
         """Whether predicted probabilities, or quantiles, are those that occur in the fit's rows."""
         found = calibration_of(self._posterior, DRAWS, seed)
-        shown = figures.reliability(found) if found.binary else figures.pit(found, seed)
-        return Picture(shown, "Calibration of predictions; within the band (90%) it is right.")
+        return Picture(*categories.calibration(found, seed))
 
     def check(self, by: str = "row", *, draws: int = 100, seed: int = 0) -> Picture:
         """Outcomes beside those predicted for the same rows; `by="group"` for the groups' means."""
         if by not in ("row", "group"):
             raise ValueError(f'by must be "row" or "group"; got {by!r}.')
         found = check_of(self._posterior, draws, seed)
-        make = answers.check if by == "row" else answers.group_check
-        return Picture(make(found, self._outcome), "Posterior predictive check.")
+        return Picture(categories.check(found, self._outcome, by), "Posterior predictive check.")
 
 
 def effects_of(posterior: Any, factor: int, draws: int, seed: int) -> Effects:

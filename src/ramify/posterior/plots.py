@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ramify.plot import answers, figures
+from ramify.plot import answers, categories, figures
 from ramify.plot.answers import Curve
 from ramify.plot.picture import Picture
 from ramify.posterior import facts
@@ -55,6 +55,11 @@ class Plots:
     def shrinkage(self, *, seed: int = 0) -> Picture:
         """Each group's own mean, joined to what the posterior expects for the same rows."""
         groups, observed = self._observed()
+        if not self._posterior.adapter.numeric:
+            raise ValueError(
+                "shrinkage is that of groups' means, and categories have none: "
+                'plot.check("group") has the shares of each level by group.'
+            )
         found = facts.shrinkage_of(self._posterior, groups, observed, DRAWS, seed)
         shown = figures.shrinkage(found, self._outcome)
         return Picture(shown, "Own mean and posterior mean of groups, by their rows.")
@@ -63,8 +68,7 @@ class Plots:
         """Whether predicted probabilities, or quantiles, are those that occur."""
         groups, observed = self._observed()
         found = facts.calibration_of(self._posterior, groups, observed, DRAWS, seed)
-        shown = figures.reliability(found) if found.binary else figures.pit(found, seed)
-        return Picture(shown, "Calibration of predictions; within the band (90%) it is right.")
+        return Picture(*categories.calibration(found, seed))
 
     def predictions(
         self,
@@ -72,10 +76,14 @@ class Plots:
         by: str | None = None,
         *,
         groups: Who = "population",
-        kind: str = "mean",
+        kind: str | None = None,
     ) -> Picture:
-        """The expected outcome along a predictor, others at typical values, a curve for each of `by`."""
+        """The expected outcome along a predictor, others at typical values, a curve for each of `by`.
+
+        `kind` is "mean", and for categories "probability", unless it is given.
+        """
         posterior, frame = self._posterior, self._frame()
+        kind = kind or ("mean" if posterior.adapter.numeric else "probability")
         at: dict[str, Any] = {variable: _values(frame, variable)}
         at |= {by: _levels(frame, by)} if by is not None else {}
         own = {"table": "typical", "groups": groups, "kind": kind}
@@ -84,13 +92,15 @@ class Plots:
         kinds = posterior.adapter.categories(kind)
         parts = product(levels, [("category", name) for name in kinds] or [None])
         curves = []
-        for part in ([pair for pair in own if pair is not None] for own in parts):
+        for i, own in enumerate(parts):
+            part = [pair for pair in own if pair is not None]
             mine = np.ones(len(found), bool)
             for column, value in part:
                 mine &= found[column] == value
             numbers = (found[column][mine] for column in ("mean", "q5", "q95"))
             name = ", ".join(str(v) if c == "category" else f"{c} {v}" for c, v in part)
-            curves.append(Curve(name, list(at[variable]), *numbers))
+            style = (i % len(kinds), i // len(kinds)) if kinds else None
+            curves.append(Curve(name, list(at[variable]), *numbers, style))
         named = {"mean": f"expected {self._outcome}", "probability": "probability"}
         y_title = named.get(kind, "linear predictor")
         said = f"{y_title} along {variable}, groups: {groups}; 90% intervals."
@@ -102,8 +112,7 @@ class Plots:
             raise ValueError(f'by must be "row" or "group"; got {by!r}.')
         groups, observed = self._observed()
         found = facts.check_of(self._posterior, groups, observed, draws, seed)
-        make = answers.check if by == "row" else answers.group_check
-        return Picture(make(found, self._outcome), "Posterior predictive check.")
+        return Picture(categories.check(found, self._outcome, by), "Posterior predictive check.")
 
     @property
     def _outcome(self) -> str:

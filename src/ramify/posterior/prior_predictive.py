@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float64, Shaped
 
 from ramify.models.adapter import Adapter
-from ramify.plot import answers
+from ramify.plot import categories
 from ramify.plot.numbers import Check
 from ramify.plot.picture import Picture
 from ramify.posterior.notebook import html_lines
@@ -36,10 +36,15 @@ class PriorPredictive:
     def __repr__(self) -> str:
         """How many data sets there are, and where their outcomes are beside the observed ones."""
         S, n = self.outcomes.shape
-        ends = lambda y: "{:.4g} to {:.4g}".format(*np.nanquantile(y, [0.05, 0.95]))
+        what, ends = "90% of", lambda y: "{:.4g} to {:.4g}".format(*np.nanquantile(y, [0.05, 0.95]))
+        if self._levels:
+            what = "shares of"
+            ends = lambda y: ", ".join(
+                f"{level} {np.mean(y == k):.0%}" for k, level in enumerate(self._levels)
+            )
         lines = [f"Prior predictive: {S:,} data sets of {n:,} rows"]
-        lines.append(f"  90% of all drawn outcomes: {ends(self.outcomes)}")
-        lines.append(f"  90% of those observed: {ends(self.observed)}")
+        lines.append(f"  {what} all drawn outcomes: {ends(self.outcomes)}")
+        lines.append(f"  {what} those observed: {ends(self.observed)}")
         wrong = int(np.sum(~np.isfinite(self.outcomes).all(1)))
         lines += [f"  {wrong:,} data sets have outcomes beyond all numbers"] if wrong else []
         return "\n".join([*lines, "  .check() shows both, .summary() the parameters"])
@@ -59,6 +64,12 @@ class PriorPredictive:
         sound = self.outcomes[np.isfinite(self.outcomes).all(1)]
         if not len(sound):
             raise ValueError("no data set has finite outcomes only: the priors are far too wide.")
-        found = Check(self.observed, sound, self._owner, self._labels)
-        make = answers.check if by == "row" else answers.group_check
-        return Picture(make(found, self._adapter.describe().response), "Prior predictive check.")
+        found = Check(self.observed, sound, self._owner, self._labels, self._levels)
+        shown = categories.check(found, self._adapter.describe().response, by)
+        return Picture(shown, "Prior predictive check.")
+
+    @property
+    def _levels(self) -> tuple[str, ...]:
+        """The levels of outcomes that are categories."""
+        own = self._adapter
+        return () if own.numeric else tuple(own.categories("probability"))

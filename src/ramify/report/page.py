@@ -19,7 +19,7 @@ from ramify.diagnostics.diagnosis import Diagnosis, diagnose
 from ramify.families.build import covariance_of, method_of
 from ramify.numerics.precision import computing
 from ramify.numerics.thresholds import MOST_K_HAT, MOVED
-from ramify.plot import answers, figures
+from ramify.plot import categories, figures
 from ramify.plot.numbers import FEW, Effects
 from ramify.posterior import facts, levels_plots
 from ramify.posterior.levels import LevelsPosterior
@@ -219,12 +219,15 @@ def _predictions(
         observed = facts.outcome_of(posterior, groups)
         if observed is None:
             return {}
-        shrunk = facts.shrinkage_of(posterior, groups, observed, draws, seed)
+        own = posterior, groups, observed, draws, seed
+        shrunk = facts.shrinkage_of(*own) if posterior.adapter.numeric else None
         found = facts.calibration_of(posterior, groups, observed, draws, seed)
         again = facts.check_of(posterior, groups, observed, CHECKED, seed)
-    drawn["shrinkage"] = figures.shrinkage(shrunk, posterior.adapter.describe().response)
-    drawn["calibration"] = figures.reliability(found) if found.binary else figures.pit(found, seed)
-    drawn["check"] = answers.check(again, posterior.adapter.describe().response)
+    response = posterior.adapter.describe().response
+    if shrunk is not None:
+        drawn["shrinkage"] = figures.shrinkage(shrunk, response)
+    drawn["calibration"] = categories.calibration(found, seed)[0]
+    drawn["check"] = categories.check(again, response, "row")
     return {"shrunk": shrunk, "calibration": found}
 
 

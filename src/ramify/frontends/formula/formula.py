@@ -128,8 +128,16 @@ class Formula:
 
     @property
     def text(self) -> str:
-        """All formulas as they were written."""
+        """All formulas, those of categories included."""
         return "; ".join(parts.text for parts in self.every)
+
+    @property
+    def short_text(self) -> str:
+        """The same as it is written: categories whose formula has the same terms are left out."""
+        first, *rest = [parts.text for parts in self.every]
+        if self.family.support == "categories":
+            rest = [text for text in rest if text.split("~", 1)[1] != first.split("~", 1)[1]]
+        return "; ".join([first, *rest])
 
     @property
     def every(self) -> list[FormulaText]:

@@ -260,6 +260,11 @@ class FormulaAdapter(FormulaNames):
         """Not where levels have no order."""
         return not self.model.core.categorical
 
+    def category_numbers(self, outcomes: np.ndarray) -> np.ndarray:
+        """Of categories that are numbers themselves their places, else the outcomes."""
+        numbers = self.formula.numbers
+        return outcomes if numbers is None else np.searchsorted(numbers, outcomes)
+
     draws_on_host = True
 
     def outcome_parameters(
@@ -305,8 +310,8 @@ class FormulaAdapter(FormulaNames):
         return {"y": np.asarray(y, np.float64) + self.origin if self.origin else y}
 
     def outcomes(self, groups: Groups) -> np.ndarray | None:
-        """The outcomes of the rows, on the user's scale; None if censored, or categories."""
-        if "cens" in groups.rows or self.model.core.categorical:
+        """The outcomes of the rows, on the user's scale, as `predict` draws them; None if censored."""
+        if "cens" in groups.rows:
             return None
         y, numbers = groups.rows["y"] + self.origin, self.formula.numbers
         return y if numbers is None else np.asarray(numbers, np.float64)[y.astype(int)]
@@ -315,10 +320,10 @@ class FormulaAdapter(FormulaNames):
         """The formula, its likelihood and its priors."""
         spec = self.formula
         return Description(
-            title=spec.text,
+            title=spec.short_text,
             lead=[f"{spec.likelihood} with {spec.link} link"],
             facts=[
-                ("Formula", spec.text),
+                ("Formula", spec.short_text),
                 ("Likelihood", f"{spec.likelihood}, {spec.link} link"),
             ],
             priors=[(name, in_words(prior)) for name, prior in self.model.priors.items()],
