@@ -26,7 +26,9 @@ def table(N, n, M, sd, seed=0):
     return {"g": g, "x": x, "w": w}, np.sum((0.5 + sd * rng.normal(size=(N, M)))[g] * x, 1) + 2 * w
 
 
-def model(M, likelihood, more):
+def model(M, likelihood, more, common=True):
+    """With or without theta in the likelihood: `beta` is an effect of `w`, or has its prior alone."""
+    shift = lambda t, row: t["beta"] * row["w"] if common else 0.0
     return rf.Model(
         theta={"mu": rf.real(), "tau": rf.positive(), "beta": rf.real()} | more,
         z={"a": rf.real(M)},
@@ -37,26 +39,27 @@ def model(M, likelihood, more):
             + sum(dist.HalfNormal(1).log_prob(t[name]) for name in more)
         ),
         log_local=lambda t, z, group: jnp.sum(normal(t["mu"], t["tau"], z["a"])),
-        log_lik=lambda t, z, row: likelihood(t, z["a"] @ row["x"] + t["beta"] * row["w"]).log_prob(
+        log_lik=lambda t, z, row: likelihood(t, z["a"] @ row["x"] + shift(t, row)).log_prob(
             row["y"]
         ),
     )
 
 
-def bernoulli(N=12, n=6, sd=1.5):
+def bernoulli(N=12, n=6, sd=1.5, common=True):
     """Random intercepts: an integral over one number for each group."""
     columns, eta = table(N, n, 1, sd)
     y = (np.random.default_rng(1).random(eta.size) < 1 / (1 + np.exp(-eta))).astype(int)
     e = np.linspace(-9, 9, 2001)
 
     def exact(mu, tau, beta):
-        own = mu + tau * e + (beta * columns["w"])[:, None]
+        own = mu + tau * e + (common * beta * columns["w"])[:, None]
         rows = log_expit(np.where(y == 1, 1, -1)[:, None] * own)
         by_group = np.stack([rows[columns["g"] == i].sum(0) for i in range(N)])
         log_p = -0.5 * e**2 - logsumexp(-0.5 * e**2)
         return logsumexp(by_group + log_p, axis=1).sum()
 
-    return model(1, lambda t, eta: dist.Bernoulli(logits=eta), {}), columns | {"y": y}, exact
+    likelihood = lambda t, eta: dist.Bernoulli(logits=eta)
+    return model(1, likelihood, {}, common), columns | {"y": y}, exact
 
 
 def gaussian(M, sd, N=10, n=20):
@@ -81,6 +84,8 @@ def gaussian(M, sd, N=10, n=20):
     "problem",
     [
         pytest.param(lambda: bernoulli(sd=0.1), id="bernoulli near zero"),
+        pytest.param(lambda: bernoulli(sd=0.1, common=False), id="shared points near zero"),
+        pytest.param(lambda: bernoulli(40, 3, common=False), id="shared", marks=pytest.mark.slow),
         pytest.param(bernoulli, id="bernoulli", marks=pytest.mark.slow),
         pytest.param(lambda: gaussian(1, 0.02), id="near zero", marks=pytest.mark.slow),
         pytest.param(lambda: gaussian(2, 0.7), id="two", marks=pytest.mark.slow),

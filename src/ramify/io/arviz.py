@@ -1,6 +1,9 @@
 """Results as ArviZ keeps them; the only file that imports it."""
 
 from collections.abc import Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from threading import Thread
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,6 +11,7 @@ from jaxtyping import Shaped
 
 from ramify._version import __version__
 
+NEEDED = 'to_arviz needs arviz-base: install it with pip install "ramify[arviz]".'
 Columns = dict[str, Shaped[np.ndarray, "..."]]
 
 DRAWN = ("posterior", "posterior_predictive", "log_likelihood")  # groups with draws first
@@ -24,13 +28,17 @@ class Axes(NamedTuple):
     coords: Mapping[str, Sequence[Any]] = {}  # what they count
 
 
+def begin_import() -> None:
+    """Imports ArviZ in a thread of its own, which takes as long as to compute what it is for."""
+    if find_spec("arviz_base") is None:
+        raise ImportError(NEEDED)
+    Thread(target=import_module, args=("arviz_base",), daemon=True).start()
+
+
 def data_tree(tree: dict[str, Columns], axes: Axes, method: str) -> Any:
     """A DataTree with one chain, from variables by group: those of `DRAWN` are [S, ...] each."""
-    try:
-        from arviz_base import from_dict
-    except ImportError as error:
-        cure = 'install it with pip install "ramify[arviz]"'
-        raise ImportError(f"to_arviz needs arviz-base: {cure}.") from error
+    from arviz_base import from_dict
+
     tree = {group: values for group, values in tree.items() if values}
     taken = {"chain", "draw", *(name for values in tree.values() for name in values)}
     by = axes.by if axes.by not in taken else f"{axes.by}_group"

@@ -65,6 +65,8 @@ REFINING_STEPS, REFINING_DRAWS, REFINED_JUDGES = 400, 8, 64
 # --- After a fit ---
 # Numbers of working memory of all draws that a program takes at once.
 WORKING_NUMBERS = {"cpu": 2**22, "accelerator": 2**27}
+# Weights of points that thetas share, of as many thetas as are worked on together.
+SHARED_WEIGHTS = {"cpu": 2**19, "accelerator": 2**24}
 # Most rows, or groups, of a block after a fit.
 RESULT_ROWS = {"cpu": 16_384, "accelerator": 2**18}
 # Local draws of which one is chosen by weight: fewest, and most for data of few rows; and the numbers

@@ -22,8 +22,8 @@ from ramify.posterior.draws import Chunk, Draws, map_draws
 from ramify.posterior.marginal_values import (
     follows_theta,
     has_rule,
-    one_group_a_row,
     predictive_by_group,
+    predictive_by_row,
     predictive_log_liks,
     rows_given,
 )
@@ -48,7 +48,7 @@ def log_predictive(
     check_form("log_predictive", form, PredictiveForm)
     by_rule = by_rule and all(has_rule(part.family, model) for part in parts)
     if by_rule and form == "per_row":
-        by_rule, parts = _by_rows(model, parts, len(theta.theta), K)
+        by_rule = _affordable(model, parts, len(theta.theta), K)
     # What has no noise of z is the same wherever weighted draws of theta are: once is enough.
     distinct, which = theta.theta, np.arange(len(theta.theta))
     if by_rule:
@@ -60,7 +60,8 @@ def log_predictive(
     if form == "joint":
         return log_mean_weight(_sums(model, parts, theta, K))
     if by_rule:
-        values = (v for part in parts for v in predictive_by_group(model, part, distinct))
+        each = predictive_by_row if form == "per_row" else predictive_by_group
+        values = (v for part in parts for v in each(model, part, distinct))
     else:
         values = _values(model, parts, theta, form == "per_row", K)
     total, influence = 0.0, np.zeros(len(distinct))
@@ -70,15 +71,13 @@ def log_predictive(
     return Estimate(total, standard_error(influence[which]), draws=len(which))
 
 
-def _by_rows(model: Model, parts: list[Part], draws: int, K: int) -> tuple[bool, list[Part]]:
-    """Whether a rule for each test row takes no longer than draws, and the parts, a group for each."""
+def _affordable(model: Model, parts: list[Part], draws: int, K: int) -> bool:
+    """Whether a rule for each test row takes no longer than draws."""
     # Each row has a rule of its own, around the mode of its group's rows and it: the likelihood of
     # those is evaluated at its points, once if theta has no part in it.
     fixed = not any(follows_theta(model, part) for part in parts)
     repeated, drawn = sum(map(rows_given, parts)), sum(part.given.n_rows for part in parts)
-    if not fixed or repeated > min(K * draws * drawn // 128, budgets.REPEATED_ROWS):
-        return False, parts
-    return True, [one_group_a_row(part) for part in parts]
+    return fixed and repeated <= min(K * draws * drawn // 128, budgets.REPEATED_ROWS)
 
 
 def _sums(model: Model, parts: list[Part], theta: Draws, K: int) -> Float64[np.ndarray, " S"]:

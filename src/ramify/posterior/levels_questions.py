@@ -4,6 +4,7 @@ from functools import cached_property
 from typing import Any, NoReturn
 
 from ramify.data.groups import Groups
+from ramify.io.arviz import begin_import
 from ramify.levels.adapter import LevelsAdapter
 from ramify.levels.condensed import condensed
 from ramify.levels.design import Design
@@ -137,6 +138,7 @@ class LevelsQuestions(Posterior):
         """
         if groups is not None:
             self._refuse("to_arviz with groups=")
+        begin_import()
         if rows:
             what = f"{draws:,} draws of {self.groups.n_rows:,} rows"
             check_memory(8 * 3 * draws * self.groups.n_rows, None, what, "Pass rows=False")

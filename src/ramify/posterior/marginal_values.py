@@ -3,16 +3,18 @@
 That of later rows given those of the fit is a difference: log p(y, y' | theta) - log p(y | theta).
 
 The points of z are those of a rule around each group's conditional at each theta: points around that at
-another one would miss a narrow p(z | theta), or a z that theta moves. The rule is finer than the fit's.
+another one would miss a narrow p(z | theta), or a z that theta moves. Thetas share points, around their
+conditional at one of them, where a check of each theta allows it (`posterior.shared_points`). The rule is
+finer than the fit's.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Float64
+from jaxtyping import Array, Float, Float64, Int
 
 from ramify.data.batch import Batch, example
 from ramify.data.groups import Groups
@@ -29,9 +31,22 @@ from ramify.numerics.programs import program
 from ramify.numerics.sums import precise_sum
 from ramify.posterior.conditioned import Conditioned, condition
 from ramify.posterior.matching import Part
+from ramify.posterior.shared_points import (
+    anchored_at,
+    by_shared_points,
+    can_share,
+    highest_degrees,
+)
 
 AT_ONCE = 16  # thetas that are worked on together
-THETAS = 64  # of a call
+THETAS = 64  # of a call, if each has points of its own
+# Of a call, if they share points: in blocks of up to so many groups, and in larger ones.
+SHARING, FEW_GROUPS = (1024, 64), 512
+# Most thetas whose conditionals shared points are around, and the share of thetas that points must suit
+# for another to be tried; the rest have points of their own.
+ANCHORS, SUITED = 16, 1 / 16
+
+_Use = Callable[[Array], tuple[Array, ...]]  # of log p(y_i | theta), [C, B]: what is kept of it
 
 
 def has_rule(family: Family, model: Model) -> bool:
@@ -51,8 +66,8 @@ def marginal_log_liks(
     rule, total = _rule(model, points), np.zeros(len(thetas))
     for block in ranges(groups):
         known = condition(family, model, block.batches[0], local_draws=2)
-        sums = lambda chunk: _summed(_by_group(known, model, chunk, rule), known.batch)  # noqa: B023
-        found = in_chunks(sums, thetas, THETAS)
+        use = lambda log_mass: _summed(log_mass, known.batch)  # noqa: B023
+        found = _at_thetas(known, model, thetas, rule, use)
         total += sum(np.asarray(part, np.float64) for part in found)
     return total
 
@@ -78,12 +93,49 @@ def predictive_by_group(
         yield (found[0] - found[1])[:, : block.stop - block.start]
 
 
+def predictive_by_row(
+    model: Model, part: Part, thetas: Float[np.ndarray, "S D"]
+) -> Iterator[Float[np.ndarray, "S R"]]:
+    """Log p(y_ij,test | theta, y_i) of some rows after the other, each alone."""
+    owner, at = np.repeat(np.arange(len(part.at)), part.at.sizes), part.at
+    one = np.ones(at.n_rows, np.int64)
+    single = replace(at._take(owner), sizes=one, rows=at.rows, row_order=at.row_order)
+    given, start = _Columns(_log_masses(model, part.family, part.given, thetas)), 0
+    for both in _log_masses(model, part.family, _together(part.given._take(owner), single), thetas):
+        stop = start + both.shape[1]
+        yield both - given.take(owner[start:stop])
+        start = stop
+
+
+class _Columns:
+    """Columns of blocks that come one after the other; those that are behind are let go."""
+
+    def __init__(self, blocks: Iterator[Float[np.ndarray, "S B"]]):
+        self._blocks, self._held, self._first = blocks, next(blocks), 0
+
+    def take(self, numbers: Int[np.ndarray, " n"]) -> Float[np.ndarray, "S n"]:
+        """These, whose numbers never decrease, neither here nor from call to call."""
+        while numbers[-1] >= self._first + self._held.shape[1]:
+            behind = min(numbers[0] - self._first, self._held.shape[1])
+            self._held = np.concatenate([self._held[:, behind:], next(self._blocks)], 1)
+            self._first += behind
+        return self._held[:, numbers - self._first]
+
+
+def _log_masses(
+    model: Model, family: Family, groups: Groups, thetas: Float[np.ndarray, "S D"]
+) -> Iterator[Float[np.ndarray, "S B"]]:
+    """Log p(y_i | theta) of some groups after the other."""
+    for block in ranges(groups):
+        known = condition(family, model, block.batches[0], local_draws=2)
+        yield log_mass_by_group(known, model, thetas)[:, : block.stop - block.start]
+
+
 def log_mass_by_group(
     known: Conditioned, model: Model, thetas: Float[np.ndarray, "S D"], points: int = 0
 ) -> Float[np.ndarray, "S B"]:
     """Log p(y_i | theta) of a block's groups at each theta, by at least so many points of z."""
-    rule = _rule(model, points)
-    return in_chunks(lambda chunk: _by_group(known, model, chunk, rule), thetas, THETAS)
+    return _at_thetas(known, model, thetas, _rule(model, points), lambda log_mass: (log_mass,))[0]
 
 
 def follows_theta(model: Model, part: Part) -> bool:
@@ -92,16 +144,8 @@ def follows_theta(model: Model, part: Part) -> bool:
     return any(local.follows_theta(model, example(rows)) for rows in (part.given, part.at))
 
 
-def one_group_a_row(part: Part) -> Part:
-    """The part with each row to predict as a group of its own, given the rows of its group."""
-    given, at = part.given, part.at
-    owner, one = np.repeat(np.arange(len(at)), at.sizes), np.ones(at.n_rows, np.int64)
-    single = replace(at._take(owner), sizes=one, rows=at.rows, row_order=at.row_order)
-    return Part(given._take(owner), single, part.family)
-
-
 def rows_given(part: Part) -> int:
-    """Rows that `one_group_a_row` has to condition on."""
+    """Rows that `predictive_by_row` has to condition on."""
     return int(part.given.sizes @ part.at.sizes)
 
 
@@ -122,6 +166,46 @@ def _together(given: Groups, at: Groups) -> Groups:
     }
     rows = {n: np.concatenate([c, at.rows[n]])[order] for n, c in of_given.items()}
     return replace(given, sizes=given.sizes + at.sizes, rows=rows, row_order=order)
+
+
+def _at_thetas(
+    known: Conditioned, model: Model, thetas: Float[np.ndarray, "S D"], rule: Rule, use: _Use
+) -> tuple[np.ndarray, ...]:
+    """`use` of log p(y_i | theta) at all thetas, put together."""
+    apart = lambda chunk: use(_by_group(known, model, chunk, rule))
+    if not can_share(known, model):
+        return in_chunks(apart, thetas, THETAS)
+    found, left = _by_sharing(known, model, thetas, rule, use)
+    if left.size:
+        _put(found, left, in_chunks(apart, thetas[left], THETAS))
+    return found
+
+
+def _by_sharing(
+    known: Conditioned, model: Model, thetas: Float[np.ndarray, "S D"], rule: Rule, use: _Use
+) -> tuple[tuple[np.ndarray, ...], Int[np.ndarray, " left"]]:
+    """`use` of log p(y_i | theta) by shared points, and the thetas that these do not suit."""
+    size, highest = SHARING[len(known.batch.index) > FEW_GROUPS], highest_degrees(rule)
+    found, left, around = (), np.arange(len(thetas)), known
+
+    def some(chunk: Float[Array, "C D"]) -> tuple[Array, ...]:
+        log_mass, suited = by_shared_points(around, model, chunk, rule, highest)
+        return suited, *use(log_mass)
+
+    for _ in range(ANCHORS):
+        suited, *now = in_chunks(some, thetas[left], size)
+        found = found or tuple(now)
+        _put(found, left[suited], [part[suited] for part in now])
+        left = left[~suited]
+        if not left.size or suited.mean() < SUITED:
+            break
+        around = anchored_at(known, model, thetas[left[0]])
+    return found, left
+
+
+def _put(found: Sequence[np.ndarray], places: np.ndarray, new: Sequence[np.ndarray]) -> None:
+    for whole, part in zip(found, new, strict=True):
+        whole[places] = part
 
 
 @program

@@ -13,6 +13,7 @@ from ramify.data.groups import Groups
 from ramify.data.host import ranges
 from ramify.families.build import covariance_of, method_of
 from ramify.inference.refinement import Gaps, refine
+from ramify.io.arviz import begin_import
 from ramify.io.saving import save
 from ramify.numerics import budgets
 from ramify.numerics.precision import computing
@@ -365,6 +366,7 @@ class Posterior(Questions):
             the rows' positions in the table they came from. Of a formula also "effect", with the
             names of the effects; outcome and predictors have their own names and scales.
         """
+        begin_import()
         data = self.groups if groups is None else groups
         theta = self.sample_theta(draws, seed)
         if rows and data is not None and data.n_rows:

@@ -80,7 +80,7 @@ def write_report(
         saved=_saved_beside(path),
         figures=drawn,
         figures_json=json.dumps(drawn, allow_nan=False, separators=(",", ":")),
-        plotly=base64.b64encode(gzip.compress(plotly.encode(), mtime=0)).decode(),
+        plotly=base64.b64encode(gzip.compress(plotly.encode(), 6, mtime=0)).decode(),
         policy=_policy(script, plotly),
         css=_file("page.css"),
         js=script,

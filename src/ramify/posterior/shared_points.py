@@ -1,0 +1,139 @@
+"""Log p(y_i | theta) at many thetas by points of z that these share, and a check of where that is right.
+
+Where theta is not in the likelihood, that of a group's rows is evaluated once at K points x_k around its
+conditional at one theta, the anchor. There the likelihood is a Gaussian (its site) times a ratio r_k near
+one. At any theta the site times p(z | theta) is a Gaussian again, whose weights w_k(theta) at the points
+take a few operations, whatever the number of rows, and whose integral C(theta) is known:
+
+    log p(y_i | theta) = log C(theta) + log sum_k w_k r_k / sum_k w_k.
+
+The further that Gaussian is from the anchor's, the less the points suit it. Two checks of each theta
+tell: sum_k w_k is one if the points see it at all, and the Hermite coefficients of w r of the highest
+degrees that the points resolve are small if their sum has converged. A rule of order n is wrong first in
+degree 2 n: if coefficients fall geometrically, its error is about the square of those of degree n.
+"""
+
+import math
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from ramify.families.newton import expand_local
+from ramify.families.solver import solve_block
+from ramify.inference.local_integral import parabola
+from ramify.models.densities import log_liks_at
+from ramify.models.model import Model
+from ramify.models.traced import normal_prior
+from ramify.numerics import budgets
+from ramify.numerics.points import Rule
+from ramify.numerics.programs import program
+from ramify.numerics.small_linalg import inverse_factor
+from ramify.posterior.conditioned import Conditioned
+
+# Largest error of sum_k w_k, and largest sum of squared coefficients of the highest degrees. With them
+# log p(y_i | theta) is off by less than with points around the conditional at theta, on average.
+SEEN, CONVERGED = 1e-4, 0.1
+_EXACT = jax.lax.Precision.HIGHEST
+
+
+def can_share(known: Conditioned, model: Model) -> bool:
+    """Whether the likelihood of a block's rows is free of theta, and p(z | theta) normal."""
+    # Where groups may have two modes, a likelihood is no Gaussian times a ratio near one.
+    local, batch = known.local, known.batch
+    fixed = local.widened == 1 and not local.follows_theta(model, batch)
+    return fixed and normal_prior(model, batch)
+
+
+def anchored_at(known: Conditioned, model: Model, theta: Float[np.ndarray, " D"]) -> Conditioned:
+    """The block solved again with theta as its centre: the points are then around that."""
+    assert known.site is not None
+    centre = jax.device_put(theta.astype(known.family.theta.mean.dtype))
+    begin = np.asarray(known.site.anchor)
+    return replace(known, prepared=solve_block(known.local, model, known.batch, centre, begin))
+
+
+@program
+def by_shared_points(
+    known: Conditioned, model: Model, thetas: Float[Array, "C D"], rule: Rule, highest: Array
+) -> tuple[Float[Array, "C B"], Bool[Array, " C"]]:
+    """Log p(y_i | theta) of a block's groups, and whether the points suit all of them at a theta."""
+    site, batch = known.site, known.batch
+    assert site is not None
+    step = jnp.einsum("bij,kj->bik", site.scale, rule.points)
+    value = log_liks_at(model, jnp.zeros(model.theta.size), site.anchor[..., None] + step, batch)
+    ratio = jnp.exp(value - parabola(site.likelihood, step).T)[..., None]
+    averaged = jnp.concatenate([jnp.ones_like(ratio), ratio, ratio * highest], -1)
+    log_volume = jnp.sum(jnp.log(jnp.diagonal(site.scale, axis1=-2, axis2=-1)), -1)
+
+    def some(thetas: Float[Array, "c D"]) -> tuple[Float[Array, "c B"], Bool[Array, " c"]]:
+        terms, log_integral = jax.vmap(lambda theta: _gaussian(known, model, theta))(thetas)
+        weight = jnp.exp(jnp.einsum("kf,cbf->bck", _powers(rule), terms, precision=_EXACT))
+        sums = jnp.einsum("bck,bkt->cbt", weight, averaged, precision=_EXACT)
+        seen, mass, top = sums[..., 0], sums[..., 1], sums[..., 2:]
+        suited = jnp.sum(top**2, -1) <= CONVERGED * mass**2  # not where anything is not finite
+        suited &= (jnp.abs(seen - 1) <= SEEN) & site.converged & (mass < jnp.inf)
+        log_mass = log_integral + log_volume + jnp.log(mass / seen)
+        return log_mass, jnp.all(suited | ~batch.group_mask, -1)
+
+    # As many thetas together as leave their weights in the cache of a CPU.
+    each, room = (
+        len(rule.log_weight) * len(batch.index),
+        budgets.on_this_device(budgets.SHARED_WEIGHTS),
+    )
+    count = min(len(thetas), 2 ** (max(room // each, 1).bit_length() - 1))
+    log_mass, suited = jax.lax.map(some, thetas.reshape(-1, count, thetas.shape[1]))
+    return log_mass.reshape(len(thetas), -1), suited.reshape(-1)
+
+
+def _gaussian(
+    known: Conditioned, model: Model, theta: Float[Array, " D"]
+) -> tuple[Float[Array, "B F"], Float[Array, " B"]]:
+    """Site times p(z | theta) in units of the points: its terms in `_powers`, and its log integral."""
+    site, M = known.site, model.z.size
+    assert site is not None
+    both = expand_local(model, known.batch, theta)(site.anchor) + site.likelihood
+    slope = jnp.einsum("bij,bi->bj", site.scale, both.slope)
+    curvature = jnp.einsum("bij,bik,bkl->bjl", site.scale, both.curvature, site.scale)
+    factor = inverse_factor(curvature)
+    white = jnp.einsum("bij,bi->bj", factor, slope)
+    log_det = jnp.sum(jnp.log(jnp.diagonal(factor, axis1=-2, axis2=-1)), -1)
+    log_integral = 0.5 * jnp.sum(white**2, -1) + log_det + 0.5 * M * math.log(2 * math.pi)
+    i, j = np.tril_indices(M)
+    apart = jnp.stack([jnp.ones_like(log_integral), -log_integral], -1)
+    return jnp.concatenate([apart, slope, curvature[:, i, j]], -1), both.value + log_integral
+
+
+def _powers(rule: Rule) -> Float[Array, "K F"]:
+    """What the exponents of all Gaussians are linear in, at each point; first the rule's weight."""
+    x, (i, j) = jnp.asarray(rule.points), np.tril_indices(rule.points.shape[1])
+    squares = np.where(i == j, -0.5, -1.0).astype(x.dtype) * x[:, i] * x[:, j]
+    apart = jnp.stack([jnp.asarray(rule.log_weight), jnp.ones(len(x), x.dtype)], -1)
+    return jnp.concatenate([apart, x, squares], -1)
+
+
+def highest_degrees(rule: Rule) -> Float[np.ndarray, "K T"]:
+    """Orthonormal Hermite polynomials of the highest degrees that a product rule resolves, at its points.
+
+    Those of degree n - 2 along each coordinate, and all of degree n - 1.
+
+    Example:
+        >>> from ramify.numerics.points import gauss_hermite
+        >>> rule = gauss_hermite(5, 2)
+        >>> top = highest_degrees(rule)
+        >>> density = np.exp(-0.5 * np.sum(rule.points**2, 1)) / (2 * np.pi)
+        >>> np.round(top.T @ (np.exp(rule.log_weight) * density * top[:, 0]), 6).tolist()
+        [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+    """
+    x = np.asarray(rule.points, np.float64)
+    K, M = x.shape
+    n = round(K ** (1 / M))
+    along = [np.ones_like(x), x]
+    for k in range(1, n - 1):
+        along.append((x * along[k] - k**0.5 * along[k - 1]) / (k + 1) ** 0.5)
+    degrees = [(n - 2) * np.eye(M, dtype=int)]
+    degrees.append(np.array([d for d in np.ndindex(*[n] * M) if sum(d) == n - 1]))
+    product = lambda d: np.prod([along[k][:, m] for m, k in enumerate(d)], axis=0)
+    return np.stack([product(d) for d in np.concatenate(degrees)], -1).astype(rule.points.dtype)
