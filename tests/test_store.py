@@ -115,8 +115,34 @@ def test_what_can_not_be_a_store_is_refused(case, tmp_path):
     (tmp_path / "mine/letter.txt").touch()
     with pytest.raises(FileExistsError, match=r"letter\.txt.*not a store"):
         rf.Groups.from_parquet(files, **COLUMNS, store=tmp_path / "mine")
+    with pytest.raises(OSError, match=r"letter\.txt/s can't be written: Not a directory"):
+        rf.Groups.from_parquet(files, **COLUMNS, store=tmp_path / "mine/letter.txt/s")
     with pytest.raises(FileNotFoundError, match="there is no store"):
         rf.Groups.from_store(tmp_path / "none")
+
+
+def test_files_that_do_not_go_together(tmp_path):
+    """One lacks a column; one is named twice; none has the name; a row of a late one has no value."""
+    first = {"user": [1, 2], "x": [0.0, 1.0]}
+    pq.write_table(pa.table(first), tmp_path / "0.parquet")
+    pq.write_table(pa.table({"user": [3]}), tmp_path / "1.parquet")
+    made = lambda source: rf.Groups.from_parquet(source, by="user", rows="x", store=tmp_path / "s")
+    with pytest.raises(ValueError, match=r'1\.parquet has no column "x", which other files have'):
+        made(tmp_path)
+    with pytest.raises(ValueError, match=r"1\.parquet has no column"):
+        rf.from_formula("x ~ 1 + (1 | user)", tmp_path, store=tmp_path / "s")
+    with pytest.raises(ValueError, match=r"0\.parquet is in the list twice"):
+        made([tmp_path / "0.parquet", tmp_path / ".." / tmp_path.name / "0.parquet"])
+    with pytest.raises(FileNotFoundError, match="no file matches"):
+        made(str(tmp_path / "2*.parquet"))
+    pq.write_table(pa.table({"user": [3, 4], "x": [0.0, np.nan]}), tmp_path / "1.parquet")
+    with pytest.raises(ValueError, match=r"first of them row 1, .* Row 0 here is row 2 of"):
+        made(tmp_path)
+    (tmp_path / "day=5").mkdir()
+    (tmp_path / "0.parquet").replace(tmp_path / "day=5/0.parquet")  # its day is in its path
+    (tmp_path / "1.parquet").unlink()
+    dated = rf.Groups.from_parquet(tmp_path, by="user", rows=["x", "day"], store=tmp_path / "s")
+    assert dated.rows["day"].tolist() == [5, 5]
 
 
 def test_a_store_of_another_version_or_damaged(case, tmp_path):

@@ -12,10 +12,10 @@ from test_store import logistic
 N = 2200
 
 
-def table(rng, users, rows):
-    """Rows of some users, whose levels depend on their numbers alone."""
+def table(rng, users, rows, more=0.0):
+    """Rows of some users, whose levels depend on their numbers, and are `more` than they were."""
     user = np.repeat(users, rows)
-    level = np.random.default_rng(1).normal(0.3, 0.8, N)[user]
+    level = np.random.default_rng(1).normal(0.3, 0.8, N)[user] + more
     return {"user": user, "y": (rng.random(len(user)) < 1 / (1 + np.exp(-level))).astype(int)}
 
 
@@ -24,34 +24,58 @@ def groups_of(*tables):
     return rf.Groups.from_table(both, by="user", rows="y")
 
 
+CHANGED = np.random.default_rng(2).permutation(2120)[:60]  # of users 0 to 2119
+SAME = np.setdiff1d(np.arange(2120), CHANGED)
+
+
 @pytest.fixture(scope="module")
 def case():
-    """Users 0 to 2119; of 60 of them other rows come, and 80 are new; and the fit of all."""
+    """60 users with other rows, some more and some fewer than before; 80 new ones; and the fit of all."""
     rng = np.random.default_rng(0)
-    same, was = table(rng, np.arange(60, 2120), 20), table(rng, np.arange(60), 20)
-    now, new = table(rng, np.arange(60), 35), table(rng, np.arange(2120, N), 20)
-    model = logistic()
+    same, was = table(rng, SAME, 20), table(rng, CHANGED, 20)
+    now = table(rng, CHANGED, rng.integers(3, 60, 60), 0.2)
+    new, model = table(rng, np.arange(2120, N), 20, 0.2), logistic()
     before = rf.fit(model, groups_of(same, was), theta="gaussian")
     whole = rf.fit(model, groups_of(same, now, new), theta="gaussian")
     return before, groups_of(now, new), whole
 
 
-def test_an_update_is_a_fit_of_all(case):
-    before, changed, whole = case
-    updated = rf.update(before, changed)
+def check_same(updated, whole):
+    """The data, theta and the modes of z of an update are those of a fit of all."""
     np.testing.assert_array_equal(updated.labels, whole.labels)
     np.testing.assert_array_equal(updated.groups.sizes, whole.groups.sizes)
     np.testing.assert_array_equal(updated.groups.rows["y"], whole.groups.rows["y"])
+    a, b = updated.family.theta, whole.family.theta
+    sds = np.sqrt(np.diag(b.covariance))
+    np.testing.assert_allclose(np.asarray(a.mean - b.mean) / sds, 0, atol=0.03)
+    np.testing.assert_allclose(np.sqrt(np.diag(a.covariance)) / sds, 1, atol=0.01)
+    # Those of groups that did not change are where theta was before.
+    np.testing.assert_allclose(updated.family.local.modes, whole.family.local.modes, atol=0.03)
+
+
+def test_an_update_is_a_fit_of_all(case):
+    before, changed, whole = case
+    updated = rf.update(before, changed)
+    check_same(updated, whole)
     a, b, first = (p.family.theta for p in (updated, whole, before))
     sds = np.sqrt(np.diag(b.covariance))
     # The old and the new answer are farther apart than that.
     assert np.max(np.abs(np.asarray(b.mean - first.mean)) / sds) > 0.2
-    np.testing.assert_allclose(np.asarray(a.mean - b.mean) / sds, 0, atol=0.03)
-    np.testing.assert_allclose(np.sqrt(np.diag(a.covariance)) / sds, 1, atol=0.01)
     moved = np.asarray(a.mean - first.mean) / np.sqrt(np.diag(first.covariance))
     np.testing.assert_allclose(list(updated.notes["moved_sds"].values()), moved, atol=1e-5)
-    assert np.isfinite(updated.family.local.modes).all()
     assert "updated by 140 groups, 80 of them new" in updated.notes["why"]
+
+
+def test_several_updates_in_a_row(case):
+    """Users that change twice, and users that come after others did: each counts as it is at the end."""
+    before, changed, whole = case
+    rng, some = np.random.default_rng(3), CHANGED[:30]
+    first = rf.update(before, groups_of(table(rng, np.concatenate([some, [2125, 2130]]), 30)))
+    second = rf.update(first, changed.subset(labels=changed.labels[::-1]))
+    check_same(second, whole)
+    back = before.groups.subset(labels=CHANGED)  # as they were at the very first
+    third = rf.update(rf.update(second, back), changed.subset(labels=CHANGED))
+    check_same(third, whole)
 
 
 @pytest.mark.slow
@@ -143,7 +167,7 @@ def test_yesterdays_posterior_as_the_prior(case):
     np.testing.assert_array_equal(kept.family.theta.mean, alone.family.theta.mean)
     assert len(alone.labels) == 80 and np.isfinite(alone.family.local.modes).all()
     assert "of 80 groups, 80 of them new, the fit before as the prior" in alone.notes["why"]
-    known = changed.subset(labels=np.arange(60))  # nothing is taken off for them
+    known = changed.subset(labels=CHANGED)  # nothing is taken off for them
     assert rf.update(before, known, as_prior=True).notes["moved_sds"] != pytest.approx(
         rf.update(before, known).notes["moved_sds"], abs=0.05
     )

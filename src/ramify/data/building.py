@@ -114,7 +114,7 @@ def _checked(
             try:
                 values = read(name, batch.column(name), factor)
             except (ValueError, TypeError) as error:
-                where = f"Rows are counted from row {start:,} of {plan.source}."
+                where = f"Row 0 here is row {start:,} of {plan.source}."
                 raise type(error)(f"{error} {where}" if start else str(error)) from None
             if shapes.setdefault(name, values.shape[1:]) != values.shape[1:]:
                 raise ValueError(

@@ -6,7 +6,7 @@ from typing import Any
 
 from ramify.data.atomic import locked
 from ramify.data.building import Plan, stored
-from ramify.data.parquet import check_names, open_parquet, read_columns
+from ramify.data.parquet import check_every_file, check_names, open_parquet, read_columns
 from ramify.data.reading import Names, checked_names, fields_from_table
 from ramify.data.store import open_store
 from ramify.data.tables import Table
@@ -50,4 +50,5 @@ def _opened(path: Any, names: list[str]) -> tuple[Any, Any]:
     source = [fspath(part) for part in path] if isinstance(path, list) else fspath(path)
     data = open_parquet(source)
     check_names(f"Parquet {source!r}", names, data.schema.names)
+    check_every_file(data, names)
     return source, data

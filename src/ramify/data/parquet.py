@@ -79,6 +79,20 @@ def check_names(where: Any, wanted: list[str], there: list[Any]) -> None:
         )
 
 
+def check_every_file(data: Any, names: list[str]) -> None:
+    """Raises if some of the files have a column and others do not."""
+    import pyarrow.dataset as ds
+
+    for fragment in data.get_fragments():
+        folders = ds.get_partition_keys(fragment.partition_expression)
+        there = {*fragment.physical_schema.names, *folders}
+        for name in set(names) & set(data.schema.names) - there:
+            raise ValueError(
+                f'{fragment.path} has no column "{name}", which other files have: write it into all '
+                "files, or leave this one out."
+            )
+
+
 def first_line(error: Exception) -> str:
     """The first line of an Arrow error; the others point into Arrow's source."""
     return str(error).splitlines()[0].rstrip(".") + "."
@@ -89,11 +103,14 @@ def _files(source: str | list[str]) -> tuple[Any, list[str], str | None]:
     from pyarrow import fs
 
     if isinstance(source, list):
-        return fs.LocalFileSystem(), [_local(file) for file in source], None
+        files = [_local(file) for file in source]
+        if twice := [file for k, file in enumerate(files) if file in files[:k]]:
+            raise ValueError(f"{twice[0]} is in the list twice: its rows would count twice.")
+        return fs.LocalFileSystem(), files, None
     if glob.has_magic(source) and not os.path.lexists(source) and "://" not in source:
         files = sorted(glob.glob(os.path.expanduser(source), recursive=True))
         if not files:
-            raise FileNotFoundError(f"no file is called {source}.")
+            raise FileNotFoundError(f"no file matches {source}.")
         return fs.LocalFileSystem(), [_local(file) for file in files], None
     filesystem, path = fs.LocalFileSystem(), _local(source)
     if "://" in source:

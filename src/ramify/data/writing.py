@@ -31,7 +31,10 @@ def check_folder(folder: Path) -> None:
         raise FileExistsError(
             f"{folder} has files in it ({others[0]}, ...) and is not a store: choose another folder."
         )
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritten(folder, error) from error
 
 
 def _is_build(path: Path) -> bool:

@@ -86,8 +86,7 @@ def update(posterior: Posterior, groups: Any, *, as_prior: bool = False) -> Post
     weighted, about = _weighted(family.weighted, parts)
     moved = _moved(family, replace(family, theta=theta, weighted=weighted))
     _check_near(posterior, moved)
-    kept = None if as_prior else old
-    local = replace(family.local, modes=_modes(family.local, kept, merged, new, parts[0].F))
+    local = replace(family.local, modes=_modes(family.local, old, merged, new, parts[0].F))
     updated = Branched(theta, local, len(merged), weighted)
     who = f"{len(new):,} groups, {int((known < 0).sum()):,} of them new"
     notes = {

@@ -18,7 +18,7 @@ from jaxtyping import Int
 from ramify.data.building import Plan, stored
 from ramify.data.derived import derived, parts
 from ramify.data.groups import Groups
-from ramify.data.parquet import check_names, open_parquet, read_columns
+from ramify.data.parquet import check_every_file, check_names, open_parquet, read_columns
 from ramify.data.store import read_rows, read_store
 from ramify.data.tables import columns_of, kind_of_table, missing_in, n_rows, rows_of, zone_of
 from ramify.data.writing import DESIGN
@@ -194,6 +194,8 @@ def opened(
     source = _source(table)
     data = open_parquet(source)
     check_columns(text, data.schema.empty_table(), used)
+    if missing == "error":
+        check_every_file(data, named)
     if store is None:
         return Whole(without_missing(read_columns(data, source, named), named, missing), text.by)
     return _sorted(data, source, text.by, [n for n in named if n != text.by], missing, Path(store))
