@@ -29,6 +29,11 @@ NOISE, MORE = (
     0.03,
     4,
 )  # sds of noise in a mean, past which more points are weighted, and how many times
+LOOKED, OFF = (
+    20,
+    0.1,
+)  # points at which a profile is compared with G, and the rms in nats to correct
+CORRECTED, CORRECTING = 300, 3e9  # points that correct a profile, and the work of all of them
 ATTEMPTS, EVEN = 3, 0.5  # times that points are drawn again, and the k-hat that is good enough
 NODES = (8, 64)  # thetas at which b is solved for
 NODE_WORK = 6e8
@@ -103,7 +108,32 @@ def cloud(G: Marginal, found: Found, seed: int) -> Cloud:
         "theta_noise_sds": float(noise.max()),
     }
     notes |= evidence(points, log_weight, log_t, learned, 0.0 if cheap else found.optimum.value)
-    return Cloud(moved, normal, notes, None if cheap else values)
+    drawn = Cloud(moved, normal, notes, None if cheap else values)
+    return drawn if cheap else corrected(G, found, drawn, seed)
+
+
+def corrected(G: Marginal, found: Found, drawn: Cloud, seed: int) -> Cloud:
+    """A profile's cloud with the means and sds that G gives, by importance weights of some points.
+
+    The same points without weights have much of the noise in common, so the difference is added. Nothing
+    is done where the profile is near G, or G is expensive.
+    """
+    count = int(min(CORRECTED, CORRECTING / work(G)))
+    if drawn.stands is None or count < 5 * LOOKED:
+        return drawn
+    points = drawn.draws(np.random.default_rng([seed, 11]), count)
+    off = lambda some: np.array([_value(G, found, p) for p in some]) - drawn.stands(some)
+    first = off(points[:LOOKED])
+    if np.std(first) < OFF:
+        return drawn
+    log_weight = np.concatenate([first, off(points[LOOKED:])])
+    weight = np.exp(log_weight - np.logaddexp.reduce(log_weight))
+    mean, centre = weight @ points, points.mean(0)
+    stretch = np.sqrt(weight @ (points - mean) ** 2) / points.std(0)
+    middle = drawn.weight @ drawn.points
+    moved = middle + mean - centre + stretch * (drawn.points - middle)
+    notes = drawn.notes | {"theta_corrected": effective_draws(log_weight)}
+    return Cloud(moved, drawn.log_weight, notes)
 
 
 def evidence(
