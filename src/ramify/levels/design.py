@@ -52,6 +52,12 @@ class Design:
         """The part of z in the linear predictor."""
         return np.einsum("rm,rm->r", self.W, z[self.code])
 
+    def with_z(self, base: Rows, z: Float64[np.ndarray, "N *K M"]) -> np.ndarray:
+        """The linear predictor at some z of each group, [n], or at several, [n, K], given the rest."""
+        if z.ndim == 2:
+            return base + self.of_z(z)
+        return base[:, None] + np.einsum("rm,rkm->rk", self.W, z[self.code])
+
     def by_group(self, values: Rows) -> Float64[np.ndarray, " N"]:
         """Sums over the rows of each group."""
         return np.bincount(self.code, values, self.N)
@@ -67,6 +73,20 @@ class Design:
         for i, j in zip(*np.tril_indices(M), strict=True):
             found[:, i, j] = found[:, j, i] = self.by_group(values * self.W[:, i] * self.W[:, j])
         return found
+
+    def shared(
+        self, curvature: Rows, root: Float64[np.ndarray, "N M M"]
+    ) -> Float64[np.ndarray, "M n"]:
+        """What z takes off the curvature in b by Laplace's method; see `integral.Integral`."""
+        return curvature * np.einsum("rm,rmc->cr", self.W, root[self.code])
+
+    def changed(self, curvature: Rows, beta: np.ndarray, u: np.ndarray) -> Rows:
+        """By how much a step in b lowers the slopes of the rows."""
+        return curvature * (self.X @ beta + self.kept_part(u))
+
+    def loose(self, values: Rows) -> float:
+        """The sum over rows that are in no group: here there are none."""
+        return 0.0
 
     def subset(self, groups: Int64[np.ndarray, " G"]) -> "Design":
         """The rows of some groups, which are numbered anew in this order."""
@@ -116,6 +136,20 @@ class Design:
         """K u."""
         return self.K @ u if self.dense is None else self.dense @ u
 
+    def common_sum(self, values: Rows) -> Float64[np.ndarray, " P"]:
+        """X' values."""
+        return self.X.T @ values
+
+    def quadratic(self, curvature: Rows) -> tuple[Any, np.ndarray, np.ndarray]:
+        """V' diag(curvature) V for V = (X, K), by its blocks: of u, of u and beta, and of beta."""
+        K = self.K if self.dense is None else self.dense
+        weighted = curvature[:, None] * self.X
+        if self.dense is None:
+            u = K.T @ sp.diags_array(curvature) @ K
+        else:
+            u = K.T @ (curvature[:, None] * K)
+        return u, K.T @ weighted, self.X.T @ weighted
+
     @cached_property
     def _terms(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
         return {}
@@ -134,6 +168,32 @@ class Design:
             columns[row, own.indices % term.effects] = own.data
             self._terms[term.start] = level, columns
         return self._terms[term.start]
+
+    def by_level(self, term: KeptTerm, values: Rows) -> Float64[np.ndarray, " L"]:
+        """Sums over the rows of each level of a kept term."""
+        return np.bincount(self.of_term(term)[0], values, term.levels)
+
+    def level_products(
+        self, term: KeptTerm, curvature: Rows
+    ) -> Float64[np.ndarray, "L m m"]:
+        """Sums over the rows of each level of curvature times k_r k_r', k_r its columns of the term."""
+        columns = self.of_term(term)[1]
+        found = np.empty((term.levels, term.effects, term.effects))
+        for i, j in zip(*np.tril_indices(term.effects), strict=True):
+            own = self.by_level(term, curvature * columns[:, i] * columns[:, j])
+            found[:, i, j] = found[:, j, i] = own
+        return found
+
+    def moved_by(
+        self, term: KeptTerm, delta: Float64[np.ndarray, "L K m"], effects: list[int]
+    ) -> np.ndarray:
+        """By how much the linear predictors move with some effects of the levels of a term, [n, K]."""
+        level, columns = self.of_term(term)
+        return np.einsum("rm,rkm->rk", columns[:, effects], delta[level])
+
+    def expanded(self, slope: Rows, curvature: Rows, moved: np.ndarray) -> np.ndarray:
+        """The second-order expansion of the rows' log likelihood less its value, after a move [n, K]."""
+        return slope[:, None] * moved - 0.5 * curvature[:, None] * moved**2
 
     @cached_property
     def entries(self) -> tuple[np.ndarray, np.ndarray, Any]:

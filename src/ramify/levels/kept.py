@@ -43,13 +43,8 @@ def assemble(
     algebra: Algebra,
 ) -> Blocks:
     """S, given the prior precision of u (sparse) and of beta (its diagonal)."""
-    X, K = design.X, design.K if design.dense is None else design.dense
-    weighted = curvature[:, None] * X
-    if design.dense is None:
-        u = K.T @ sp.diags_array(curvature) @ K + precision
-    else:
-        u = K.T @ (curvature[:, None] * K) + precision
-    border, own, parts = K.T @ weighted, X.T @ weighted + np.diag(common), []
+    u, border, own = design.quadratic(curvature)
+    u, own, parts = u + precision, own + np.diag(common), []
     for values in shared:
         of_u, of_common = design.grouped(values), design.grouped_common(values)
         parts.append(of_u)

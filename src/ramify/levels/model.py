@@ -171,6 +171,35 @@ class LevelsModel:
         return float(value.sum()), slope, np.maximum(curvature, 0.0)
 
 
+    def convex(self, rows: "Derivatives") -> "Derivatives":
+        """Rows whose curvature is not negative."""
+        return rows._replace(curvature=np.maximum(rows.curvature, 0.0))
+
+    def cautious(
+        self, design: Design, solved: Any
+    ) -> tuple[Float64[np.ndarray, " n"], Float64[np.ndarray, "M n"]]:
+        """Curvatures of rows, and what z takes off them, for an S that is positive definite."""
+        return solved.rows.curvature, design.shared(solved.rows.curvature, solved.root)
+
+    def derivatives(self, given: Given, design: Design, eta: np.ndarray) -> "Derivatives":
+        """The derivatives of the rows' log likelihood at linear predictors [n] or [n, K], in float64."""
+        form = self.closed_form
+        own = design.columns if form is None else design.with_constant(form[0])
+        columns = {n: c if eta.ndim == 1 else c[:, None] for n, c in own.items()}
+        if form is not None:
+            value, slope, curvature = FORMS[form[0]](given.values, columns, eta)
+            value, weights = value + form[1], columns.get("weights")
+            if weights is not None:
+                value, slope, curvature = value * weights, slope * weights, curvature * weights
+            return Derivatives(value, slope, curvature)
+        with jax.enable_x64(True):
+            return Derivatives(*map(np.asarray, _of_rows(self.core, given.values, columns, eta)))
+
+    def log_lik(self, given: Given, design: Design, eta: np.ndarray) -> np.ndarray:
+        """The rows' log likelihood alone."""
+        return self.derivatives(given, design, eta).value
+
+
 class Derivatives(NamedTuple):
     """Log likelihood of rows, its slope and minus its curvature in the linear predictor."""
 
@@ -182,18 +211,8 @@ class Derivatives(NamedTuple):
 def differentiate(
     model: LevelsModel, given: Given, design: Design, eta: Float64[np.ndarray, "n *K"]
 ) -> Derivatives:
-    """The derivatives of the rows' log likelihood at linear predictors [n] or [n, K], in float64."""
-    form = model.closed_form
-    own = design.columns if form is None else design.with_constant(form[0])
-    columns = {n: c if eta.ndim == 1 else c[:, None] for n, c in own.items()}
-    if form is not None:
-        value, slope, curvature = FORMS[form[0]](given.values, columns, eta)
-        value, weights = value + form[1], columns.get("weights")
-        if weights is not None:
-            value, slope, curvature = value * weights, slope * weights, curvature * weights
-        return Derivatives(value, slope, curvature)
-    with jax.enable_x64(True):
-        return Derivatives(*map(np.asarray, _of_rows(model.core, given.values, columns, eta)))
+    """The derivatives of the rows' log likelihood at linear predictors."""
+    return model.derivatives(given, design, eta)
 
 
 def _space(core: LevelsCore, terms: tuple[int, ...], correlated: tuple[bool, ...]) -> Space:
