@@ -104,6 +104,21 @@ class Design:
             columns={name: column[rows] for name, column in self.columns.items()},
         )
 
+    def observed(self) -> "Design":
+        """The rows of the table alone: here all."""
+        return self
+
+    def common(self, beta: Float64[np.ndarray, "S P"]) -> Float64[np.ndarray, "S n"]:
+        """The linear predictor of common effects alone, at draws of these."""
+        return self.offset + beta.astype(np.float64) @ self.X.T
+
+    def add_effects(
+        self, eta: Float64[np.ndarray, "S n"], effects: np.ndarray, columns: Any, factor: int
+    ) -> None:
+        """Adds a factor's effects [S, n, m] to linear predictors, in place."""
+        for m, column in enumerate(columns.T):
+            eta += effects[:, :, m] * column
+
     @cached_property
     def _constants(self) -> dict[str, dict[str, np.ndarray]]:
         return {}
@@ -173,9 +188,7 @@ class Design:
         """Sums over the rows of each level of a kept term."""
         return np.bincount(self.of_term(term)[0], values, term.levels)
 
-    def level_products(
-        self, term: KeptTerm, curvature: Rows
-    ) -> Float64[np.ndarray, "L m m"]:
+    def level_products(self, term: KeptTerm, curvature: Rows) -> Float64[np.ndarray, "L m m"]:
         """Sums over the rows of each level of curvature times k_r k_r', k_r its columns of the term."""
         columns = self.of_term(term)[1]
         found = np.empty((term.levels, term.effects, term.effects))

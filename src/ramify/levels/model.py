@@ -11,7 +11,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Float64
+from jaxtyping import Array, Bool, Float, Float64
 
 from ramify.levels.closed_forms import FORMS
 from ramify.levels.design import Design
@@ -99,6 +99,11 @@ class LevelsModel:
         return None if self.closed_form is None else self.closed_form[0]
 
     @property
+    def transformed(self) -> Bool[np.ndarray, " D"]:
+        """Which entries of theta are on another scale than the parameters: the logarithms of sds."""
+        return np.ones(self.theta.size, bool)
+
+    @property
     def M(self) -> int:
         """The dimension of z."""
         return sum(self.terms[t] for t in self.integrated)
@@ -170,6 +175,20 @@ class LevelsModel:
         value, slope, curvature = map(np.asarray, found)
         return float(value.sum()), slope, np.maximum(curvature, 0.0)
 
+    def population(
+        self,
+        term: int,
+        values: Mapping[str, np.ndarray],
+        columns: Mapping[str, np.ndarray],
+        count: int,
+        rng: np.random.Generator,
+    ) -> Float64[np.ndarray, "S count m"]:
+        """Effects of levels that nothing is known of; `values` are draws of theta by name."""
+        sd = values[f"sd_{term}"]  # [S, m]
+        noise = rng.normal(size=(len(sd), count, sd.shape[1]))
+        if f"cor_{term}" in values:
+            noise = np.einsum("sij,snj->sni", values[f"cor_{term}"], noise)
+        return sd[:, None] * noise
 
     def convex(self, rows: "Derivatives") -> "Derivatives":
         """Rows whose curvature is not negative."""

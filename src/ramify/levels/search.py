@@ -13,6 +13,8 @@ import numpy as np
 from jaxtyping import Float64
 
 from ramify.inference.marginal import definite
+from ramify.levels.density import DensityLevels
+from ramify.levels.density_search import begun
 from ramify.levels.draws import draw_kept
 from ramify.levels.marginal import Marginal, NotSolved, Optimum
 from ramify.levels.model import differentiate
@@ -49,21 +51,23 @@ def search(G: Marginal, theta: Float64[np.ndarray, " D"]) -> Found:
         steps = np.clip(slope / np.maximum(-diagonal, 1e-3), -2.0, 2.0)
         optimum = _climbed(G, optimum, axes @ steps)
         axes = axes * np.clip(1 / np.sqrt(np.maximum(-diagonal, 1e-3)), 0.1, 10.0)
-        axes = _limited(axes)
+        axes = _limited(G, axes)
         slope, diagonal = _star(G, optimum, axes)
     precision = _precision(G, optimum, axes, diagonal)
     gain = np.inf
     centre = optimum.theta
     for _ in range(NEWTON_STEPS):
         axes = whitening(precision)
-        slope, _ = _star(G, optimum, _limited(0.3 * axes))
-        slope = slope / np.linalg.norm(_limited(0.3 * axes), axis=0) * np.linalg.norm(axes, axis=0)
+        slope, _ = _star(G, optimum, _limited(G, 0.3 * axes))
+        slope = (
+            slope / np.linalg.norm(_limited(G, 0.3 * axes), axis=0) * np.linalg.norm(axes, axis=0)
+        )
         gain = 0.5 * float(slope @ slope)
         far = float(np.abs(np.linalg.solve(axes, optimum.theta - centre)).max())
         if gain < CLOSE and far < MOVED:
             break
         if far >= MOVED:
-            axes = _limited(axes)
+            axes = _limited(G, axes)
             precision = _precision(G, optimum, axes, _star(G, optimum, axes)[1])
             centre = optimum.theta
             if gain < CLOSE:
@@ -81,9 +85,10 @@ def whitening(precision: Float64[np.ndarray, "D D"]) -> Float64[np.ndarray, "D D
     return sd[:, None] * (vectors * np.sqrt(np.maximum(values, 1e-12))) @ vectors.T
 
 
-def _limited(axes: Float64[np.ndarray, "D D"]) -> Float64[np.ndarray, "D D"]:
-    """The axes, columns, no longer than WIDEST in any coordinate."""
-    return axes * np.minimum(1.0, WIDEST / np.maximum(np.abs(axes).max(0), 1e-300))
+def _limited(G: Marginal, axes: Float64[np.ndarray, "D D"]) -> Float64[np.ndarray, "D D"]:
+    """The axes, columns, no longer than WIDEST in any coordinate that is a logarithm or the like."""
+    long = np.where(G.model.transformed[:, None], np.abs(axes), 0.0).max(0)
+    return axes * np.minimum(1.0, WIDEST / np.maximum(long, 1e-300))
 
 
 def _star(G: Marginal, at: Optimum, axes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -137,6 +142,8 @@ def expectation_maximisation(
     G: Marginal, theta: Float64[np.ndarray, " D"]
 ) -> tuple[Float64[np.ndarray, " D"], Float64[np.ndarray, " D"]]:
     """Theta after a few steps of EM, with moments from draws of b; and rough sds of theta."""
+    if isinstance(G.model, DensityLevels):
+        return begun(G, theta)
     for step in range(EM_STEPS):
         optimum = G.optimum(theta)
         theta = _maximised(G, optimum, np.random.default_rng(step))
