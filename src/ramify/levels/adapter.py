@@ -74,6 +74,12 @@ class LevelsAdapter:
         """Draws of a factor's effects as `sample` has them."""
         return {f"effects({self.factors[factor].name})": effects}
 
+    def effect_axes(self, factor: int) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+        """Names of the axes of `named_effects` after that of draws, and what they count: for ArviZ."""
+        info = self.factors[factor]
+        name = f"{info.name}_effect"
+        return {f"effects({info.name})": [info.name, name]}, {name: list(info.effects)}
+
     def new_columns(self, at: RowsAt, factor: int, rows: np.ndarray) -> dict[str, np.ndarray]:
         """What the prior of a factor's levels reads of these, at some rows: nothing."""
         return {}

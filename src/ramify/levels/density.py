@@ -5,6 +5,7 @@ rows, and one for values alone, whatever theta is. Points of a rule are taken on
 """
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -12,14 +13,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float64
 
-from ramify.levels.density_design import DATA, DensityDesign, Part
+from ramify.levels.density_design import DATA, DensityDesign, Part, padded
 from ramify.levels.integral import Solved, root_of
 from ramify.levels.model import CHUNK, Derivatives, Given, LevelsModel
 from ramify.models.degree import degree
 from ramify.models.several import Order, SeveralModel
-from ramify.numerics.programs import program
+from ramify.numerics.programs import QUICK, program
+from ramify.numerics.small_linalg import inverse_lower
 
-STEPS = 40  # of Newton to the mode of a level that nothing is known of
+STEPS = 20  # of Newton to the mode of a level that nothing is known of
+LARGE = (
+    3e7  # numbers in the curvatures of all rows at several v, above which one v is taken at a time
+)
 TRIED = 16  # draws of such a level, of which one is chosen by importance weight
 
 
@@ -37,6 +42,7 @@ class DensityLevels(LevelsModel):
         self.correlated = (False,) * len(self.terms)
         self.integrated, self.kept = (order[0],), order[1:]
         self.theta, self.normal_common = several.theta, True
+        self._programs: dict[Any, Any] = {}
 
     def __repr__(self) -> str:
         return repr(self.several)
@@ -92,40 +98,41 @@ class DensityLevels(LevelsModel):
 
     def derivatives(self, given: Given, design: Any, eta: np.ndarray) -> Derivatives:
         """Values [n], slopes [n, V] and minus curvatures [n, V, V] of rows at v [n, V], or [n, K, V]."""
-        if eta.ndim == 3:
+        if eta.ndim == 3 and eta[..., 0].size * eta.shape[2] ** 2 > LARGE and eta.shape[1] > 1:
             each = [self.derivatives(given, design, own) for own in np.moveaxis(eta, 1, 0)]
             return Derivatives(*(np.stack(own, 1) for own in zip(*each, strict=True)))
         return Derivatives(*self._run(_derivatives, given, design, eta))
 
     def log_lik(self, given: Given, design: Any, eta: np.ndarray) -> np.ndarray:
         """Values alone, [n] or [n, K]."""
-        if eta.ndim == 3:
-            each = [self.log_lik(given, design, own) for own in np.moveaxis(eta, 1, 0)]
-            return np.stack(each, 1)
         return self._run(_values, given, design, eta)[0]
 
     def _run(
         self, function: Any, given: Given, design: DensityDesign, eta: np.ndarray
     ) -> list[Any]:
         """What a program returns for the rows of all parts, one after the other."""
-        kinds, vs, columns = blocks(design, eta)
         with jax.enable_x64(True):
-            each = function(self.several, self.order, kinds, given.values["theta"], vs, columns)
-            counts = [part.count for part in design.parts]
-            found = [[np.asarray(x)[:n] for x in own] for own, n in zip(each, counts, strict=True)]
-        return [np.concatenate(own) for own in zip(*found, strict=True)]
+            own = self._compiled(function, design.kinds, design.padded_counts)
+            found = own(given.values["theta"], eta[design.padded_rows], design.on_device)
+            return [np.asarray(x)[design.own_rows] for x in found]
+
+    def _compiled(self, function: Any, *static: Any) -> Any:
+        """A function compiled for this model, and for static arguments: calls cost next to nothing."""
+        if (function, static) not in self._programs:
+            own = partial(function, self.several, self.order, *static)
+            self._programs[function, static] = jax.jit(own, compiler_options=QUICK)
+        return self._programs[function, static]
 
     def expectation(
         self, theta: np.ndarray, design: DensityDesign, etas: list[np.ndarray]
     ) -> tuple[float, np.ndarray]:
         """Log p(theta) plus the mean over draws of v of all rows' log densities; and its slope."""
         value, slope = 0.0, np.zeros(len(theta))
-        for eta in etas:
-            kinds, vs, columns = blocks(design, eta)
-            masks = [np.arange(len(v)) < p.count for v, p in zip(vs, design.parts, strict=True)]
-            with jax.enable_x64(True):
-                own = _expectation(self.several, self.order, kinds, theta, vs, (columns, masks))
-            value, slope = value + float(own[0]), slope + np.asarray(own[1])
+        with jax.enable_x64(True):
+            own = self._compiled(_expectation, design.kinds, design.padded_counts)
+            for eta in etas:
+                found = own(theta, eta[design.padded_rows], design.on_device, design.mask)
+                value, slope = value + float(found[0]), slope + np.asarray(found[1])
         return value / len(etas), slope / len(etas)
 
     def population(
@@ -137,34 +144,14 @@ class DensityLevels(LevelsModel):
         rng: np.random.Generator,
     ) -> Float64[np.ndarray, "S count m"]:
         """Effects of levels that nothing is known of, by their prior; columns are [count, ...]."""
-        thetas, columns = np.asarray(values[""], np.float64), dict(columns)
-        noise = rng.normal(size=(len(thetas), count, TRIED, self.terms[term]))
+        thetas = np.asarray(values[""], np.float64)
+        some = np.minimum(np.arange(padded(count)), count - 1)
+        columns = {name: column[some] for name, column in columns.items()}
+        noise = rng.normal(size=(len(thetas), len(some), TRIED, self.terms[term]))
         gumbel = rng.gumbel(size=noise.shape[:3])
         with jax.enable_x64(True):
-            own = self.several, self.order, term
-            return np.asarray(_population(*own, (thetas, columns, noise, gumbel)))
-
-
-def padded(count: int) -> int:
-    """A number of rows that is not much larger: of few different sizes, few programs are compiled."""
-    step = max(2 ** (max(count, 1).bit_length() - 3), 8)
-    return -(-count // step) * step
-
-
-def blocks(design: DensityDesign, eta: Float64[np.ndarray, "n V"]) -> tuple[Any, Any, Any]:
-    """Kinds, vectors v and columns of the parts, each with copies of its last row up to a round size."""
-    vs, columns, start = [], [], 0
-    for part in design.parts:
-        rows = np.minimum(np.arange(padded(part.count)), max(part.count - 1, 0))
-        own = eta[start : start + part.count]
-        vs.append(own[rows] if part.count else np.zeros((len(rows), eta.shape[1])))
-        columns.append({n: _filled(c, rows) for n, c in part.columns.items()})
-        start += part.count
-    return tuple(part.kind for part in design.parts), vs, columns
-
-
-def _filled(column: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    return column[rows] if len(column) else np.ones((len(rows), *column.shape[1:]), column.dtype)
+            own = self._compiled(_population, term)(thetas, columns, noise, gumbel)
+            return np.asarray(own)[:, :count]
 
 
 def _density(several: SeveralModel, order: Order, kind: int, theta: Array) -> Any:
@@ -174,50 +161,69 @@ def _density(several: SeveralModel, order: Order, kind: int, theta: Array) -> An
     return lambda v, group: several.log_local(kind, theta, v, group, order)
 
 
-@program
+def _parts(kinds: Order, counts: Order, v: Array, columns: list[Any]) -> Iterator[Any]:
+    """The kind, vectors v and columns of each part."""
+    start = 0
+    for kind, count, own in zip(kinds, counts, columns, strict=True):
+        yield kind, v[start : start + count], own
+        start += count
+
+
+def _by_point(one: Any, v: Array) -> Any:
+    """A function of v and columns, of one row, on rows at one v each, or at several."""
+    return jax.vmap(one if v.ndim == 2 else jax.vmap(one, (0, None)))
+
+
 def _derivatives(
     several: SeveralModel,
     order: Order,
     kinds: Order,
+    counts: Order,
     theta: Array,
-    vs: list[Any],
+    v: Array,
     columns: list[Any],
 ) -> Any:
     found = []
-    for kind, v, own in zip(kinds, vs, columns, strict=True):
+    for kind, own, read in _parts(kinds, counts, v, columns):
         density = _density(several, order, kind, theta)
 
         def one(v: Array, row: Any, density: Any = density) -> Any:
             slope = jax.grad(density)
             return density(v, row), slope(v, row), -jax.jacfwd(slope)(v, row)
 
-        found.append(jax.vmap(one)(v, own))
-    return found
+        found.append(_by_point(one, own)(own, read))
+    return [jnp.concatenate(own) for own in zip(*found, strict=True)]
 
 
-@program
 def _values(
     several: SeveralModel,
     order: Order,
     kinds: Order,
+    counts: Order,
     theta: Array,
-    vs: list[Any],
+    v: Array,
     columns: list[Any],
 ) -> Any:
-    each = zip(kinds, vs, columns, strict=True)
-    return [(jax.vmap(_density(several, order, kind, theta))(v, own),) for kind, v, own in each]
+    each = [
+        _by_point(_density(several, order, kind, theta), own)(own, read)
+        for kind, own, read in _parts(kinds, counts, v, columns)
+    ]
+    return [jnp.concatenate(each)]
 
 
-@program
 def _expectation(
-    several: SeveralModel, order: Order, kinds: Order, theta: Array, vs: list[Any], given: Any
+    several: SeveralModel,
+    order: Order,
+    kinds: Order,
+    counts: Order,
+    theta: Array,
+    v: Array,
+    columns: list[Any],
+    mask: Array,
 ) -> Any:
     def total(theta: Array) -> Array:
-        value = several.log_prior(theta)
-        for kind, v, own, mask in zip(kinds, vs, *given, strict=True):
-            rows = jax.vmap(_density(several, order, kind, theta))(v, own)
-            value += jnp.sum(jnp.where(mask, rows, 0.0))
-        return value
+        (rows,) = _values(several, order, kinds, counts, theta, v, columns)
+        return several.log_prior(theta) + jnp.sum(jnp.where(mask, rows, 0.0))
 
     return jax.value_and_grad(total)(theta)
 
@@ -227,31 +233,45 @@ def _priors(several: SeveralModel, thetas: Array) -> Any:
     return jax.vmap(several.theta.values)(thetas), jax.vmap(several.log_prior)(thetas)
 
 
-@program
-def _population(several: SeveralModel, order: Order, term: int, given: Any) -> Any:
-    thetas, columns, noise, gumbel = given
+def _population(
+    several: SeveralModel,
+    order: Order,
+    term: int,
+    thetas: Array,
+    columns: Any,
+    noise: Array,
+    gumbel: Array,
+) -> Array:
+    """A draw of levels that nothing is known of, for each theta: [S, count, m].
+
+    From the Gaussian around the mode of their prior; one of several is chosen by weight.
+    """
     own = several.slots(order)[term]
     V = sum(space.size for space in several.z.values())
 
     def level(theta: Array, group: Any, noise: Array, gumbel: Array) -> Array:
         put = lambda z: jnp.zeros(V).at[own].set(z)
         density = lambda z: several.log_local(term, theta, put(z), group, order)
-        slope, bent = jax.grad(density), lambda z: -jax.hessian(density)(z)
+        slope, root = jax.grad(density), lambda z: _inverse_root(-jax.hessian(density)(z))
 
-        def step(z: Array, _: Any) -> tuple[Array, None]:
-            values, vectors = jnp.linalg.eigh(bent(z))
-            move = vectors @ ((vectors.T @ slope(z)) / jnp.maximum(jnp.abs(values), 1e-6))
-            return z + jnp.clip(move, -1e6, 1e6), None
+        def step(_: Any, z: Array) -> Array:
+            back = root(z)
+            return z + jnp.clip(back @ (back.T @ slope(z)), -1e6, 1e6)
 
-        mode, _ = jax.lax.scan(step, jnp.zeros(noise.shape[-1]), None, length=STEPS)
-        values, vectors = jnp.linalg.eigh(bent(mode))
-        root = vectors / jnp.sqrt(jnp.maximum(values, 1e-9))
-        z = mode + noise @ root.T
+        mode = jax.lax.fori_loop(0, STEPS, step, jnp.zeros(noise.shape[-1]))
+        z = mode + noise @ root(mode).T
         weight = jax.vmap(density)(z) + 0.5 * jnp.sum(noise**2, -1)
         return z[jnp.argmax(weight + gumbel)]
 
     levels = jax.vmap(level, (None, 0, 0, 0))
     return jax.vmap(levels, (0, None, 0, 0))(thetas, columns, noise, gumbel)
+
+
+def _inverse_root(matrix: Float64[Array, "m m"]) -> Float64[Array, "m m"]:
+    """A with A A' the inverse; of the diagonal alone where the matrix is not positive definite."""
+    factor = jnp.linalg.cholesky(matrix)
+    rough = jnp.diag(1 / jnp.sqrt(jnp.maximum(jnp.abs(jnp.diag(matrix)), 1e-6)))
+    return jnp.where(jnp.isfinite(factor).all(), inverse_lower(factor).T, rough)
 
 
 def is_linear(several: SeveralModel, order: Order, parts: tuple[Part, ...]) -> bool:

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sp
-from jaxtyping import Float64, Int64
+from jaxtyping import Bool, Float64, Int64
 
 from ramify.levels.design import Design, KeptTerm
 
@@ -50,10 +51,56 @@ class DensityDesign(Design):
         """The number of kept effects."""
         return self.K.shape[1]
 
+    @property
+    def row_work(self) -> int:
+        """The entries of a row's curvature."""
+        return (self.M + self.places.shape[1]) ** 2
+
     @cached_property
     def grouped_rows(self) -> int:
         """The rows that are in a group, which come first."""
         return int((self.code >= 0).sum())
+
+    # Programs take the rows of each part with copies of its last row, up to a round size.
+
+    @property
+    def kinds(self) -> tuple[int, ...]:
+        """The kind of each part."""
+        return tuple(part.kind for part in self.parts)
+
+    @property
+    def padded_counts(self) -> tuple[int, ...]:
+        """The rows of each part as programs take them."""
+        return tuple(padded(part.count) for part in self.parts)
+
+    @cached_property
+    def padded_rows(self) -> Int64[np.ndarray, " rows"]:
+        """Which row each of these is."""
+        found, start = [], 0
+        for part, count in zip(self.parts, self.padded_counts, strict=True):
+            found.append(start + np.minimum(np.arange(count), part.count - 1))
+            start += part.count
+        return np.concatenate(found)
+
+    @cached_property
+    def mask(self) -> Bool[np.ndarray, " rows"]:
+        """Which of these are no copies."""
+        each = zip(self.parts, self.padded_counts, strict=True)
+        return np.concatenate([np.arange(count) < part.count for part, count in each])
+
+    @cached_property
+    def own_rows(self) -> Int64[np.ndarray, " n"]:
+        """The places of the rows among these."""
+        return np.flatnonzero(self.mask)
+
+    @cached_property
+    def on_device(self) -> list[dict[str, Any]]:
+        """The columns of these, by part, for JAX; to be made where it is float64."""
+        found = []
+        for part, count in zip(self.parts, self.padded_counts, strict=True):
+            rows = np.minimum(np.arange(count), part.count - 1)
+            found.append({name: jnp.asarray(c[rows]) for name, c in part.columns.items()})
+        return found
 
     def without_z(self, beta: np.ndarray, u: np.ndarray) -> Slopes:
         """The vectors v with zeros for z."""
@@ -223,7 +270,7 @@ class DensityDesign(Design):
         for part in self.parts:
             own = rows[start : start + part.count]
             columns = {name: column[own] for name, column in part.columns.items()}
-            parts += [Part(part.kind, int(own.sum()), columns)] if own.any() or not start else []
+            parts += [Part(part.kind, int(own.sum()), columns)] if own.any() else []
             start += part.count
         return replace(
             self,
@@ -236,6 +283,12 @@ class DensityDesign(Design):
             places=self.places[rows],
             parts=tuple(parts),
         )
+
+
+def padded(count: int) -> int:
+    """A number of rows that is not much larger: of few different sizes, few programs are compiled."""
+    step = max(2 ** (max(count, 1).bit_length() - 3), 8)
+    return -(-count // step) * step
 
 
 def _found(key: np.ndarray, dense: bool) -> tuple[np.ndarray, np.ndarray]:

@@ -40,6 +40,11 @@ class Design:
     columns: dict[str, np.ndarray]  # what the likelihood reads of a row: y, trials, weights
     kept: tuple[KeptTerm, ...]  # the terms of u
 
+    @property
+    def row_work(self) -> int:
+        """The work of a row, in units of that of one linear predictor."""
+        return 1
+
     def eta(self, beta: np.ndarray, u: np.ndarray, z: Float64[np.ndarray, "N M"]) -> Rows:
         """The linear predictor of every row."""
         return self.without_z(beta, u) + self.of_z(z)

@@ -168,10 +168,13 @@ def _factor_effects(
     absent = codes == ABSENT
     codes = np.where(absent, np.iinfo(np.int64).max // 2 + np.arange(len(codes)), codes)
     distinct, first, slot = np.unique(codes, return_index=True, return_inverse=True)
-    columns = task.adapter.new_columns(at, factor, first)
-    many = values, columns, len(distinct), seed
-    effects = np.concatenate([_population(task, t, *many) for t in info.terms], -1)
     known = distinct < levels
+    if known.all():
+        effects = np.zeros((len(rows), len(distinct), sum(task.model.terms[t] for t in info.terms)))
+    else:
+        columns = task.adapter.new_columns(at, factor, first)
+        many = values, columns, len(distinct), seed
+        effects = np.concatenate([_population(task, t, *many) for t in info.terms], -1)
     if factor != task.adapter.integrated:
         own = [kept_effects(task.model, task.design, task.pool, rows, t) for t in info.terms]
         effects[:, known] = np.concatenate(own, -1)[:, distinct[known]]

@@ -102,9 +102,10 @@ def tree(task: Task, groups: Groups, found: Named, rows: np.ndarray, seed: int, 
     data: dict[str, Named] = {"posterior": found}
     dims: dict[str, list[str]] = {}
     coords: dict[str, Any] = {}
-    for info in factors:
-        dims[f"effects({info.name})"] = [info.name, f"{info.name}_effect"]
-        coords |= {info.name: list(info.labels), f"{info.name}_effect": list(info.effects)}
+    for f, info in enumerate(factors):
+        own_dims, own_coords = adapter.effect_axes(f)
+        dims |= own_dims
+        coords |= {info.name: list(info.labels), **own_coords}
     if each:
         design = adapter.design(groups).observed()
         eta, values = (

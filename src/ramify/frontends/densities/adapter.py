@@ -18,8 +18,8 @@ from ramify.data.several import fields_from_factors
 from ramify.data.tables import column_names, columns_of, in_zone, n_rows
 from ramify.frontends.densities import saving
 from ramify.levels.adapter import FactorInfo, LevelsAdapter, RowsAt
-from ramify.levels.density import DensityLevels, is_linear, padded
-from ramify.levels.density_design import DATA, DensityDesign, Part, density_design
+from ramify.levels.density import DensityLevels, is_linear
+from ramify.levels.density_design import DATA, DensityDesign, Part, density_design, padded
 from ramify.models.adapter import Description, Section
 from ramify.models.parameters import Space, entry_names
 from ramify.models.several import Order, SeveralModel
@@ -243,6 +243,11 @@ class DensityAdapter(LevelsAdapter):
             own = effects[..., start : start + size]
             found[name], start = own.reshape(*effects.shape[:-1], *parameter.shape), start + size
         return found
+
+    def effect_axes(self, factor: int) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+        """The first axis of each parameter is that of the levels."""
+        info = self.factors[factor]
+        return {name: [info.name] for name in self._space(factor).parameters}, {}
 
     def _space(self, factor: int) -> Space:
         return self.several.z[self.several.factors[factor]]
