@@ -15,6 +15,7 @@ from ramify.data.levels import Levels, integrated_factor
 from ramify.data.opening import fields_from_parquet, fields_from_store
 from ramify.data.reading import fields_from_table
 from ramify.data.several import arranged, fields_from_factors, level_name
+from ramify.data.splitting import held_out
 from ramify.data.store import Store, read_rows
 from ramify.data.tables import Table, objects
 from ramify.numerics.memory import check_memory
@@ -231,7 +232,7 @@ class Groups:
         """
         if not (isinstance(test_fraction, Real) and 0.0 < test_fraction < 1.0):
             raise ValueError(f"test_fraction={test_fraction!r}; expected a number between 0 and 1.")
-        test = _held_out(self.sizes, test_fraction, np.random.default_rng(seed))
+        test = held_out(self.sizes, test_fraction, np.random.default_rng(seed))
         return self._rows_where(~test), self._rows_where(test)
 
     def in_memory(self) -> "Groups":
@@ -385,21 +386,3 @@ def _lines(title: str, columns: dict[str, np.ndarray]) -> list[str]:
         f"  {'' if i else title:<5}  {name:<{wide}}  {list(column.shape[1:])} {column.dtype}"
         for i, (name, column) in enumerate(columns.items())
     ]
-
-
-def _held_out(
-    sizes: Int[np.ndarray, " N"], fraction: float, rng: np.random.Generator
-) -> Bool[np.ndarray, " n_rows"]:
-    """Chooses at random, within each group, a fraction of its rows to hold out."""
-    # The share m_i = min(n_i fraction, n_i - 1) is rounded systematically, with one uniform u for all:
-    # group i takes floor(m_1 + .. + m_i + u) - floor(m_1 + .. + m_{i-1} + u) rows, m_i on average.
-    share = np.maximum(np.minimum(sizes * fraction, sizes - 1), 0)
-    take = np.diff(np.floor(np.cumsum(share) + rng.random()), prepend=0.0).astype(np.int64)
-    take = np.minimum(take, np.maximum(sizes - 1, 0))
-    owner = np.repeat(np.arange(len(sizes)), sizes)
-    # Shuffle the rows within each group and choose the first `take` of them.
-    shuffled = np.argsort(owner + rng.random(len(owner)), kind="stable")
-    place = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    chosen = np.zeros(len(owner), bool)
-    chosen[shuffled[place < np.repeat(take, sizes)]] = True
-    return chosen

@@ -62,6 +62,10 @@ class LevelsAdapter:
         """The rows' levels of a factor that is not the integrated one."""
         return groups.rows[f"level_{factor}"]
 
+    def outer_first(self) -> list[int]:
+        """The factors, those whose effects others are drawn around before these."""
+        return list(range(len(self.factors)))
+
     def named_theta(
         self, values: Mapping[str, np.ndarray], beta: Float64[np.ndarray, "S P"]
     ) -> dict[str, np.ndarray]:

@@ -131,7 +131,7 @@ class DensityLevels(LevelsModel):
         with jax.enable_x64(True):
             own = self._compiled(_expectation, design.kinds, design.padded_counts)
             for eta in etas:
-                found = own(theta, eta[design.padded_rows], design.on_device, design.mask)
+                found = own(theta, eta[design.padded_rows], (design.on_device, design.mask))
                 value, slope = value + float(found[0]), slope + np.asarray(found[1])
         return value / len(etas), slope / len(etas)
 
@@ -140,17 +140,23 @@ class DensityLevels(LevelsModel):
         term: int,
         values: Mapping[str, np.ndarray],
         columns: Mapping[str, np.ndarray],
-        count: int,
+        others: np.ndarray,
         rng: np.random.Generator,
     ) -> Float64[np.ndarray, "S count m"]:
-        """Effects of levels that nothing is known of, by their prior; columns are [count, ...]."""
+        """Effects of levels that nothing is known of, by their prior; columns are [count, ...].
+
+        `others` are vectors v of rows of these levels, with the effects of outer levels, [S, count, V].
+        """
+        count = others.shape[1]
         thetas = np.asarray(values[""], np.float64)
         some = np.minimum(np.arange(padded(count)), count - 1)
         columns = {name: column[some] for name, column in columns.items()}
         noise = rng.normal(size=(len(thetas), len(some), TRIED, self.terms[term]))
         gumbel = rng.gumbel(size=noise.shape[:3])
         with jax.enable_x64(True):
-            own = self._compiled(_population, term)(thetas, columns, noise, gumbel)
+            own = self._compiled(_population, term)(
+                thetas, columns, others[:, some], (noise, gumbel)
+            )
             return np.asarray(own)[:, :count]
 
 
@@ -218,9 +224,10 @@ def _expectation(
     counts: Order,
     theta: Array,
     v: Array,
-    columns: list[Any],
-    mask: Array,
+    given: tuple[list[Any], Array],
 ) -> Any:
+    columns, mask = given
+
     def total(theta: Array) -> Array:
         (rows,) = _values(several, order, kinds, counts, theta, v, columns)
         return several.log_prior(theta) + jnp.sum(jnp.where(mask, rows, 0.0))
@@ -239,18 +246,18 @@ def _population(
     term: int,
     thetas: Array,
     columns: Any,
-    noise: Array,
-    gumbel: Array,
+    others: Array,
+    random: tuple[Array, Array],
 ) -> Array:
     """A draw of levels that nothing is known of, for each theta: [S, count, m].
 
     From the Gaussian around the mode of their prior; one of several is chosen by weight.
     """
     own = several.slots(order)[term]
-    V = sum(space.size for space in several.z.values())
 
-    def level(theta: Array, group: Any, noise: Array, gumbel: Array) -> Array:
-        put = lambda z: jnp.zeros(V).at[own].set(z)
+    def level(theta: Array, group: Any, v: Array, random: tuple[Array, Array]) -> Array:
+        noise, gumbel = random
+        put = lambda z: v.at[own].set(z)
         density = lambda z: several.log_local(term, theta, put(z), group, order)
         slope, root = jax.grad(density), lambda z: _inverse_root(-jax.hessian(density)(z))
 
@@ -264,7 +271,7 @@ def _population(
         return z[jnp.argmax(weight + gumbel)]
 
     levels = jax.vmap(level, (None, 0, 0, 0))
-    return jax.vmap(levels, (0, None, 0, 0))(thetas, columns, noise, gumbel)
+    return jax.vmap(levels, (0, None, 0, 0))(thetas, columns, others, random)
 
 
 def _inverse_root(matrix: Float64[Array, "m m"]) -> Float64[Array, "m m"]:

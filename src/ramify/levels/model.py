@@ -180,12 +180,15 @@ class LevelsModel:
         term: int,
         values: Mapping[str, np.ndarray],
         columns: Mapping[str, np.ndarray],
-        count: int,
+        others: np.ndarray,
         rng: np.random.Generator,
     ) -> Float64[np.ndarray, "S count m"]:
-        """Effects of levels that nothing is known of; `values` are draws of theta by name."""
+        """Effects of levels that nothing is known of; `values` are draws of theta by name.
+
+        `others`, [S, count, ...], are the linear predictors of rows of these levels so far.
+        """
         sd = values[f"sd_{term}"]  # [S, m]
-        noise = rng.normal(size=(len(sd), count, sd.shape[1]))
+        noise = rng.normal(size=(len(sd), others.shape[1], sd.shape[1]))
         if f"cor_{term}" in values:
             noise = np.einsum("sij,snj->sni", values[f"cor_{term}"], noise)
         return sd[:, None] * noise

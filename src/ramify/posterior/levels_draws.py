@@ -90,8 +90,9 @@ def linear(
 ) -> Float64[np.ndarray, "S n"]:
     """Draws of the linear predictor of rows, with the effects of their levels."""
     eta = where.design.common(task.pool.beta[rows])
-    for f in range(len(task.adapter.factors)):
-        effects, slot = _factor_effects(task, f, where, given, rows, values, seed)
+    for f in task.adapter.outer_first():
+        at = where, given, eta
+        effects, slot = _factor_effects(task, f, at, rows, values, seed)
         where.design.add_effects(eta, effects[:, slot], _columns(task, where, f), f)
     return eta
 
@@ -130,7 +131,7 @@ def expected(
         return of(eta)
     if who == "new":  # one new level of every factor, the same for all rows
         for f, info in enumerate(task.adapter.factors):
-            effects = [_population(task, t, values, {}, 1, seed)[:, 0] for t in info.terms]
+            effects = [_population(task, t, values, {}, eta[:, :1], seed)[:, 0] for t in info.terms]
             eta += np.concatenate(effects, -1) @ _columns(task, at, f).T
         return of(eta)
     spread = np.sqrt(_variance(task, at, values))
@@ -155,13 +156,13 @@ def _variance(task: Task, at: RowsAt, values: dict[str, np.ndarray]) -> Float64[
 def _factor_effects(
     task: Task,
     factor: int,
-    at: RowsAt,
-    given: RowsAt | None,
+    where: tuple[RowsAt, RowsAt | None, np.ndarray],
     rows: np.ndarray,
     values: dict[str, np.ndarray],
     seed: Seed,
 ) -> tuple[Float64[np.ndarray, "S slots m"], Int64[np.ndarray, " n"]]:
     """Draws of the effects of those levels of a factor that rows have, and which of these each has."""
+    at, given, eta = where
     codes, info = at.codes[factor], task.adapter.factors[factor]
     levels = len(info.labels)
     # A row without a label has a level of its own.
@@ -173,7 +174,7 @@ def _factor_effects(
         effects = np.zeros((len(rows), len(distinct), sum(task.model.terms[t] for t in info.terms)))
     else:
         columns = task.adapter.new_columns(at, factor, first)
-        many = values, columns, len(distinct), seed
+        many = values, columns, eta[:, first], seed
         effects = np.concatenate([_population(task, t, *many) for t in info.terms], -1)
     if factor != task.adapter.integrated:
         own = [kept_effects(task.model, task.design, task.pool, rows, t) for t in info.terms]
@@ -219,9 +220,9 @@ def _population(
     term: int,
     values: dict[str, Any],
     columns: dict[str, np.ndarray],
-    count: int,
+    others: np.ndarray,
     seed: Seed,
 ) -> Float64[np.ndarray, "S count m"]:
     """Effects of levels that nothing is known of."""
     rng = np.random.default_rng([*seed, 3, term])
-    return task.model.population(term, values, columns, count, rng)
+    return task.model.population(term, values, columns, others, rng)

@@ -215,6 +215,14 @@ class DensityAdapter(LevelsAdapter):
         by = [factor.name for factor in self.groups.factors]
         return Groups(**fields_from_factors(table, by, self.row_columns, ()))
 
+    def outer_first(self) -> list[int]:
+        """The factors, those whose effects others are drawn around before these."""
+        found: list[int] = []
+        while len(found) < len(self.factors):
+            left = [f for f in range(len(self.factors)) if f not in found]
+            found += [f for f in left if {*self._outer(f)} <= {*found}]
+        return found
+
     # Results.
 
     def level_codes(self, groups: Groups, factor: int) -> np.ndarray:
