@@ -4,6 +4,7 @@ import numpy as np
 
 import ramify as rf
 from ramify.fitting.levels import sizes_of, start
+from ramify.frontends.densities.adapter import prepared
 from ramify.frontends.formula.levels_adapter import FormulaLevelsAdapter
 from ramify.levels.shape import Pool
 from ramify.posterior.levels import LevelsPosterior
@@ -46,3 +47,13 @@ def pretended(model, groups, draws=60):
     pool = Pool(**{**noise, "theta": start(model) + 0.3 * noise["theta"]})
     notes = {"method": "levels", "kept": 1, "algebra": "dense", "laplace_sds": 0.0}
     return LevelsPosterior(model, adapter, groups, pool, notes)
+
+
+def pretended_densities(several, groups, draws=60):
+    """The same of a model of log densities."""
+    model, adapter = prepared(several, groups)
+    rng = np.random.default_rng(0)
+    sizes = sizes_of(model, adapter.design(groups))
+    noise = {name: 0.3 * rng.normal(size=(draws, size)) for name, size in sizes.items()}
+    notes = {"method": "levels", "kept": 1, "algebra": "dense", "laplace_sds": 0.0}
+    return LevelsPosterior(model, adapter, groups, Pool(**noise), notes)

@@ -118,8 +118,6 @@ def test_what_is_not_there_yet_says_so(fitted):
         rf.update(fitted, fitted.groups)
     with pytest.raises(Exception, match="algebra"):  # tests check types before
         rf.fit(fitted.model, fitted.groups, algebra="cholesky")
-    with pytest.raises(TypeError, match="Several are for formulas so far"):
-        rf.Model({"mu": rf.real()}, {"user": {"taste": rf.real(2)}}, *[lambda *_: 0.0] * 3)
 
 
 def test_questions_are_averages_of_predictions(fitted):

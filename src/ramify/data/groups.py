@@ -1,6 +1,6 @@
 """Groups: a data set in long format, sorted once by group."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Real
@@ -11,8 +11,11 @@ import numpy as np
 from jaxtyping import Bool, Int, Int64, Shaped
 
 from ramify.data.labels import canonical, find, show
+from ramify.data.levels import Levels, integrated_factor
 from ramify.data.opening import fields_from_parquet, fields_from_store
 from ramify.data.reading import fields_from_table
+from ramify.data.several import arranged, fields_from_factors, level_name
+from ramify.data.splitting import held_out
 from ramify.data.store import Store, read_rows
 from ramify.data.tables import Table, objects
 from ramify.numerics.memory import check_memory
@@ -40,6 +43,10 @@ class Groups:
             are no times, or it is not known.
         store: where the columns are mapped from, if they are on disk; groups are then in the order
             of a hash of their labels.
+        factors: the levels of each factor, where there are several; `by` is then the one that a fit
+            integrates out, and a row column `level_<f>` has the rows' levels of another.
+        level_columns: group columns of the levels of each of these factors.
+        notes: how these factors relate to each other.
 
     Example:
         >>> table = {"user": ["bo", "al", "bo"], "y": [1.0, 2.0, 3.0], "age": [30, 41, 30]}
@@ -61,6 +68,9 @@ class Groups:
     row_order: Int64[np.ndarray, " n_rows"]
     zoned: bool | None = None
     store: Store | None = None
+    factors: tuple[Levels, ...] = ()
+    level_columns: tuple[dict[str, np.ndarray], ...] = ()
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         own = (self.labels, self.sizes, self.number, self.row_order)
@@ -72,9 +82,9 @@ class Groups:
         cls,
         table: Table,
         *,
-        by: str,
+        by: str | Sequence[str],
         rows: str | Sequence[str],
-        group: str | Sequence[str] = (),
+        group: str | Sequence[str] | Mapping[str, Any] = (),
         group_table: Table | None = None,
     ) -> "Groups":
         """Reads a table in long format, one row per observation.
@@ -88,9 +98,12 @@ class Groups:
         Args:
             table: a dict of arrays, a pandas or polars DataFrame, an Arrow Table or RecordBatch.
             by: the column with the group labels: strings, integers, timestamps, booleans or
-                categories. Floating-point numbers are refused.
+                categories. Floating-point numbers are refused. A list of several columns makes
+                several grouping factors, crossed or nested; "a:b" is the factor of the
+                combinations of two columns.
             rows: row columns: x_ij and y_ij.
-            group: group columns, u_i: the same in all rows of a group.
+            group: group columns, u_i: the same in all rows of a group. With several factors they
+                are given by factor, `group={"movie": ["year"]}`.
             group_table: a table with one row per group, from which the group columns are read
                 instead of from `table`; it has the column `by` too. Its groups are the groups of
                 the data set, including those without rows in `table`. A label that is not in it
@@ -108,7 +121,13 @@ class Groups:
             Groups by "day": 2 groups, 2 rows (1 / 1 / 1 per group: min / median / max)
               rows   x  [2] float64
         """
-        return cls(**fields_from_table(table, by, rows, group, group_table))
+        if not isinstance(by, str) and isinstance(by, Sequence) and len(by) > 1:
+            if group_table is not None:
+                raise ValueError("group_table= is for one grouping factor: leave it out.")
+            return cls(**fields_from_factors(table, by, rows, group))
+        one: Any = by[0] if not isinstance(by, str) and isinstance(by, Sequence) and by else by
+        own: Any = group
+        return cls(**fields_from_table(table, one, rows, own, group_table))
 
     @classmethod
     def from_parquet(
@@ -145,6 +164,26 @@ class Groups:
     def from_store(cls, folder: str | PathLike[str]) -> "Groups":
         """Opens a store that `from_parquet(..., store=folder)` built, without its source."""
         return cls(**fields_from_store(folder))
+
+    def integrating(self, factor: str | None) -> "Groups":
+        """The same rows sorted by another of several factors, which a fit then integrates out."""
+        place = integrated_factor(self.factors, factor or self.by, "data set")
+        if place == self.integrated:
+            return self
+        rows = {n: c for n, c in self.rows.items() if not n.startswith("level_")}
+        codes = [self.levels(f) for f in range(len(self.factors))]
+        return replace(self, **arranged(self.factors, codes, rows, place, self.row_order))
+
+    @property
+    def integrated(self) -> int:
+        """The place of the factor `by` among several."""
+        return [factor.name for factor in self.factors].index(self.by)
+
+    def levels(self, factor: int) -> Int64[np.ndarray, " n_rows"]:
+        """The level of each row of one of several factors."""
+        if factor == self.integrated:
+            return np.repeat(self.number, self.sizes)
+        return self.rows[level_name(factor)]
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -193,7 +232,7 @@ class Groups:
         """
         if not (isinstance(test_fraction, Real) and 0.0 < test_fraction < 1.0):
             raise ValueError(f"test_fraction={test_fraction!r}; expected a number between 0 and 1.")
-        test = _held_out(self.sizes, test_fraction, np.random.default_rng(seed))
+        test = held_out(self.sizes, test_fraction, np.random.default_rng(seed))
         return self._rows_where(~test), self._rows_where(test)
 
     def in_memory(self) -> "Groups":
@@ -326,7 +365,20 @@ class Groups:
             + (f"; {empty:,} without rows)" if empty else ")")
             + (f", in the store {self.store.folder}" if self.store else "")
         )
+        if self.factors:
+            return "\n".join([self._head_of_several(), *_lines("rows", self._own_rows())])
         return "\n".join([head, *_lines("rows", self.rows), *_lines("group", self.group)])
+
+    def _own_rows(self) -> dict[str, np.ndarray]:
+        """The row columns without those of levels."""
+        return {
+            n: c for n, c in self.rows.items() if not n.startswith("level_") or not self.factors
+        }
+
+    def _head_of_several(self) -> str:
+        levels = ", ".join(f"{len(factor):,} {factor.name}" for factor in self.factors)
+        notes = "".join(f"\n  note: {line}" for line in self.notes)
+        return f"Groups by several factors: {levels}; {self.n_rows:,} rows{notes}"
 
 
 def _lines(title: str, columns: dict[str, np.ndarray]) -> list[str]:
@@ -336,21 +388,3 @@ def _lines(title: str, columns: dict[str, np.ndarray]) -> list[str]:
         f"  {'' if i else title:<5}  {name:<{wide}}  {list(column.shape[1:])} {column.dtype}"
         for i, (name, column) in enumerate(columns.items())
     ]
-
-
-def _held_out(
-    sizes: Int[np.ndarray, " N"], fraction: float, rng: np.random.Generator
-) -> Bool[np.ndarray, " n_rows"]:
-    """Chooses at random, within each group, a fraction of its rows to hold out."""
-    # The share m_i = min(n_i fraction, n_i - 1) is rounded systematically, with one uniform u for all:
-    # group i takes floor(m_1 + .. + m_i + u) - floor(m_1 + .. + m_{i-1} + u) rows, m_i on average.
-    share = np.maximum(np.minimum(sizes * fraction, sizes - 1), 0)
-    take = np.diff(np.floor(np.cumsum(share) + rng.random()), prepend=0.0).astype(np.int64)
-    take = np.minimum(take, np.maximum(sizes - 1, 0))
-    owner = np.repeat(np.arange(len(sizes)), sizes)
-    # Shuffle the rows within each group and choose the first `take` of them.
-    shuffled = np.argsort(owner + rng.random(len(owner)), kind="stable")
-    place = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    chosen = np.zeros(len(owner), bool)
-    chosen[shuffled[place < np.repeat(take, sizes)]] = True
-    return chosen

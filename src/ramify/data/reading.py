@@ -27,7 +27,7 @@ def fields_from_table(
     elif len(raw[by]):
         factor = factorize(by, raw[by])
         columns = {
-            name: _value_per_group(name, read_numbers(name, raw[name], factor), factor)
+            name: value_per_group(name, read_numbers(name, raw[name], factor), factor)
             for name in group_names
         }
     else:
@@ -162,7 +162,7 @@ def _narrowed(name: str, values: Values, factor: Factor) -> Values:
     return values.astype(np.float32 if values.dtype.itemsize <= 4 else np.float64, copy=False)
 
 
-def _value_per_group(name: str, values: Values, factor: Factor) -> Shaped[np.ndarray, "N ..."]:
+def value_per_group(name: str, values: Values, factor: Factor) -> Shaped[np.ndarray, "N ..."]:
     """Returns the value of a group column in each group; refuses a column that varies within one."""
     first = np.full(len(factor.labels), len(values))  # row of each group
     np.minimum.at(first, factor.code, np.arange(len(values)))

@@ -33,6 +33,7 @@ from ramify.inference.progress import Budget, Progress
 from ramify.inference.steps import Recipe
 from ramify.levels.kept import Algebra
 from ramify.models.model import Model, check_model_and_groups
+from ramify.models.several import SeveralModel
 from ramify.models.structure_check import check_structure
 from ramify.numerics import budgets
 from ramify.numerics.precision import computing
@@ -42,7 +43,7 @@ from ramify.posterior.posterior import Posterior
 
 @computing
 def fit(
-    model: Model | LevelsFormulaModel | str,
+    model: Model | SeveralModel | LevelsFormulaModel | str,
     groups: Any,
     *,
     likelihood: str | None = None,
@@ -75,7 +76,7 @@ def fit(
 
     Args:
         model: the model, or a formula. One with several grouping factors is fitted in one way
-            (`docs/levels.md`) and takes only `seed`, `algebra` and, with a formula, `integrate`.
+            (`docs/levels.md`) and takes only `seed`, `algebra` and `integrate`.
         groups: the data; with a formula a pandas, polars or Arrow table, a dict of arrays, the path
             of Parquet files, or Groups of a store.
         likelihood: with a formula only, as are the next four: see `from_formula`.
@@ -113,12 +114,13 @@ def fit(
         algebra: of a model with several grouping factors, how the curvature of its kept effects is
             solved: "dense", "sparse" or "iterative", by conjugate gradients. By default what the
             design and its size ask for; `notes["algebra"]` says which.
-        integrate: with a formula of several grouping factors, which of them is integrated out.
+        integrate: of several grouping factors, which is integrated out; the one with the most levels by
+            default.
     """
     own = {"link": link, "priors": priors, "missing": missing, "store": store}
-    own |= {"integrate": integrate}
+    own |= {} if isinstance(model, SeveralModel) else {"integrate": integrate}
     model, groups = model_and_groups(model, groups, likelihood, own)
-    if isinstance(model, LevelsFormulaModel):
+    if isinstance(model, LevelsFormulaModel | SeveralModel):
         options = {"family": family, "local_draws": local_draws, "optimizer": optimizer}
         options |= {"theta": theta, "checkpoint": checkpoint, "max_steps": max_steps}
         options |= {
@@ -131,6 +133,8 @@ def fit(
         if algebra not in (None, *get_args(Algebra)):
             known = ", ".join(f'"{name}"' for name in get_args(Algebra))
             raise ValueError(f"algebra must be one of {known}; got {algebra!r}.")
+        if isinstance(model, SeveralModel):
+            groups = groups.integrating(integrate)
         return fit_levels(model, groups, seed, algebra)
     if algebra is not None:
         raise ValueError("algebra= is for models with several grouping factors: leave it out.")
@@ -180,7 +184,7 @@ def fit(
 
 def model_and_groups(
     model: Any, groups: Any, likelihood: str | None, asked: dict[str, Any], call: str = "rf.fit"
-) -> tuple[Model | LevelsFormulaModel, Groups]:
+) -> tuple[Model | SeveralModel | LevelsFormulaModel, Groups]:
     """The model and its data, made from a formula if that is what came in; `call` was called.
 
     `asked` are other options that go with a formula, by their names in `from_formula`.
@@ -197,12 +201,24 @@ def model_and_groups(
                 f'{name}= goes with a formula, {call}("y ~ x + (1 | g)", table, {name}=...); this '
                 "model was made before: give it to rf.from_formula."
             )
-    if not isinstance(model, LevelsFormulaModel):
+    if not isinstance(model, LevelsFormulaModel | SeveralModel):
         check_model_and_groups(model, groups, call)
+        _check_one_factor(groups)
     return model, groups
 
 
-def _check_levels(model: LevelsFormulaModel, groups: Any, options: dict[str, Any]) -> None:
+def _check_one_factor(groups: Groups) -> None:
+    if groups.factors:
+        names = ", ".join(factor.name for factor in groups.factors)
+        raise ValueError(
+            f"the data has several grouping factors ({names}), and the model has one: give rf.Model z by "
+            'factor, z={"user": {...}, "movie": {...}}, or make the data by=one column.'
+        )
+
+
+def _check_levels(
+    model: SeveralModel | LevelsFormulaModel, groups: Any, options: dict[str, Any]
+) -> None:
     """Raises for what a model with several factors can't be fitted with."""
     asked = [name for name, given in options.items() if given is not None]
     if asked:
@@ -212,8 +228,16 @@ def _check_levels(model: LevelsFormulaModel, groups: Any, options: dict[str, Any
         )
     if not isinstance(groups, Groups):
         raise TypeError(
-            f"rf.fit expected the Groups that from_formula returned; got {type(groups).__name__}."
+            f"rf.fit expected Groups, as from_formula or Groups.from_table make them; got "
+            f"{type(groups).__name__}."
         )
+    if isinstance(model, SeveralModel):
+        if not groups.factors:
+            raise ValueError(
+                f"the model has z for {', '.join(model.factors)}, and the data has one factor, "
+                f"{groups.by}: make it by rf.Groups.from_table(table, by={list(model.factors)}, ...)."
+            )
+        return
     if "X" not in groups.rows or groups.by != model.formula.by:
         raise ValueError(
             "these groups are not those of this model: use those from_formula returned."

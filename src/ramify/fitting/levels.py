@@ -8,6 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from ramify.data.groups import Groups
+from ramify.frontends.densities.adapter import prepared
+from ramify.frontends.densities.saving import is_of_densities
+from ramify.frontends.densities.saving import load as load_data
 from ramify.frontends.formula.levels_adapter import FormulaLevelsAdapter
 from ramify.frontends.formula.levels_model import LevelsFormulaModel
 from ramify.frontends.formula.levels_saving import load as load_formula
@@ -15,6 +18,7 @@ from ramify.frontends.formula.levels_saving import load_rows
 from ramify.io.folder import SavedFit
 from ramify.io.levels import read_levels
 from ramify.levels.condensed import condensed
+from ramify.levels.density import DensityLevels
 from ramify.levels.design import Design
 from ramify.levels.iterated import PROBES, Iterated
 from ramify.levels.kept import Algebra
@@ -22,6 +26,7 @@ from ramify.levels.marginal import Marginal, NotSolved
 from ramify.levels.model import LevelsModel
 from ramify.levels.search import Found, search
 from ramify.levels.shape import Pool, cloud, laplace_sds, pool, probe_sds
+from ramify.models.several import SeveralModel
 from ramify.posterior.levels import LevelsPosterior
 
 # Where a search begins; sds are in units of the linear predictor.
@@ -29,11 +34,15 @@ STARTS = {"sd": 0.3, "nu": 10.0, "phi": 5.0, "zi": 0.2, "hu": 0.2}
 
 
 def fit_levels(
-    model: LevelsFormulaModel, groups: Groups, seed: int, algebra: Algebra | None
+    model: LevelsFormulaModel | SeveralModel, groups: Groups, seed: int, algebra: Algebra | None
 ) -> LevelsPosterior:
     """The posterior of a model with several factors: theta's mode and shape, then draws of b."""
-    began, adapter = time.perf_counter(), FormulaLevelsAdapter(model)
-    cpu = [time.process_time()]
+    began, cpu = time.perf_counter(), [time.process_time()]
+    if isinstance(model, SeveralModel):
+        model, adapter = prepared(model, groups)
+        notes = list(groups.notes)
+    else:
+        adapter, notes = FormulaLevelsAdapter(model), model.notes
     design = condensed(adapter.design(groups), model.form)
     G = Marginal(model, design, algebra)
     try:
@@ -49,7 +58,7 @@ def fit_levels(
     draws, off = pool(G, found, drawn, seed)
     cpu.append(time.process_time())
     moved = laplace_sds(G, found)
-    notes = {
+    said = {
         "method": "levels",
         "seconds": time.perf_counter() - began,
         "cpu_seconds": dict(zip(("search", "shape", "draws"), np.diff(cpu).tolist(), strict=True)),
@@ -63,14 +72,14 @@ def fit_levels(
         "log_marginal": found.optimum.value,
         "converged": found.converged,
         "left_sds": float(np.sqrt(2 * found.gain)),
-        "design": model.notes,
+        "design": notes,
         "bias_sds": 0.0,
         "laplace_sds": float(np.abs(moved).max()),
         **iterated_notes(G, found),
         **drawn.notes,
         "theta_profile_nats": off,
     }
-    posterior = LevelsPosterior(model, adapter, groups, draws, notes)
+    posterior = LevelsPosterior(model, adapter, groups, draws, said)
     posterior.design = design  # which need not be made again
     return posterior
 
@@ -91,6 +100,8 @@ def iterated_notes(G: Marginal, found: Found) -> dict[str, Any]:
 
 def start(model: LevelsModel) -> np.ndarray:
     """Theta where a search begins."""
+    if isinstance(model, DensityLevels):
+        return np.zeros(model.theta.size)
     values = {}
     for name, parameter in model.theta.parameters.items():
         kind = name.split("_")[0]
@@ -107,8 +118,10 @@ def start(model: LevelsModel) -> np.ndarray:
         return np.array(model.theta.unconstrain(own))
 
 
-def load_levels(saved: SavedFit) -> LevelsPosterior:
-    """A saved fit as a posterior again."""
+def load_levels(saved: SavedFit, several: Any = None) -> LevelsPosterior:
+    """A saved fit as a posterior again; of a model of log densities, with this model."""
+    if is_of_densities(saved):
+        return _load_densities(saved, several)
     formula, priors = load_formula(saved)
     model = LevelsFormulaModel(formula, priors)
     adapter = FormulaLevelsAdapter(model)
@@ -119,6 +132,19 @@ def load_levels(saved: SavedFit) -> LevelsPosterior:
     model.notes = list(notes.get("design", []))
     drawn = Pool(**{name: own.astype(np.float64) for name, own in record.pool.items()})
     return LevelsPosterior(model, adapter, groups, drawn, notes, record.history)
+
+
+def _load_densities(saved: SavedFit, several: Any) -> LevelsPosterior:
+    if not isinstance(several, SeveralModel):
+        raise ValueError(
+            f"the fit in {saved.folder} is of a model of log densities with several grouping factors: "
+            "pass that model, rf.load(folder, model)."
+        )
+    groups = load_data(saved, several)
+    model, adapter = prepared(several, groups)
+    record = read_levels(saved, sizes_of(model, adapter.design(groups)))
+    drawn = Pool(**{name: own.astype(np.float64) for name, own in record.pool.items()})
+    return LevelsPosterior(model, adapter, groups, drawn, record.notes, record.history)
 
 
 def sizes_of(model: LevelsModel, design: Design) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def load(
     with locked(folder, shared=True):  # no other process replaces the fit in the meantime
         saved = read_fit(folder)
         if is_levels(saved):
-            return load_levels(saved)
+            return load_levels(saved, model)
         return _read(saved, model, encoder)
 
 

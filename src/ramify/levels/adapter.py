@@ -58,6 +58,52 @@ class LevelsAdapter:
         """Draws of every parameter by its name, on the user's scale."""
         raise NotImplementedError
 
+    def level_codes(self, groups: Groups, factor: int) -> Int64[np.ndarray, " n"]:
+        """The rows' levels of a factor that is not the integrated one."""
+        return groups.rows[f"level_{factor}"]
+
+    def outer_first(self) -> list[int]:
+        """The factors, those whose effects others are drawn around before these."""
+        return list(range(len(self.factors)))
+
+    def named_theta(
+        self, values: Mapping[str, np.ndarray], beta: Float64[np.ndarray, "S P"]
+    ) -> dict[str, np.ndarray]:
+        """Draws of the parameters as `sample` has them: those of a summary."""
+        return self.summary_rows(values, beta)
+
+    def named_effects(
+        self, factor: int, effects: Float64[np.ndarray, "S L E"]
+    ) -> dict[str, np.ndarray]:
+        """Draws of a factor's effects as `sample` has them."""
+        return {f"effects({self.factors[factor].name})": effects}
+
+    def effect_axes(self, factor: int) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+        """Names of the axes of `named_effects` after that of draws, and what they count: for ArviZ."""
+        info = self.factors[factor]
+        name = f"{info.name}_effect"
+        return {f"effects({info.name})": [info.name, name]}, {name: list(info.effects)}
+
+    def new_columns(self, at: RowsAt, factor: int, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """What the prior of a factor's levels reads of these, at some rows: nothing."""
+        return {}
+
+    def conditioned(
+        self, given: RowsAt, inside: np.ndarray, code: Int64[np.ndarray, " n"], count: int
+    ) -> Design:
+        """Those rows that are inside, whose groups of the integrated factor are numbered anew."""
+        design = given.design
+        return Design(
+            code,
+            count,
+            design.W[inside],
+            design.X[inside],
+            design.K[inside],
+            design.offset[inside],
+            {name: column[inside] for name, column in design.columns.items()},
+            design.kept,
+        )
+
     def deviations(self, term: int, effects: Float64[np.ndarray, "*S m"]) -> np.ndarray:
         """Effects of a term on the user's scale."""
         raise NotImplementedError

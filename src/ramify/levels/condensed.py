@@ -18,6 +18,8 @@ WORTH = 0.8  # of the rows: with more left, nothing is done
 
 def condensed(design: Design, form: str | None) -> Design:
     """A design of as few rows as have the same likelihood; `form` is that of `closed_forms`, if any."""
+    if not design.columns:  # a model of log densities has its own
+        return design
     logistic = form == "logit"
     seen = [] if logistic else [design.columns[n] for n in design.columns if n != "weights"]
     own = [design.code, design.offset, *design.X.T, *design.W.T, *seen]

@@ -41,6 +41,11 @@ class Design:
     columns: dict[str, np.ndarray]  # what the likelihood reads of a row: y, trials, weights
     kept: tuple[KeptTerm, ...]  # the terms of u
 
+    @property
+    def row_work(self) -> int:
+        """The work of a row, in units of that of one linear predictor."""
+        return 1
+
     def eta(self, beta: np.ndarray, u: np.ndarray, z: Float64[np.ndarray, "N M"]) -> Rows:
         """The linear predictor of every row."""
         return self.without_z(beta, u) + self.of_z(z)
@@ -52,6 +57,12 @@ class Design:
     def of_z(self, z: Float64[np.ndarray, "N M"]) -> Rows:
         """The part of z in the linear predictor."""
         return np.einsum("rm,rm->r", self.W, z[self.code])
+
+    def with_z(self, base: Rows, z: Float64[np.ndarray, "N *K M"]) -> np.ndarray:
+        """The linear predictor at some z of each group, [n], or at several, [n, K], given the rest."""
+        if z.ndim == 2:
+            return base + self.of_z(z)
+        return base[:, None] + np.einsum("rm,rkm->rk", self.W, z[self.code])
 
     def by_group(self, values: Rows) -> Float64[np.ndarray, " N"]:
         """Sums over the rows of each group."""
@@ -69,6 +80,20 @@ class Design:
             found[:, i, j] = found[:, j, i] = self.by_group(values * self.W[:, i] * self.W[:, j])
         return found
 
+    def shared(
+        self, curvature: Rows, root: Float64[np.ndarray, "N M M"]
+    ) -> Float64[np.ndarray, "M n"]:
+        """What z takes off the curvature in b by Laplace's method; see `integral.Integral`."""
+        return curvature * np.einsum("rm,rmc->cr", self.W, root[self.code])
+
+    def changed(self, curvature: Rows, beta: np.ndarray, u: np.ndarray) -> Rows:
+        """By how much a step in b lowers the slopes of the rows."""
+        return curvature * (self.X @ beta + self.kept_part(u))
+
+    def loose(self, values: Rows) -> float:
+        """The sum over rows that are in no group: here there are none."""
+        return 0.0
+
     def subset(self, groups: Int64[np.ndarray, " G"]) -> "Design":
         """The rows of some groups, which are numbered anew in this order."""
         place = np.full(self.N, -1)
@@ -84,6 +109,21 @@ class Design:
             offset=self.offset[rows],
             columns={name: column[rows] for name, column in self.columns.items()},
         )
+
+    def observed(self) -> "Design":
+        """The rows of the table alone: here all."""
+        return self
+
+    def common(self, beta: Float64[np.ndarray, "S P"]) -> Float64[np.ndarray, "S n"]:
+        """The linear predictor of common effects alone, at draws of these."""
+        return self.offset + beta.astype(np.float64) @ self.X.T
+
+    def add_effects(
+        self, eta: Float64[np.ndarray, "S n"], effects: np.ndarray, columns: Any, factor: int
+    ) -> None:
+        """Adds a factor's effects [S, n, m] to linear predictors, in place."""
+        for m, column in enumerate(columns.T):
+            eta += effects[:, :, m] * column
 
     @cached_property
     def _constants(self) -> dict[str, dict[str, np.ndarray]]:
@@ -117,6 +157,22 @@ class Design:
         """K u."""
         return self.K @ u if self.dense is None else self.dense @ u
 
+    def common_sum(self, values: Rows) -> Float64[np.ndarray, " P"]:
+        """X' values."""
+        return self.X.T @ values
+
+    def kept_curvature(self, curvature: Rows) -> Any:
+        """K' diag(curvature) K, [q, q]."""
+        if self.dense is None:
+            return self.K.T @ sp.diags_array(curvature) @ self.K
+        return self.dense.T @ (curvature[:, None] * self.dense)
+
+    def common_curvature(self, curvature: Rows) -> tuple[np.ndarray, np.ndarray]:
+        """K' diag(curvature) X and X' diag(curvature) X, [q, P] and [P, P]."""
+        K = self.K if self.dense is None else self.dense
+        weighted = curvature[:, None] * self.X
+        return K.T @ weighted, self.X.T @ weighted
+
     @cached_property
     def _terms(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
         return {}
@@ -135,6 +191,30 @@ class Design:
             columns[row, own.indices % term.effects] = own.data
             self._terms[term.start] = level, columns
         return self._terms[term.start]
+
+    def by_level(self, term: KeptTerm, values: Rows) -> Float64[np.ndarray, " L"]:
+        """Sums over the rows of each level of a kept term."""
+        return np.bincount(self.of_term(term)[0], values, term.levels)
+
+    def level_products(self, term: KeptTerm, curvature: Rows) -> Float64[np.ndarray, "L m m"]:
+        """Sums over the rows of each level of curvature times k_r k_r', k_r its columns of the term."""
+        columns = self.of_term(term)[1]
+        found = np.empty((term.levels, term.effects, term.effects))
+        for i, j in zip(*np.tril_indices(term.effects), strict=True):
+            own = self.by_level(term, curvature * columns[:, i] * columns[:, j])
+            found[:, i, j] = found[:, j, i] = own
+        return found
+
+    def moved_by(
+        self, term: KeptTerm, delta: Float64[np.ndarray, "L K m"], effects: list[int]
+    ) -> np.ndarray:
+        """By how much the linear predictors move with some effects of the levels of a term, [n, K]."""
+        level, columns = self.of_term(term)
+        return np.einsum("rm,rkm->rk", columns[:, effects], delta[level])
+
+    def expanded(self, slope: Rows, curvature: Rows, moved: np.ndarray) -> np.ndarray:
+        """The second-order expansion of the rows' log likelihood less its value, after a move [n, K]."""
+        return slope[:, None] * moved - 0.5 * curvature[:, None] * moved**2
 
     @cached_property
     def entries(self) -> tuple[np.ndarray, np.ndarray, Any]:

@@ -9,7 +9,7 @@ from ramify.levels.design import Design
 from ramify.levels.integral import Solved, solve
 from ramify.levels.marginal import Marginal, Optimum
 from ramify.levels.marginal_state import Effects
-from ramify.levels.model import Given, LevelsModel, differentiate
+from ramify.levels.model import Given, LevelsModel
 
 RESAMPLED = 8  # draws of z, of which one is chosen by importance weight
 PAIRS = 16  # antithetic pairs of b whose slopes give the mean of b
@@ -81,8 +81,7 @@ def _resampled(
 ) -> Float64[np.ndarray, "N M"]:
     noise = rng.normal(size=(design.N, RESAMPLED, model.M))
     z = solved.z[:, None] + np.einsum("nij,nkj->nki", solved.root, noise)
-    eta = base[:, None] + np.einsum("rm,rkm->rk", design.W, z[design.code])
-    rows = differentiate(model, given, design, eta).value
+    rows = model.log_lik(given, design, design.with_z(base, z))
     log_weight = np.stack([design.by_group(column) for column in rows.T], 1)
     log_weight += -0.5 * np.einsum("nki,ij,nkj->nk", z, given.precision, z)
     log_weight += 0.5 * np.sum(noise**2, -1)

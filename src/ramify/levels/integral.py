@@ -85,15 +85,28 @@ def solve(
 def _evaluate(
     model: LevelsModel, given: Given, design: Design, base: np.ndarray, z: np.ndarray
 ) -> Solved:
-    rows = differentiate(model, given, design, base + design.of_z(z))
-    rows = rows._replace(curvature=np.maximum(rows.curvature, 0.0))
-    precision = given.precision + design.products(rows.curvature)
-    # L of the inverse: the transpose of the inverse of the factor, reversed to be lower triangular.
-    factor = np.linalg.cholesky(precision[:, ::-1, ::-1])
-    root = np.swapaxes(np.linalg.inv(factor), 1, 2)[:, ::-1, ::-1]
+    rows = model.convex(differentiate(model, given, design, design.with_z(base, z)))
+    root = root_of(given.precision + design.products(rows.curvature))
     value = design.by_group(rows.value) - 0.5 * np.einsum("ni,ij,nj->n", z, given.precision, z)
     value += 0.5 * (given.log_det - model.M * np.log(2 * np.pi))
     return Solved(z, rows, root, value)
+
+
+def root_of(precision: Float64[np.ndarray, "N M M"]) -> Float64[np.ndarray, "N M M"]:
+    """L of the inverse: the transpose of the inverse of the factor, reversed to be lower triangular.
+
+    Where a group's matrix is not positive definite, it is replaced by a near one that is.
+    """
+    try:
+        factor = np.linalg.cholesky(precision[:, ::-1, ::-1])
+    except np.linalg.LinAlgError:
+        if not np.isfinite(precision).all():
+            raise
+        values, vectors = np.linalg.eigh(precision)
+        floor = 1e-4 * np.maximum(np.abs(values).max(1, keepdims=True), 1e-12)
+        near = np.einsum("nij,nj,nkj->nik", vectors, np.maximum(np.abs(values), floor), vectors)
+        factor = np.linalg.cholesky(near[:, ::-1, ::-1])
+    return np.swapaxes(np.linalg.inv(factor), 1, 2)[:, ::-1, ::-1]
 
 
 def integrate(
@@ -109,12 +122,11 @@ def integrate(
     rows = solved.rows
     if rule is None:
         value = solved.value + volume + 0.5 * model.M * np.log(2 * np.pi)
-        shared = rows.curvature * np.einsum("rm,rmc->cr", design.W, solved.root[design.code])
+        shared = design.shared(rows.curvature, solved.root)
         return Integral(value, rows.slope, rows.curvature, shared, solved)
     points, log_weight = np.asarray(rule.points), np.asarray(rule.log_weight)
     z = solved.z[:, None] + np.einsum("nij,kj->nki", solved.root, points)  # [N, K, M]
-    eta = base[:, None] + np.einsum("rm,rkm->rk", design.W, z[design.code])
-    rows = differentiate(model, given, design, eta)
+    rows = differentiate(model, given, design, design.with_z(base, z))
     height = np.stack([design.by_group(column) for column in rows.value.T], 1)
     height += -0.5 * np.einsum("nki,ij,nkj->nk", z, given.precision, z)
     height += 0.5 * (given.log_det - model.M * np.log(2 * np.pi)) + log_weight
@@ -124,8 +136,11 @@ def integrate(
     value = (np.log(total) + top)[:, 0] + volume
     weight /= total
     at_rows = weight[design.code]
-    mean = lambda values: np.einsum("rk,rk->r", at_rows, values)
-    shared = [mean(rows.slope * phi[design.code]) for phi in _polynomials(points, weight)]
+    mean = lambda values: np.einsum("rk,rk...->r...", at_rows, values)
+    shared = [
+        np.einsum("rk,rk...->r...", at_rows * phi[design.code], rows.slope)
+        for phi in _polynomials(points, weight)
+    ]
     return Integral(value, mean(rows.slope), mean(rows.curvature), np.stack(shared), solved)
 
 

@@ -44,9 +44,8 @@ def assemble(
     algebra: Algebra,
 ) -> Blocks:
     """S, given the prior precision of u (sparse) and of beta (its diagonal)."""
-    X, K = design.X, design.K if design.dense is None else design.dense
-    weighted = curvature[:, None] * X
-    border, own, parts = K.T @ weighted, X.T @ weighted + np.diag(common), []
+    border, own = design.common_curvature(curvature)
+    own, parts = own + np.diag(common), []
     for values in shared:
         of_u, of_common = design.grouped(values), design.grouped_common(values)
         parts.append(of_u)
@@ -54,10 +53,7 @@ def assemble(
         own = own - of_common.T @ of_common
     if algebra == "dense" and design.dense is None and design.outer is not None:
         return Blocks(_scattered(design, curvature, parts, precision), border, own)
-    if design.dense is None:
-        u = K.T @ sp.diags_array(curvature) @ K + precision
-    else:
-        u = K.T @ (curvature[:, None] * K) + precision
+    u = design.kept_curvature(curvature) + precision
     if algebra == "iterative":
         return Blocks(Products(sp.csr_array(u), [sp.csr_array(of) for of in parts]), border, own)
     for of_u in parts:

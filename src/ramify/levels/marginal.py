@@ -91,12 +91,13 @@ class Marginal:
         integral = integrate(model, given, design, base, found, self.rule)
         prior, slope, common = model.common_prior(at.beta)
         pulled = precision @ at.u
-        value = integral.value + prior - 0.5 * float(at.u @ pulled)
+        value = integral.value + design.loose(found.rows.value) + prior
+        value -= 0.5 * float(at.u @ pulled)
         value += 0.5 * sum(
             term.levels * (log_det - term.effects * np.log(2 * np.pi))
             for term, log_det in zip(design.kept, given.kept_log_det, strict=True)
         )
-        slope_beta = design.X.T @ integral.slope + slope
+        slope_beta = design.common_sum(integral.slope) + slope
         slope_u = design.kept_sum(integral.slope) - pulled
         return State(value, slope_beta, slope_u, common, integral, at._replace(z=found.z), base)
 
@@ -107,9 +108,8 @@ class Marginal:
         try:
             return self._factor(state, precision, found.curvature, found.shared)
         except np.linalg.LinAlgError:
-            rows, root = found.solved.rows, found.solved.root
-            along = np.einsum("rm,rmc->cr", self.design.W, root[self.design.code])
-            return self._factor(state, precision, rows.curvature, rows.curvature * along)
+            own = self.model.cautious(self.design, found.solved)
+            return self._factor(state, precision, *own)
 
     def _factor(
         self, state: State, precision: Any, curvature: np.ndarray, shared: np.ndarray
@@ -120,7 +120,7 @@ class Marginal:
     def moved(self, state: State, beta: np.ndarray, u: np.ndarray) -> Effects:
         """The effects after a step in b, with z where its mode is expected."""
         design, solved = self.design, state.integral.solved
-        change = solved.rows.curvature * (design.X @ beta + design.kept_part(u))
+        change = design.changed(solved.rows.curvature, beta, u)
         back = np.einsum("nij,nkj,nk->ni", solved.root, solved.root, design.weighted(change))
         at = state.effects
         return Effects(at.beta + beta, at.u + u, at.z - back)

@@ -11,7 +11,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Float64
+from jaxtyping import Array, Bool, Float, Float64
 
 from ramify.levels.closed_forms import FORMS
 from ramify.levels.design import Design
@@ -99,6 +99,11 @@ class LevelsModel:
         return None if self.closed_form is None else self.closed_form[0]
 
     @property
+    def transformed(self) -> Bool[np.ndarray, " D"]:
+        """Which entries of theta are on another scale than the parameters: the logarithms of sds."""
+        return np.ones(self.theta.size, bool)
+
+    @property
     def M(self) -> int:
         """The dimension of z."""
         return sum(self.terms[t] for t in self.integrated)
@@ -170,6 +175,52 @@ class LevelsModel:
         value, slope, curvature = map(np.asarray, found)
         return float(value.sum()), slope, np.maximum(curvature, 0.0)
 
+    def population(
+        self,
+        term: int,
+        values: Mapping[str, np.ndarray],
+        columns: Mapping[str, np.ndarray],
+        others: np.ndarray,
+        rng: np.random.Generator,
+    ) -> Float64[np.ndarray, "S count m"]:
+        """Effects of levels that nothing is known of; `values` are draws of theta by name.
+
+        `others`, [S, count, ...], are the linear predictors of rows of these levels so far.
+        """
+        sd = values[f"sd_{term}"]  # [S, m]
+        noise = rng.normal(size=(len(sd), others.shape[1], sd.shape[1]))
+        if f"cor_{term}" in values:
+            noise = np.einsum("sij,snj->sni", values[f"cor_{term}"], noise)
+        return sd[:, None] * noise
+
+    def convex(self, rows: "Derivatives") -> "Derivatives":
+        """Rows whose curvature is not negative."""
+        return rows._replace(curvature=np.maximum(rows.curvature, 0.0))
+
+    def cautious(
+        self, design: Design, solved: Any
+    ) -> tuple[Float64[np.ndarray, " n"], Float64[np.ndarray, "M n"]]:
+        """Curvatures of rows, and what z takes off them, for an S that is positive definite."""
+        return solved.rows.curvature, design.shared(solved.rows.curvature, solved.root)
+
+    def derivatives(self, given: Given, design: Design, eta: np.ndarray) -> "Derivatives":
+        """The derivatives of the rows' log likelihood at linear predictors [n] or [n, K], in float64."""
+        form = self.closed_form
+        own = design.columns if form is None else design.with_constant(form[0])
+        columns = {n: c if eta.ndim == 1 else c[:, None] for n, c in own.items()}
+        if form is not None:
+            value, slope, curvature = FORMS[form[0]](given.values, columns, eta)
+            value, weights = value + form[1], columns.get("weights")
+            if weights is not None:
+                value, slope, curvature = value * weights, slope * weights, curvature * weights
+            return Derivatives(value, slope, curvature)
+        with jax.enable_x64(True):
+            return Derivatives(*map(np.asarray, _of_rows(self.core, given.values, columns, eta)))
+
+    def log_lik(self, given: Given, design: Design, eta: np.ndarray) -> np.ndarray:
+        """The rows' log likelihood alone."""
+        return self.derivatives(given, design, eta).value
+
 
 class Derivatives(NamedTuple):
     """Log likelihood of rows, its slope and minus its curvature in the linear predictor."""
@@ -182,18 +233,8 @@ class Derivatives(NamedTuple):
 def differentiate(
     model: LevelsModel, given: Given, design: Design, eta: Float64[np.ndarray, "n *K"]
 ) -> Derivatives:
-    """The derivatives of the rows' log likelihood at linear predictors [n] or [n, K], in float64."""
-    form = model.closed_form
-    own = design.columns if form is None else design.with_constant(form[0])
-    columns = {n: c if eta.ndim == 1 else c[:, None] for n, c in own.items()}
-    if form is not None:
-        value, slope, curvature = FORMS[form[0]](given.values, columns, eta)
-        value, weights = value + form[1], columns.get("weights")
-        if weights is not None:
-            value, slope, curvature = value * weights, slope * weights, curvature * weights
-        return Derivatives(value, slope, curvature)
-    with jax.enable_x64(True):
-        return Derivatives(*map(np.asarray, _of_rows(model.core, given.values, columns, eta)))
+    """The derivatives of the rows' log likelihood at linear predictors."""
+    return model.derivatives(given, design, eta)
 
 
 def _space(core: LevelsCore, terms: tuple[int, ...], correlated: tuple[bool, ...]) -> Space:

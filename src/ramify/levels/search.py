@@ -13,6 +13,8 @@ import numpy as np
 from jaxtyping import Float64
 
 from ramify.inference.marginal import definite
+from ramify.levels.density import DensityLevels
+from ramify.levels.density_search import begun
 from ramify.levels.draws import draw_kept
 from ramify.levels.marginal import Marginal, NotSolved, Optimum
 from ramify.levels.model import differentiate
@@ -55,11 +57,11 @@ def search(G: Marginal, theta: Float64[np.ndarray, " D"]) -> Found:
         if optimum is before:
             break
         if np.abs(np.linalg.solve(white, optimum.theta - centre)).max() < MOVED:
-            small = _limited(0.3 * white)
+            small = _limited(G, 0.3 * white)
             ratio = np.linalg.norm(white, axis=0) / np.linalg.norm(small, axis=0)
             slope = _star(G, optimum, small)[0] * ratio
         else:
-            axes = _limited(white)
+            axes = _limited(G, white)
             precision, slope = _measured(G, optimum, axes, _star(G, optimum, axes))
             white, centre = whitening(precision), optimum.theta
     return Found(optimum, precision, gain, gain < CLOSE)
@@ -79,7 +81,7 @@ def _by_coordinate(
             break
         if (off > 0.1).any():
             optimum = _climbed(G, optimum, np.clip(axes @ (slope / curved), -FURTHEST, FURTHEST))
-        axes = _limited(axes * np.clip(width, 0.1, 10.0))
+        axes = _limited(G, axes * np.clip(width, 0.1, 10.0))
         star = _star(G, optimum, axes)
     return optimum, axes, star
 
@@ -100,9 +102,10 @@ def whitening(precision: Float64[np.ndarray, "D D"]) -> Float64[np.ndarray, "D D
     return sd[:, None] * (vectors * np.sqrt(np.maximum(values, 1e-12))) @ vectors.T
 
 
-def _limited(axes: Float64[np.ndarray, "D D"]) -> Float64[np.ndarray, "D D"]:
-    """The axes, columns, no longer than WIDEST in any coordinate."""
-    return axes * np.minimum(1.0, WIDEST / np.maximum(np.abs(axes).max(0), 1e-300))
+def _limited(G: Marginal, axes: Float64[np.ndarray, "D D"]) -> Float64[np.ndarray, "D D"]:
+    """The axes, columns, no longer than WIDEST in any coordinate that is a logarithm or the like."""
+    long = np.where(G.model.transformed[:, None], np.abs(axes), 0.0).max(0)
+    return axes * np.minimum(1.0, WIDEST / np.maximum(long, 1e-300))
 
 
 def _star(G: Marginal, at: Optimum, axes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -156,6 +159,8 @@ def expectation_maximisation(
     G: Marginal, theta: Float64[np.ndarray, " D"]
 ) -> tuple[Float64[np.ndarray, " D"], Float64[np.ndarray, " D"]]:
     """Theta after a few steps of EM, with moments from draws of b; and rough sds of theta."""
+    if isinstance(G.model, DensityLevels):
+        return begun(G, theta)
     for step in range(EM_STEPS):
         optimum = G.optimum(theta)
         theta = _maximised(G, optimum, np.random.default_rng(step))

@@ -75,7 +75,7 @@ def work(G: Marginal) -> float:
     n, q = len(G.design.offset), G.size
     points = 1 if G.rule is None else len(np.asarray(G.rule.log_weight))
     touched = float(np.sum(np.diff(G.design.entries[2].indptr).astype(np.float64) ** 2))
-    rows = n * (50.0 + 0.0 if G.model.linear else 50.0 * points)
+    rows = G.design.row_work * n * (50.0 + 0.0 if G.model.linear else 50.0 * points)
     factors = 1 if G.model.linear else 3
     if G.algebra == "iterative":
         return rows + 2.0 * n * PROBES * ITERATIONS

@@ -18,6 +18,7 @@ from ramify.data.groups import Groups
 from ramify.data.resident import whole
 from ramify.models.adapter import Adapter, local_values
 from ramify.models.parameters import Named, Parameter, Space
+from ramify.models.several import SeveralModel
 from ramify.models.structure import BlockStructure, Structure
 from ramify.numerics.budgets import theta_points
 from ramify.numerics.chunks import in_chunks
@@ -39,6 +40,8 @@ class Model:
         log_lik: theta, z, row -> [], log p(y_ij | theta, z_i, x_ij); `row` has the row columns and
             those of its group.
         simulate: key, theta, z, row -> a new outcome of that row, for `predict`.
+            With several grouping factors z and log_local are given by factor, z={"user": {...},
+            "movie": {...}}, and a row sees z["movie"]["quality"]: see `docs/levels.md`.
         structure: what you know of log_local and log_lik. Optional: fits compile and run faster, with
             the same results. `fit` compares it with the densities and refuses what disagrees.
 
@@ -78,6 +81,13 @@ class Model:
     """
 
     structure = BlockStructure()  # what is known of the densities
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """A `SeveralModel` where z is given by factor."""
+        z = kwargs.get("z", args[1] if len(args) > 1 else None)
+        if cls is Model and isinstance(z, Mapping) and any(map(_by_factor, z.values())):
+            return several(*args, **kwargs)
+        return super().__new__(cls)
 
     def __init__(
         self,
@@ -173,9 +183,9 @@ class Model:
         one = lambda column: jax.ShapeDtypeStruct(column.shape[1:], column.dtype)
         rows, group = jax.tree.map(one, (batch.rows, batch.group))
         row = rows | group
-        _check_scalar("log_prior(theta)", self._log_prior, theta)
-        _check_scalar("log_local(theta, z, group)", self._log_local, theta, z, group)
-        _check_scalar("log_lik(theta, z, row)", self._log_lik, theta, z, row)
+        check_scalar("log_prior(theta)", self._log_prior, theta)
+        check_scalar("log_local(theta, z, group)", self._log_local, theta, z, group)
+        check_scalar("log_lik(theta, z, row)", self._log_lik, theta, z, row)
         if self._simulate is not None:
             what, key = "simulate(key, theta, z, row)", jax.eval_shape(jax.random.key, 0)
             _check_outcome(what, self._simulate, key, theta, z, row)
@@ -207,16 +217,54 @@ def expand_priors(
     return value, slope, jax.vmap(jax.hessian(model.log_prior))(thetas)
 
 
+def _by_factor(parameter: Any) -> bool:
+    return isinstance(parameter, Mapping)
+
+
+def several(
+    theta: Mapping[str, Parameter],
+    z: Mapping[str, Mapping[str, Parameter]],
+    log_prior: Callable[..., Array],
+    log_local: Mapping[str, Callable[..., Array]],
+    log_lik: Callable[..., Array],
+    simulate: Callable[..., Array] | None = None,
+    structure: Any = None,
+) -> SeveralModel:
+    """A model with several grouping factors; the arguments are those of `Model`."""
+    if structure is not None:
+        raise ValueError("structure= is for models with one grouping factor: leave it out.")
+    for name, own in z.items():
+        if not _by_factor(own):
+            raise TypeError(
+                f"z[{name!r}] is a {type(own).__name__}, and other entries of z are dicts: give all of "
+                'them by factor, z={"user": {...}, "movie": {...}}.'
+            )
+    if len(z) < 2:
+        raise ValueError(
+            f"z is given by factor, and there is one, {next(iter(z))!r}: for one grouping factor write "
+            "z={name: parameter}, without the factor."
+        )
+    if not isinstance(log_local, Mapping) or {*log_local} != {*z}:
+        names = ", ".join(map(repr, z))
+        raise ValueError(f"log_local must be a dict with a function for each factor of z: {names}.")
+    seen: dict[str, str] = {}
+    for factor, own in z.items():
+        _check_names(theta, own)
+        for name in own:
+            if name in seen:
+                raise ValueError(
+                    f"Model has a parameter named {name!r} in both z[{seen[name]!r}] and z[{factor!r}]; "
+                    "names must differ, since results are looked up by name. Rename one of them."
+                )
+            seen[name] = factor
+    return SeveralModel(theta, z, (log_prior, dict(log_local), log_lik), simulate)
+
+
 def _check_names(theta: Mapping[str, Parameter], z: Mapping[str, Parameter]) -> None:
     for kind, parameters in (("theta", theta), ("z", z)):
         if not parameters:
             raise ValueError(f"Model needs at least one parameter in {kind}; got none.")
         for name, parameter in parameters.items():
-            if kind == "z" and isinstance(parameter, Mapping):
-                raise TypeError(
-                    f"z[{name!r}] is a dict, as of a factor of several: rf.Model takes one grouping "
-                    'factor. Several are for formulas so far: "y ~ x + (1 | a) + (1 | b)".'
-                )
             if not isinstance(parameter, Parameter):
                 raise TypeError(
                     f"Model expected {kind}[{name!r}] to be a parameter such as rf.real(5) or "
@@ -260,7 +308,7 @@ def _flat(space: Space) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct((space.size,), jnp.result_type(float))
 
 
-def _check_scalar(what: str, density: Callable[..., Any], *arguments: Any) -> None:
+def check_scalar(what: str, density: Callable[..., Any], *arguments: Any) -> None:
     """Raises unless a density returns one number and asks only for what there is."""
     try:
         out = jax.eval_shape(density, *arguments)

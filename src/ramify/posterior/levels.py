@@ -85,7 +85,11 @@ class LevelsPosterior(LevelsQuestions):
     @computing
     def sample_theta(self, draws: int = 1000, seed: int = 0) -> Named:
         """Draws of the parameters and common effects, by the names of the summary, {"x": [S]}."""
-        return self._summary_rows(self._rows(draws, seed))
+        return self._named_theta(self._rows(draws, seed))
+
+    def _named_theta(self, rows: np.ndarray) -> Named:
+        values = self.model.values(np.asarray(self.pool.theta[rows], np.float64))
+        return self.adapter.named_theta(values, self.pool.beta[rows])
 
     def _summary_rows(self, rows: np.ndarray) -> Named:
         values = self.model.values(np.asarray(self.pool.theta[rows], np.float64))
@@ -123,9 +127,9 @@ class LevelsPosterior(LevelsQuestions):
         what = f"{draws:,} draws of {sum(sizes):,} effects"
         check_memory(8 * draws * sum(sizes), max_bytes, what, "Ask for fewer draws")
         rows = self._rows(draws, seed)
-        found = self._summary_rows(rows)
-        for f, factor in enumerate(self.adapter.factors):
-            found[f"effects({factor.name})"] = self._effects(f, rows, seed)
+        found = self._named_theta(rows)
+        for f in range(len(self.adapter.factors)):
+            found |= self.adapter.named_effects(f, self._effects(f, rows, seed))
         return found
 
     def _effects(self, factor: int, rows: np.ndarray, seed: int) -> Float64[np.ndarray, "S L m"]:
@@ -174,6 +178,8 @@ class LevelsPosterior(LevelsQuestions):
             draws = max(draws, len(self.pool.theta))  # which are there already
         rows = self._rows(draws, seed)
         effects = self._effects(place, rows, seed)
+        if totals and not self.adapter.describe().deviations:
+            raise ValueError("totals=True is for models from formulas; here effects are z itself.")
         if totals:
             population = self._summary_rows(rows)
             for m, name in enumerate(info.effects):
@@ -197,7 +203,7 @@ class LevelsPosterior(LevelsQuestions):
         if factor == self.adapter.integrated:
             return np.asarray(self.groups.sizes)
         count = len(self.adapter.factors[factor].labels)
-        return np.bincount(self.groups.rows[f"level_{factor}"], minlength=count)
+        return np.bincount(self.adapter.level_codes(self.groups, factor), minlength=count)
 
     @computing
     def summary(

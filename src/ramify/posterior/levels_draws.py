@@ -89,17 +89,18 @@ def linear(
     seed: Seed,
 ) -> Float64[np.ndarray, "S n"]:
     """Draws of the linear predictor of rows, with the effects of their levels."""
-    eta = common(where.design, task.pool, rows)
-    for f in range(len(task.adapter.factors)):
-        effects, slot = _factor_effects(task, f, where, given, rows, values, seed)
-        for m, column in enumerate(_columns(task, where, f).T):
-            eta += effects[:, slot, m] * column
+    eta = where.design.common(task.pool.beta[rows])
+    for f in task.adapter.outer_first():
+        at = where, given, eta
+        effects, slot = _factor_effects(task, f, at, rows, values, seed)
+        where.design.add_effects(eta, effects[:, slot], _columns(task, where, f), f)
     return eta
 
 
 def _columns(task: Task, at: RowsAt, factor: int) -> Float64[np.ndarray, "n m"]:
     """The columns of all effects of a factor."""
-    return np.concatenate([at.terms[t] for t in task.adapter.factors[factor].terms], 1)
+    own = [at.terms[t] for t in task.adapter.factors[factor].terms if at.terms]
+    return np.concatenate(own, 1) if own else np.zeros((len(at.codes[factor]), 0))
 
 
 def cell_means(
@@ -125,12 +126,12 @@ def expected(
     of = lambda eta: task.adapter.expected(kind, eta, values, at)
     if who == "own":
         return of(linear(task, at, None, rows, values, seed))
-    eta = common(at.design, task.pool, rows)
+    eta = at.design.common(task.pool.beta[rows])
     if who == "average":
         return of(eta)
     if who == "new":  # one new level of every factor, the same for all rows
         for f, info in enumerate(task.adapter.factors):
-            effects = [_population(task, t, values, 1, seed)[:, 0] for t in info.terms]
+            effects = [_population(task, t, values, {}, eta[:, :1], seed)[:, 0] for t in info.terms]
             eta += np.concatenate(effects, -1) @ _columns(task, at, f).T
         return of(eta)
     spread = np.sqrt(_variance(task, at, values))
@@ -152,31 +153,29 @@ def _variance(task: Task, at: RowsAt, values: dict[str, np.ndarray]) -> Float64[
     return np.asarray(found)
 
 
-def common(design: Design, pool: Pool, rows: np.ndarray) -> Float64[np.ndarray, "S n"]:
-    """The linear predictor of common effects alone."""
-    return design.offset + pool.beta[rows].astype(np.float64) @ design.X.T
-
-
 def _factor_effects(
     task: Task,
     factor: int,
-    at: RowsAt,
-    given: RowsAt | None,
+    where: tuple[RowsAt, RowsAt | None, np.ndarray],
     rows: np.ndarray,
     values: dict[str, np.ndarray],
     seed: Seed,
 ) -> tuple[Float64[np.ndarray, "S slots m"], Int64[np.ndarray, " n"]]:
     """Draws of the effects of those levels of a factor that rows have, and which of these each has."""
+    at, given, eta = where
     codes, info = at.codes[factor], task.adapter.factors[factor]
     levels = len(info.labels)
     # A row without a label has a level of its own.
     absent = codes == ABSENT
     codes = np.where(absent, np.iinfo(np.int64).max // 2 + np.arange(len(codes)), codes)
-    distinct, slot = np.unique(codes, return_inverse=True)
-    effects = np.concatenate(
-        [_population(task, t, values, len(distinct), seed) for t in info.terms], -1
-    )
+    distinct, first, slot = np.unique(codes, return_index=True, return_inverse=True)
     known = distinct < levels
+    if known.all():
+        effects = np.zeros((len(rows), len(distinct), sum(task.model.terms[t] for t in info.terms)))
+    else:
+        columns = task.adapter.new_columns(at, factor, first)
+        many = values, columns, eta[:, first], seed
+        effects = np.concatenate([_population(task, t, *many) for t in info.terms], -1)
     if factor != task.adapter.integrated:
         own = [kept_effects(task.model, task.design, task.pool, rows, t) for t in info.terms]
         effects[:, known] = np.concatenate(own, -1)[:, distinct[known]]
@@ -211,28 +210,19 @@ def _conditioned(
     place = {code: i for i, code in enumerate(wanted.tolist())}
     inside = np.isin(given.codes[own], wanted)
     code = np.array([place[c] for c in given.codes[own][inside].tolist()], np.int64)
-    design = given.design
-    some = Design(
-        code,
-        len(wanted),
-        design.W[inside],
-        design.X[inside],
-        design.K[inside],
-        design.offset[inside],
-        {name: column[inside] for name, column in design.columns.items()},
-        design.kept,
-    )
+    some = task.adapter.conditioned(given, inside, code, len(wanted))
     every = np.arange(len(wanted))
     return draw_groups(task.model, some, task.pool, rows, every, seed)
 
 
 def _population(
-    task: Task, term: int, values: dict[str, Any], count: int, seed: Seed
+    task: Task,
+    term: int,
+    values: dict[str, Any],
+    columns: dict[str, np.ndarray],
+    others: np.ndarray,
+    seed: Seed,
 ) -> Float64[np.ndarray, "S count m"]:
     """Effects of levels that nothing is known of."""
-    sd = values[f"sd_{term}"]  # [S, m]
     rng = np.random.default_rng([*seed, 3, term])
-    noise = rng.normal(size=(len(sd), count, sd.shape[1]))
-    if f"cor_{term}" in values:
-        noise = np.einsum("sij,snj->sni", values[f"cor_{term}"], noise)
-    return sd[:, None] * noise
+    return task.model.population(term, values, columns, others, rng)

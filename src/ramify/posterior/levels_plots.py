@@ -72,7 +72,7 @@ def rows_of(
     """Some groups of the fit, of at most so many rows, and draws of what the kind says of these."""
     some = some_groups(posterior.groups, most, seed)
     task, rows = posterior._task, posterior._rows(draws, seed)
-    design = task.adapter.design(posterior.groups).subset(some.number)
+    design = task.adapter.design(posterior.groups).subset(some.number).observed()
     few = Task(task.model, task.adapter, task.design.subset(some.number), task.pool)
     eta, values = fitted_eta(few, design, rows, (seed,)), task.model.values(task.pool.theta[rows])
     at = RowsAt(design, [], [])

@@ -11,7 +11,6 @@ from ramify.io.arviz import Axes, data_tree
 from ramify.levels.adapter import RowsAt
 from ramify.levels.design import Design
 from ramify.levels.integral import integrate, rule_for, solve
-from ramify.levels.model import differentiate
 from ramify.numerics.psis import log_sum
 from ramify.posterior.held_out import PredictiveForm
 from ramify.posterior.levels_draws import NUMBERS, Seed, Task, draw_groups, linear, read
@@ -27,7 +26,7 @@ def log_densities(
     """The log likelihood of each row at draws of its linear predictor."""
     thetas = np.asarray(task.pool.theta[rows], np.float64)
     each = zip(eta, task.model.at_each(thetas), strict=True)
-    return np.stack([differentiate(task.model, given, design, own).value for own, given in each])
+    return np.stack([task.model.log_lik(given, design, own) for own, given in each])
 
 
 def fitted_eta(
@@ -48,7 +47,7 @@ def loo(task: Task, groups: Groups, by: By, rows: np.ndarray, seed: int) -> Loo:
     if by == "group":
         elpd, k_hat, lpd = left_out(np.stack([*_by_group(task, rows)]))
         return Loo(by, groups.labels, elpd, k_hat, lpd, name)
-    design = task.adapter.design(groups)
+    design = task.adapter.design(groups).observed()
     eta = fitted_eta(task, design, rows, (seed,))
     n = len(design.offset)
     found, values = np.empty((3, n)), log_densities(task, design, eta, rows)
@@ -103,11 +102,12 @@ def tree(task: Task, groups: Groups, found: Named, rows: np.ndarray, seed: int, 
     data: dict[str, Named] = {"posterior": found}
     dims: dict[str, list[str]] = {}
     coords: dict[str, Any] = {}
-    for info in factors:
-        dims[f"effects({info.name})"] = [info.name, f"{info.name}_effect"]
-        coords |= {info.name: list(info.labels), f"{info.name}_effect": list(info.effects)}
+    for f, info in enumerate(factors):
+        own_dims, own_coords = adapter.effect_axes(f)
+        dims |= own_dims
+        coords |= {info.name: list(info.labels), **own_coords}
     if each:
-        design = adapter.design(groups)
+        design = adapter.design(groups).observed()
         eta, values = (
             fitted_eta(task, design, rows, (seed,)),
             task.model.values(task.pool.theta[rows]),

@@ -8,18 +8,12 @@ import numpy as np
 import numpyro.distributions as dist
 
 from ramify.data.groups import Groups
+from ramify.data.levels import check_factors, integrated_factor, levels_of
 from ramify.data.tables import columns_of, kind_of_table, n_rows, zone_of
 from ramify.frontends.formula import reading
 from ramify.frontends.formula.design import Coding, code
 from ramify.frontends.formula.frame import read_frame
-from ramify.frontends.formula.levels_formula import (
-    CommonUnits,
-    Levels,
-    LevelsFormula,
-    TermSpec,
-    check_factors,
-    levels_of,
-)
+from ramify.frontends.formula.levels_formula import CommonUnits, LevelsFormula, TermSpec
 from ramify.frontends.formula.levels_model import (
     LevelsFormulaModel,
     cor_names,
@@ -83,7 +77,7 @@ def from_terms(
         common,
         terms,
         tuple(factors),
-        integrated_factor(factors, integrate),
+        integrated_factor(factors, integrate, "formula"),
         units,
         levels,
         kind_of_table(table),
@@ -93,17 +87,6 @@ def from_terms(
     model = LevelsFormulaModel(formula, chosen, notes)
     model.table = columns_of(table, [*dict.fromkeys([*columns, *predictors(parts), *parts.extra])])
     return model, read_groups(formula, table, "table")
-
-
-def integrated_factor(factors: list[Levels], name: str | None) -> int:
-    """The factor whose effects are integrated out: that with the most levels, of equals the first."""
-    names = [factor.name for factor in factors]
-    if name is not None and name not in names:
-        what = f"there is no factor {name!r} in this formula; it has {', '.join(names)}."
-        raise ValueError(f"integrate: {what}")
-    if name is not None:
-        return names.index(name)
-    return int(np.argmax([len(factor) for factor in factors]))
 
 
 def _zone(table: Any, columns: tuple[str, ...]) -> str | None:

@@ -7,11 +7,12 @@ import scipy.sparse as sp
 from jaxtyping import Float64, Int64
 
 from ramify.data.groups import Groups
+from ramify.data.levels import ABSENT, NEW
 from ramify.data.tables import column_names, columns_of, n_rows
 from ramify.frontends.formula import reading
 from ramify.frontends.formula.design import check_levels, variables
 from ramify.frontends.formula.frame import read_frame
-from ramify.frontends.formula.levels_formula import ABSENT, NEW, LevelsFormula
+from ramify.frontends.formula.levels_formula import LevelsFormula
 from ramify.frontends.formula.text import FormulaText
 from ramify.levels.design import Design, KeptTerm
 

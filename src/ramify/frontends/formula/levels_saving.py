@@ -9,16 +9,16 @@ import numpy as np
 
 from ramify._version import __version__
 from ramify.data.groups import Groups
+from ramify.data.levels import from_plain, to_plain
 from ramify.frontends.formula import design, priors
 from ramify.frontends.formula.levels_build import defaults, replaced
-from ramify.frontends.formula.levels_formula import CommonUnits, Levels, LevelsFormula, TermSpec
+from ramify.frontends.formula.levels_formula import CommonUnits, LevelsFormula, TermSpec
 from ramify.frontends.formula.likelihoods import LIKELIHOODS
 from ramify.frontends.formula.text import parse
 from ramify.io.folder import CONFIG, ROWS, SavedFit, check_version, read_json
 from ramify.io.saving import part_of, read_arrays, write_arrays
 
 FORMAT_VERSION = 2  # the first with several grouping terms
-_KINDS = "iubUM"  # of labels that JSON can hold
 
 
 def save(formula: LevelsFormula, given: priors.Priors, groups: Groups | None, folder: Path) -> None:
@@ -45,7 +45,7 @@ def save(formula: LevelsFormula, given: priors.Priors, groups: Groups | None, fo
             }
             for term in formula.terms
         ],
-        "factors": [_plain_levels(factor) for factor in formula.factors],
+        "factors": [to_plain(factor) for factor in formula.factors],
         "integrated": formula.integrated,
         "format_version": FORMAT_VERSION,
         "versions": {"ramify": __version__, "formulae": version("formulae")},
@@ -54,23 +54,6 @@ def save(formula: LevelsFormula, given: priors.Priors, groups: Groups | None, fo
     if groups is not None:
         arrays = {"sizes": groups.sizes, "row_order": groups.row_order}
         write_arrays(folder / ROWS, arrays | {f"rows/{n}": c for n, c in groups.rows.items()})
-
-
-def _plain_levels(factor: Levels) -> dict[str, Any]:
-    for name, labels in zip(factor.columns, factor.labels, strict=True):
-        if labels.dtype.kind not in _KINDS:
-            raise TypeError(
-                f'the labels of "{name}" are of a type that can\'t be saved ({labels.dtype}): convert '
-                "them to strings or integers."
-            )
-    text = lambda own: own.astype(str) if own.dtype.kind == "M" else own
-    return {
-        "columns": factor.columns,
-        "labels": [text(own).tolist() for own in factor.labels],
-        "dtypes": [own.dtype.str for own in factor.labels],
-        "combined": factor.combined.tolist(),
-        "zone": factor.zone,
-    }
 
 
 def load(saved: SavedFit) -> tuple[LevelsFormula, priors.Priors]:
@@ -105,7 +88,7 @@ def _formula(config: dict[str, Any]) -> LevelsFormula:
         )
         for term in config["terms"]
     )
-    factors = tuple(_levels(plain) for plain in config["factors"])
+    factors = tuple(from_plain(plain) for plain in config["factors"])
     if config["likelihood"] not in LIKELIHOODS or not 0 <= config["integrated"] < len(factors):
         raise ValueError("it names no likelihood or no factor")
     if [term.columns for term in parts.terms] != [factors[t.factor].columns for t in terms]:
@@ -122,19 +105,6 @@ def _formula(config: dict[str, Any]) -> LevelsFormula:
         config["levels"],
         config["table"],
     )
-
-
-def _levels(plain: dict[str, Any]) -> Levels:
-    columns = tuple(map(str, plain["columns"]))
-    pairs = zip(plain["labels"], plain["dtypes"], strict=True)
-    labels = tuple(np.array(own, dtype=np.dtype(kind)) for own, kind in pairs)
-    combined = np.array(plain["combined"], np.int64).reshape(-1, len(columns))
-    inside = all(
-        (c >= 0).all() and (c < len(own)).all() for c, own in zip(combined.T, labels, strict=True)
-    )
-    if not inside or not len(combined):
-        raise ValueError("its levels are not combinations of labels")
-    return Levels(columns, labels, combined, plain["zone"])
 
 
 def load_rows(saved: SavedFit, formula: LevelsFormula) -> Groups:

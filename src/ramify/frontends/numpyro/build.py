@@ -13,6 +13,8 @@ from ramify.frontends.numpyro.arguments import Refused, read_arguments
 from ramify.frontends.numpyro.evaluator import Evaluator
 from ramify.frontends.numpyro.layout import SiteLayout, sort_sites
 from ramify.frontends.numpyro.model import NumpyroModel
+from ramify.frontends.numpyro.several import NumpyroSeveral
+from ramify.frontends.numpyro.several_build import several_from_numpyro
 from ramify.numerics.precision import computing
 
 _SUFFIX = "_decentered"  # of the sites that LocScaleReparam makes
@@ -28,7 +30,7 @@ def from_numpyro(
     size: str | None = None,
     outcome: str | None = None,
     centre: bool = True,
-) -> NumpyroModel:
+) -> NumpyroModel | NumpyroSeveral:
     """A model from a NumPyro function, as it would be given to NUTS.
 
     Its arguments are found by name: columns of the groups (row columns [R, ...], group columns
@@ -37,6 +39,10 @@ def from_numpyro(
     on: latent sites with a value for each group are that group's z, other latent sites are theta.
     Sizes inside the function must come from its arguments. A function that takes no group numbers
     is one for groups of a single row each.
+
+    With data of several grouping factors the function takes `user`, `n_user`, `movie`, `n_movie` and
+    so on and has a plate for each. Where one factor is nested in another, `school_of_klass` is the
+    school of each class, so that a class may be drawn around its school's effect.
 
     Args:
         fn: the model, possibly wrapped in handlers such as `reparam`.
@@ -68,6 +74,11 @@ def from_numpyro(
         NumpyroModel(theta: mu [], tau [] positive; z: effect []; observed: y)
     """
     try:
+        if groups.factors:
+            for option, given in {"plate": plate, "index": index, "size": size}.items():
+                if given is not None:
+                    raise Refused(f"{option}= is for one grouping factor: leave it out.")
+            return several_from_numpyro(fn, groups, outcome, _taken_off if centre else None)
         arguments = read_arguments(fn, groups, index, size)
         layout = sort_sites(fn, arguments, groups, plate)
         run, away = fn, _decentred(layout)

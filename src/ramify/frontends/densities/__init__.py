@@ -1,0 +1,1 @@
+"""Models of log densities with several grouping factors: `rf.Model` with z by factor."""
