@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 import ramify as rf
 from levels_oracle import exact
@@ -16,7 +17,7 @@ from ramify.fitting.levels import start
 from ramify.frontends.formula.levels_adapter import FormulaLevelsAdapter
 from ramify.levels.condensed import condensed
 from ramify.levels.iterated import PROBES
-from ramify.levels.kept import choose
+from ramify.levels.kept import assemble, choose
 from ramify.levels.marginal import Marginal
 from ramify.levels.model import differentiate
 
@@ -71,6 +72,11 @@ def test_curvature_added_up_by_places_is_exact():
     assert design.outer is not None
     assert found.value == pytest.approx(truth.value, abs=1e-7)
     np.testing.assert_allclose(found.effects.u, truth.u, atol=1e-8)
+    signed = np.random.default_rng(0).normal(size=len(design.offset))  # as of a Student t
+    none, q = np.zeros((0, len(signed))), design.K.shape[1]
+    added = assemble(design, signed, none, sp.csr_array((q, q)), np.zeros(2), "dense").u
+    whole = design.kept_curvature(signed).toarray()
+    np.testing.assert_allclose(np.tril(added), np.tril(whole), atol=1e-10)
 
 
 @pytest.mark.parametrize("likelihood, response", [("bernoulli", "yes"), ("poisson", "count")])

@@ -67,10 +67,8 @@ def _scattered(
     """The lower triangle of the block of u."""
     assert design.outer is not None
     of_rows, of_groups = design.outer
-    root = np.sqrt(curvature)[design.entries[0]] * design.K.data
-    found = of_rows.sums(root[None])
-    if parts:
-        found -= of_groups.sums(np.stack([of_u.data for of_u in parts]))
+    found = of_rows.sums([design.K.data], curvature[design.entries[0]])
+    found -= of_groups.sums([of_u.data for of_u in parts])
     found = found.reshape(of_rows.q, of_rows.q).T
     prior = precision.tocoo()
     found[prior.coords] += prior.data

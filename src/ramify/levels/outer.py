@@ -34,9 +34,12 @@ class Outer(NamedTuple):
         place = columns[second] * q + columns[first]
         return cls(*(own.astype(np.int32) for own in (first, second)), place, q)
 
-    def sums(self, values: Float64[np.ndarray, "C e"]) -> Float64[np.ndarray, " qq"]:
-        """The sum over c of A_c' A_c with the entries `values[c]`: its lower triangle, as one column."""
-        found = values[0][self.first] * values[0][self.second]
-        for own in values[1:]:
-            found += own[self.first] * own[self.second]
+    def sums(self, entries: list[np.ndarray], weight: Any = 1.0) -> Float64[np.ndarray, " qq"]:
+        """The sum of A' diag(weight) A over A's with these entries: its lower triangle, as one column.
+
+        `weight` is that of each entry's row, and may be negative.
+        """
+        found = np.zeros(len(self.first))
+        for own in entries:
+            found += (weight * own)[self.first] * own[self.second]
         return np.bincount(self.place, found, self.q * self.q)
