@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -137,3 +138,34 @@ def test_nothing_warns_where_labels_are_there(posterior, table):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         posterior.predict(table.iloc[:2], draws=10)
+
+
+@pytest.mark.parametrize(
+    "formula, options, said",
+    [
+        ("age ~ x + (1 | user id)", {}, "backticks: `user id`"),
+        ("age ~ X + (1 | user)", {}, r'Did you mean "x"\?\n'),
+        ("age ~ x + (1 | user)", {"likelihood": "negbinomial"}, 'Did you mean "negative_binomial"'),
+        (
+            "age ~ x + (1 | user)",
+            {"likelihood": "tweedie"},
+            "ordered. For another .* rf.from_numpyro",
+        ),
+        ("age ~ x + (1 | user)", {"family": "poisson"}, "is likelihood= here"),
+    ],
+)
+def test_names_of_other_packages_are_understood(table, formula, options, said):
+    with pytest.raises((ValueError, TypeError), match=said):
+        rf.fit(formula, table, **options)
+
+
+def test_doubts_go_with_loo(posterior):
+    doubted = replace(posterior.loo("group", draws=100), doubts=("Verdict: check", "  - why"))
+    assert repr(doubted).endswith("Verdict: check\n  - why") and "why" in doubted._repr_html_()
+    other = replace(doubted, doubts=())
+    assert "a: why" in repr(rf.compare({"a": doubted, "b": other}))
+
+
+def test_effects_on_a_logarithm_are_ratios(table):
+    model, _ = rf.from_formula("age ~ x + (1 | user)", table, likelihood="lognormal")
+    assert model.adapter.ratios() == ("ratios of means", ["Intercept", "x"])
