@@ -1,8 +1,10 @@
 """What an analyst expects of tables: kinds, names, missing columns, and what a notebook shows."""
 
 import copy
+import sys
 import warnings
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -12,6 +14,7 @@ import pytest
 import numpyro_models
 import ramify as rf
 from ramify.cli.words import files
+from ramify.inference.progress import Progress
 from ramify.posterior.posterior import Posterior
 
 
@@ -169,3 +172,20 @@ def test_doubts_go_with_loo(posterior):
 def test_effects_on_a_logarithm_are_ratios(table):
     model, _ = rf.from_formula("age ~ x + (1 | user)", table, likelihood="lognormal")
     assert model.adapter.ratios() == ("ratios of means", ["Intercept", "x"])
+
+
+def test_a_notebook_shows_a_bar_and_takes_it_away(monkeypatch):
+    shown = []
+    handle = SimpleNamespace(update=shown.append)
+    display = SimpleNamespace(
+        HTML=str, display=lambda html, display_id: shown.append(html) or handle
+    )
+    shell = SimpleNamespace(config={"IPKernelApp": {}})
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    with Progress(None, 10, 100, None) as bar:
+        bar.update(25, -30.0, None)
+        bar.update(26, -30.0, None)  # too soon to be shown
+    first, second, last = shown
+    assert "compiling" in first and "value=" not in first
+    assert 'value="0.250"' in second and "step 25" in second and last == ""
