@@ -1,5 +1,6 @@
 """The clock of a fit, and a progress bar where a person is watching."""
 
+import importlib
 import sys
 import time
 from html import escape
@@ -17,7 +18,8 @@ class Progress:
         """By default (`show` is None) the bar is shown on a terminal and in a notebook."""
         self._show = (sys.stderr.isatty() or _in_notebook()) if show is None else show
         self._groups, self._max_steps, self._max_seconds = groups, max_steps, max_seconds
-        self._start, self._bar, self._task = time.perf_counter(), None, None
+        self._start, self._task = time.perf_counter(), None
+        self._bar: Any = None
 
     def __enter__(self) -> "Progress":
         if self._show:
@@ -75,6 +77,11 @@ def _in_notebook() -> bool:
     return shell is not None and "IPKernelApp" in getattr(shell, "config", {})
 
 
+def _ipython() -> Any:
+    """What a kernel has, and this package does not ask for."""
+    return importlib.import_module("IPython.display")
+
+
 class NotebookBar:
     """A bar of HTML that a notebook shows while a fit is under way, and nothing after; no widgets.
 
@@ -94,9 +101,7 @@ class NotebookBar:
 
     def start(self) -> None:
         """Shows the bar."""
-        from IPython.display import display
-
-        self._handle = display(self._shown(None), display_id=True)
+        self._handle = _ipython().display(self._shown(None), display_id=True)
 
     def update(self, task: int, total: float | None, completed: float, note: str) -> None:
         """Where the fit is; a few times a second at most."""
@@ -108,18 +113,14 @@ class NotebookBar:
 
     def stop(self) -> None:
         """Takes the bar away."""
-        from IPython.display import HTML
-
         if self._handle is not None:
-            self._handle.update(HTML(""))
+            self._handle.update(_ipython().HTML(""))
 
     def _shown(self, share: float | None) -> Any:
-        from IPython.display import HTML
-
         value = "" if share is None else f' value="{share:.3f}"'
         text = f"{escape(self._note)}, {time.perf_counter() - self._began:.0f} s"
         bar = f'<progress{value} max="1" style="width:12em;vertical-align:middle"></progress>'
-        return HTML(f'<div style="font-variant-numeric:tabular-nums">{bar} {text}</div>')
+        return _ipython().HTML(f'<div style="font-variant-numeric:tabular-nums">{bar} {text}</div>')
 
 
 def _bar() -> Any:
