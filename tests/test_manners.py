@@ -1,7 +1,10 @@
 """What an analyst expects of tables: kinds, names, missing columns, and what a notebook shows."""
 
 import copy
+import sys
 import warnings
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -11,6 +14,7 @@ import pytest
 import numpyro_models
 import ramify as rf
 from ramify.cli.words import files
+from ramify.inference.progress import Progress
 from ramify.posterior.posterior import Posterior
 
 
@@ -137,3 +141,51 @@ def test_nothing_warns_where_labels_are_there(posterior, table):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         posterior.predict(table.iloc[:2], draws=10)
+
+
+@pytest.mark.parametrize(
+    "formula, options, said",
+    [
+        ("age ~ x + (1 | user id)", {}, "backticks: `user id`"),
+        ("age ~ X + (1 | user)", {}, r'Did you mean "x"\?\n'),
+        ("age ~ x + (1 | user)", {"likelihood": "negbinomial"}, 'Did you mean "negative_binomial"'),
+        (
+            "age ~ x + (1 | user)",
+            {"likelihood": "tweedie"},
+            "ordered. For another .* rf.from_numpyro",
+        ),
+        ("age ~ x + (1 | user)", {"family": "poisson"}, "is likelihood= here"),
+    ],
+)
+def test_names_of_other_packages_are_understood(table, formula, options, said):
+    with pytest.raises((ValueError, TypeError), match=said):
+        rf.fit(formula, table, **options)
+
+
+def test_doubts_go_with_loo(posterior):
+    doubted = replace(posterior.loo("group", draws=100), doubts=("Verdict: check", "  - why"))
+    assert repr(doubted).endswith("Verdict: check\n  - why") and "why" in doubted._repr_html_()
+    other = replace(doubted, doubts=())
+    assert "a: why" in repr(rf.compare({"a": doubted, "b": other}))
+
+
+def test_effects_on_a_logarithm_are_ratios(table):
+    model, _ = rf.from_formula("age ~ x + (1 | user)", table, likelihood="lognormal")
+    assert model.adapter.ratios() == ("ratios of means", ["Intercept", "x"])
+
+
+def test_a_notebook_shows_a_bar_and_takes_it_away(monkeypatch):
+    shown = []
+    handle = SimpleNamespace(update=shown.append)
+    display = SimpleNamespace(
+        HTML=str, display=lambda html, display_id: shown.append(html) or handle
+    )
+    shell = SimpleNamespace(config={"IPKernelApp": {}})
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    with Progress(None, 10, 100, None) as bar:
+        bar.update(25, -30.0, None)
+        bar.update(26, -30.0, None)  # too soon to be shown
+    first, second, last = shown
+    assert "compiling" in first and "value=" not in first
+    assert 'value="0.250"' in second and "step 25" in second and last == ""

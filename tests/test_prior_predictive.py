@@ -7,9 +7,11 @@ import numpyro
 import numpyro.distributions as dist
 import pandas as pd
 import pytest
+from scipy import stats
 
 import ramify as rf
 from quick import slow_but
+from ramify.frontends.formula.simulation import lkj_factor
 from ramify.models.simulation import _from_quadratic
 
 RNG = np.random.default_rng(0)
@@ -135,3 +137,14 @@ def test_what_can_not_be_drawn_is_told():
 def test_a_prior_without_a_total_is_told():
     with pytest.raises(ArithmeticError, match="can't be drawn from log_prior"):
         counts(log_prior=lambda t: 0.0 * t["mu"]).sample_prior(10)
+
+
+@pytest.mark.parametrize("M, concentration", [(2, 1.0), (4, 0.7)])
+def test_correlations_drawn_by_numpy_are_those_of_the_lkj_distribution(M, concentration, S=4000):
+    """Each correlation is Beta(a, a) from -1 to 1, a = concentration - 1 + M / 2."""
+    rng = np.random.default_rng(0)
+    factor = np.stack([lkj_factor(rng, M, concentration) for _ in range(S)])
+    own = (factor @ factor.swapaxes(1, 2))[:, *np.tril_indices(M, -1)]
+    a = concentration - 1 + M / 2
+    for r in own.T:
+        assert stats.kstest((r + 1) / 2, stats.beta(a, a).cdf).pvalue > 1e-3

@@ -26,6 +26,7 @@ from ramify.fitting.solved import Task, Wish, fit_solved
 from ramify.fitting.theta_shape import Theta
 from ramify.frontends.formula.build import Missing, from_formula
 from ramify.frontends.formula.levels_model import LevelsFormulaModel
+from ramify.frontends.formula.likelihoods import LIKELIHOODS, likely
 from ramify.inference.curvature_check import missing_curvature
 from ramify.inference.elbo import Estimator
 from ramify.inference.minibatches import Minibatches
@@ -276,6 +277,11 @@ def _missing_curvature(model: Model, groups: Groups, family: Branched) -> str | 
 
 def _check_family_kind(family: object) -> None:
     if family is not None and not isinstance(family, Branched | Joint):
+        if isinstance(family, str) and (family in LIKELIHOODS or likely(family)):
+            raise TypeError(
+                f"family={family!r:.30}: what the outcomes are drawn from is likelihood= here, for "
+                'example likelihood="bernoulli"; family= is that of the approximation.'
+            )
         name = family if isinstance(family, str) else getattr(family, "__name__", "solved")
         name = name if name in ("solved", "amortized", "branch", "joint") else "solved"
         raise TypeError(

@@ -1,9 +1,12 @@
 """The clock of a fit, and a progress bar where a person is watching."""
 
-import importlib.util
+import importlib
 import sys
 import time
+from html import escape
 from typing import Any
+
+_EVERY = 0.2  # seconds between two pictures of a notebook's bar
 
 
 class Progress:
@@ -15,11 +18,12 @@ class Progress:
         """By default (`show` is None) the bar is shown on a terminal and in a notebook."""
         self._show = (sys.stderr.isatty() or _in_notebook()) if show is None else show
         self._groups, self._max_steps, self._max_seconds = groups, max_steps, max_seconds
-        self._start, self._bar, self._task = time.perf_counter(), None, None
+        self._start, self._task = time.perf_counter(), None
+        self._bar: Any = None
 
     def __enter__(self) -> "Progress":
         if self._show:
-            self._bar = _bar()
+            self._bar = NotebookBar() if _in_notebook() else _bar()
             self._task = self._bar.add_task("fit", total=None, note="compiling")
             self._bar.start()
         return self
@@ -67,11 +71,56 @@ class Budget:
 
 
 def _in_notebook() -> bool:
-    """Whether a notebook's kernel runs this, and rich can draw there (without ipywidgets it warns)."""
+    """Whether a notebook's kernel runs this."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
-    kernel = shell is not None and "IPKernelApp" in getattr(shell, "config", {})
-    return kernel and importlib.util.find_spec("ipywidgets") is not None
+    return shell is not None and "IPKernelApp" in getattr(shell, "config", {})
+
+
+def _ipython() -> Any:
+    """What a kernel has, and this package does not ask for."""
+    return importlib.import_module("IPython.display")
+
+
+class NotebookBar:
+    """A bar of HTML that a notebook shows while a fit is under way, and nothing after; no widgets.
+
+    It has the methods of rich's bar that `Progress` calls.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is shown yet."""
+        self._handle: Any = None
+        self._note, self._began, self._last = "", time.perf_counter(), 0.0
+
+    def add_task(self, name: str, total: float | None, note: str) -> int:
+        """What the bar says before the first step."""
+        del name, total
+        self._note = note
+        return 0
+
+    def start(self) -> None:
+        """Shows the bar."""
+        self._handle = _ipython().display(self._shown(None), display_id=True)
+
+    def update(self, task: int, total: float | None, completed: float, note: str) -> None:
+        """Where the fit is; a few times a second at most."""
+        now = time.perf_counter()
+        if now - self._last < _EVERY or self._handle is None:
+            return
+        self._note, self._last = note, now
+        self._handle.update(self._shown(None if total is None else completed))
+
+    def stop(self) -> None:
+        """Takes the bar away."""
+        if self._handle is not None:
+            self._handle.update(_ipython().HTML(""))
+
+    def _shown(self, share: float | None) -> Any:
+        value = "" if share is None else f' value="{share:.3f}"'
+        text = f"{escape(self._note)}, {time.perf_counter() - self._began:.0f} s"
+        bar = f'<progress{value} max="1" style="width:12em;vertical-align:middle"></progress>'
+        return _ipython().HTML(f'<div style="font-variant-numeric:tabular-nums">{bar} {text}</div>')
 
 
 def _bar() -> Any:

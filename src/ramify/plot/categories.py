@@ -38,8 +38,9 @@ def reliability(found: CategoryCalibration) -> Figure:
         colour = f"var(--{COLOURS[k % len(COLOURS)]})"
         bars = {"type": "data", "array": shorten(half), "color": colour, "width": 0}
         hover = text(level) + ": predicted %{x:.1%}<br>observed %{y:.1%} of %{customdata:,} rows"
-        style = {"marker": {"color": colour, "size": 9, "symbol": k}, "error_y": bars}
-        data.append(dots_of(p, share, hover, name=text(level), customdata=rows.tolist(), **style))
+        marker = {"color": colour, "size": 9, "symbol": k}
+        named = {"name": text(level), "customdata": rows.tolist()}
+        data.append(dots_of(p, share, hover, error_y=bars, marker=marker, **named))
         top = max(top, float(p.max()), float((share + half).max()))
     ends = [0.0, min(1.0, 1.05 * top)]
     x = {"title": "predicted probability", "tickformat": ".0%", "range": ends}

@@ -147,8 +147,8 @@ def check_of(posterior: Any, groups: Groups, observed: np.ndarray, draws: int, s
     own, adapter = _rows_of(groups, some, observed), posterior.adapter
     if adapter.numeric:
         return Check(own, drawn, owner, some.labels)
-    numbers = [adapter.category_numbers(y).astype(np.float64) for y in (own, drawn)]
-    return Check(*numbers, owner, some.labels, tuple(adapter.categories("probability")))
+    own, drawn = (adapter.category_numbers(y).astype(np.float64) for y in (own, drawn))
+    return Check(own, drawn, owner, some.labels, tuple(adapter.categories("probability")))
 
 
 def _rows_of(groups: Groups, some: Groups, values: np.ndarray) -> Float64[np.ndarray, " n"]:

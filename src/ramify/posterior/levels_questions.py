@@ -1,5 +1,6 @@
 """What an analyst asks of a fit with several factors: questions, pictures, metrics, ArviZ."""
 
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, NoReturn
 
@@ -21,6 +22,7 @@ from ramify.posterior.levels_plots import LevelsPlots
 from ramify.posterior.loo import By, Loo
 from ramify.posterior.metrics import Estimate
 from ramify.posterior.posterior import Posterior
+from ramify.posterior.summary import doubts_of
 
 
 class LevelsQuestions(Posterior):
@@ -90,7 +92,8 @@ class LevelsQuestions(Posterior):
         what = f"{draws:,} draws of {self.groups.n_rows:,} rows"
         count = len(self.labels) if by == "group" else self.groups.n_rows
         check_memory(8 * 4 * draws * count, None, what, "Ask for fewer draws")
-        return levels_rows.loo(self._task, self.groups, by, self._rows(draws, seed), seed)
+        found = levels_rows.loo(self._task, self.groups, by, self._rows(draws, seed), seed)
+        return replace(found, doubts=doubts_of(self.notes, len(self.labels)))
 
     def log_evidence(self, *args: Any, **kwargs: Any) -> Estimate:
         """Log p(y), in nats: z by quadrature, b by Laplace's method, theta by weighted points."""

@@ -50,6 +50,7 @@ class Loo:
         k_hat: of the weights of each; NaN where it was refitted.
         lpd: log p(y_i | all), with nothing left out, [n].
         column: name of the label column.
+        doubts: the verdict and its reasons, of a fit that is not to be trusted.
     """
 
     by: By
@@ -58,6 +59,7 @@ class Loo:
     k_hat: Float64[np.ndarray, " n"]
     lpd: Float64[np.ndarray, " n"]
     column: str
+    doubts: tuple[str, ...] = ()
 
     @property
     def total(self) -> float:
@@ -98,11 +100,12 @@ class Loo:
         ]
 
     def __repr__(self) -> str:
-        return "\n  ".join(self._lines())
+        return "\n".join(["\n  ".join(self._lines()), *self.doubts])
 
     def _repr_html_(self) -> str:
         first, *rest = self._lines()
-        return html_lines(first, rest)
+        said = html_lines(self.doubts[0], self.doubts[1:]) if self.doubts else ""
+        return html_lines(first, rest) + said
 
 
 def loo(fit: Fitted, groups: Groups, by: By, draws: int, seed: int) -> Loo:
@@ -264,5 +267,13 @@ def compare(models: Mapping[str, Any], by: By = "row") -> Comparison:
         "difference_se": [np.sqrt(n) * d.std() for d in apart],
     }
     many = {name: len(found[name].bad) for name in names}
+    said = [line for name in names for line in _doubted(name, found[name])]
     bad = [f"{name}: k-hat above {MOST_K_HAT} in {m:,} of {n:,}" for name, m in many.items() if m]
-    return Comparison(names, {c: np.asarray(v, np.float64) for c, v in columns.items()}, tuple(bad))
+    return Comparison(
+        names, {c: np.asarray(v, np.float64) for c, v in columns.items()}, (*bad, *said)
+    )
+
+
+def _doubted(name: str, found: Loo) -> list[str]:
+    """What speaks against a model's fit, in lines that name it."""
+    return [f"{name}: {line.strip().removeprefix('- ')}" for line in found.doubts[1:]]

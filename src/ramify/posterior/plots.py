@@ -97,10 +97,10 @@ class Plots:
             mine = np.ones(len(found), bool)
             for column, value in part:
                 mine &= found[column] == value
-            numbers = (found[column][mine] for column in ("mean", "q5", "q95"))
+            mean, low, high = (found[column][mine] for column in ("mean", "q5", "q95"))
             name = ", ".join(str(v) if c == "category" else f"{c} {v}" for c, v in part)
             style = (i % len(kinds), i // len(kinds)) if kinds else None
-            curves.append(Curve(name, list(at[variable]), *numbers, style))
+            curves.append(Curve(name, list(at[variable]), mean, low, high, style))
         named = {"mean": f"expected {self._outcome}", "probability": "probability"}
         y_title = named.get(kind, "linear predictor")
         said = f"{y_title} along {variable}, groups: {groups}; 90% intervals."

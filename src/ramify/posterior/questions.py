@@ -1,6 +1,7 @@
 """What an analyst asks of a fitted formula: expected outcomes, contrasts and slopes."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ramify.numerics.precision import computing
@@ -14,6 +15,7 @@ from ramify.posterior.loo import By, Loo, loo, refitted
 from ramify.posterior.plots import Plots
 from ramify.posterior.poststratified import PostKind, Wanted, poststratified
 from ramify.posterior.prediction import Kind
+from ramify.posterior.summary import doubts_of
 
 Quantiles = Sequence[float]
 
@@ -191,6 +193,7 @@ class Questions(Fitted):
         """
         data = self._for_metrics(groups)
         found = loo(self, data, by, draws, seed)
+        found = replace(found, doubts=doubts_of(self._judged, len(self.labels)))
         if not refit or not len(found.bad):
             return found
         if by == "row" or self.again is None:

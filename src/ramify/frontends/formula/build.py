@@ -29,7 +29,7 @@ from ramify.frontends.formula.formula import Formula, lay_out
 from ramify.frontends.formula.levels_build import from_terms
 from ramify.frontends.formula.levels_model import LevelsFormulaModel
 from ramify.frontends.formula.levels_reading import predictors as all_predictors
-from ramify.frontends.formula.likelihoods import LIKELIHOODS, centre_and_unit
+from ramify.frontends.formula.likelihoods import LIKELIHOODS, centre_and_unit, likely
 from ramify.frontends.formula.model import FormulaModel
 from ramify.frontends.formula.parameter_formulas import (
     ParameterFormula,
@@ -252,8 +252,8 @@ def _link(likelihood: str, link: str | None) -> str:
     if likelihood not in LIKELIHOODS:
         known = ", ".join(LIKELIHOODS)
         raise ValueError(
-            f"likelihood={likelihood!r} is unknown; there are {known}. For another one write the "
-            "model in NumPyro: rf.from_numpyro."
+            f"likelihood={likelihood!r} is unknown; there are {known}.{likely(likelihood)} For another "
+            "one write the model in NumPyro: rf.from_numpyro."
         )
     links = LIKELIHOODS[likelihood].links
     if link is not None and link not in links:

@@ -53,7 +53,9 @@ def _column(name: str, raw: Raw, what: str) -> Any:
     title, missing = f'column "{name}" of {what}', np.asarray(series.isna())
     if missing.any():
         cure = (
-            'or pass missing="drop" to leave such rows out' if what == "table" else "or drop them"
+            'or pass missing="drop" to leave such rows out'
+            if what == "table"
+            else "or leave it out"
         )
         said = f"{title} has no value in {rows_in_words(missing)}"
         raise ValueError(f"{said}: impute it, {cure}.")

@@ -117,7 +117,8 @@ class FormulaLevelsAdapter(LevelsAdapter):
 
     def ratios(self) -> tuple[str, list[str]]:
         """Odds ratios and their like, of the common effects."""
-        return results.ratios(self.formula.link, common_names(self.formula))
+        spec = self.formula
+        return results.ratios("log" if spec.family.of_log else spec.link, common_names(spec))
 
     def sections(self, names: Sequence[str]) -> list[Section]:
         """Effects, sds by factor, correlations, and parameters of the likelihood."""

@@ -7,6 +7,7 @@ identity link is that of a standardised response (see `formula`), or of its loga
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
@@ -272,6 +273,31 @@ LIKELIHOODS: dict[str, Likelihood] = {
         log_prob=rows.ordered,
     ),
 }
+
+
+# Names in brms and Bambi that are others here.
+ELSEWHERE = {
+    "normal": "gaussian",
+    "student": "student_t",
+    "t": "student_t",
+    "negbinomial": "negative_binomial",
+    "cumulative": "ordered",
+    "logistic": "bernoulli",
+    "multinomial": "categorical",
+}
+
+
+def likely(name: str) -> str:
+    """Which likelihood was meant by a name that there is none of, as a sentence; "" if none is near.
+
+    Example:
+        >>> likely("Negbinomial"), likely("SkewNormal"), likely("tweedie")
+        (' Did you mean "negative_binomial"?', ' Did you mean "skew_normal"?', '')
+    """
+    plain = lambda text: str(text).lower().replace("_", "").replace(" ", "")
+    known = {plain(own): own for own in LIKELIHOODS} | ELSEWHERE
+    near = get_close_matches(plain(name), known, 1, 0.8)
+    return f' Did you mean "{known[near[0]]}"?' if near else ""
 
 
 def start(

@@ -286,9 +286,10 @@ class FormulaAdapter(FormulaNames):
 
     def theta_sampler(self) -> ThetaSampler:
         """Draws from the priors."""
-        prior = prior_draws(self.formula, self.model.priors, self.model.core)
-        one = program(lambda key: self.model.theta.unconstrain(prior(key)))
-        return lambda rng: one(jax.random.key(int(rng.integers(2**32))))
+        prior, correlations = prior_draws(self.formula, self.model.priors, self.model.core)
+        one = program(lambda key, factors: self.model.theta.unconstrain(prior(key, factors)))
+        key = lambda rng: jax.random.key(int(rng.integers(2**32)))
+        return lambda rng: one(key(rng), correlations(rng))
 
     def simulator(self, groups: Groups) -> Simulator:
         """Draws from the priors, the groups' normal distribution and the likelihood."""

@@ -68,7 +68,7 @@ class FormulaNames(Adapter):
         names = [*first, *spec.layout.common]
         if spec.family.support == "categories":  # of a level, against the first
             names = [name for own in spec.own for name in own.effects]
-        return results.ratios(spec.link, names)
+        return results.ratios("log" if spec.family.of_log else spec.link, names)
 
     def coordinates(self) -> list[str]:
         """The user's names; a coordinate of the correlations' factor is called by its correlation."""

@@ -158,7 +158,8 @@ def error(text: str, at: int | str, what: str) -> FormulaError:
     if isinstance(at, str):
         at = next((t.at for t in _scan(text) if unquoted(t.text) == at), 0)
     line = " ".join(text.splitlines()) if "\n" in text else text
-    return FormulaError(f"formula: {what}.\n  {line}\n  {' ' * at}^")
+    end = "" if what.endswith(("?", ".")) else "."
+    return FormulaError(f"formula: {what}{end}\n  {line}\n  {' ' * at}^")
 
 
 def unquoted(name: str) -> str:
@@ -217,13 +218,21 @@ def _check_brackets(text: str, tokens: list[Token]) -> None:
         raise error(text, opened[-1].at, f"{opened[-1].text!r} is never closed")
 
 
+def _quote(before: Token, token: Token) -> str:
+    """What to do where two names meet, which may be one with a space."""
+    if before.kind != "name" or token.kind != "name":
+        return ""
+    return f"; if it is one column, put it in backticks: `{before.text} {token.text}`"
+
+
 def _check_operands(text: str, tokens: list[Token]) -> None:
     """Raises if two operators or two operands are adjacent, or an operand is missing at the end."""
     operand, before = False, Token("", "start", 0)
     for token in tokens:
         opens = token.kind != "operator" or token.text in "({"
         if opens and operand and token.text != "(":
-            raise error(text, token.at, f"expected an operator such as + before {token.text!r}")
+            what = f"expected an operator such as + before {token.text!r}{_quote(before, token)}"
+            raise error(text, token.at, what)
         if opens:
             operand = token.kind != "operator"
         elif token.text in _CLOSING:
