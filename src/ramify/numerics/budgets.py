@@ -71,7 +71,7 @@ SHARED_WEIGHTS = {"cpu": 2**19, "accelerator": 2**24}
 RESULT_ROWS = {"cpu": 16_384, "accelerator": 2**18}
 # Local draws of which one is chosen by weight: fewest, and most for data of few rows; and the numbers
 # of draws times rows up to which there are more than the fewest.
-RESAMPLED, RESAMPLED_ROWS = (16, 64, 256), 2**17
+RESAMPLED, RESAMPLED_ROWS = (16, 64, 128, 256), 2**17
 SAMPLED_NUMBERS = 2**26  # of z sampled at once: 256 MB
 SUMMARY_NUMBERS = 2**26  # of theta drawn for a summary
 PREDICTED_NUMBERS = 2**25  # outcomes held at once while they are summarised: 128 MB
