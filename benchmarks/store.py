@@ -98,15 +98,19 @@ def disk(folder: Path, rows: int) -> dict[str, float]:
     return found
 
 
-class Counted(LocalEngine):
-    """Counts the rows of all sweeps, and their seconds."""
+class Counted:
+    """An engine that counts the rows of all sweeps, and their seconds."""
 
     rows, seconds, sweeps = 0, 0.0, 0.0
+
+    def __init__(self, engine: Any):
+        """Another engine computes."""
+        self._engine, self.fetch = engine, engine.fetch
 
     def sum(self, function: Any, source: Any, shared: Any, kept: Any, numbers: Any) -> Any:
         """See `Engine.sum`."""
         began, members = time.perf_counter(), source.members[list(numbers)]
-        total = super().sum(function, source, shared, kept, numbers)
+        total = self._engine.sum(function, source, shared, kept, numbers)
         self.seconds += time.perf_counter() - began
         rows = int(source.sizes[members[members >= 0]].sum())
         self.rows, self.sweeps = self.rows + rows, self.sweeps + rows / source.sizes.sum()
@@ -165,7 +169,7 @@ def fit(folder: Path, streamed: bool) -> dict[str, float]:
     import ramify as rf
 
     uncached(folder)
-    engine = Counted()
+    engine = Counted(LocalEngine())
     store = rf.Groups.from_store(folder / "s")
     posterior = rf.fit(logistic(), store, streamed=streamed, engine=engine)
     theta = posterior.summary().columns

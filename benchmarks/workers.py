@@ -1,10 +1,11 @@
 """What a fit on Dask workers costs: bytes that move in a sweep, and seconds of a sweep.
 
-    python -m benchmarks workers --store /disk/large/s --workers 1 2
+    python -m benchmarks workers --stores /disk/large/s --workers 1 2
 
-Fits the store of `python -m benchmarks store`, with the scheduler and the workers as processes of their
-own. Bytes are counted as they go through the connections of the client, which send theta and receive
-sums, and by the workers, between which the modes of groups move if a piece goes to another worker.
+Fits stores of `python -m benchmarks store`, with the scheduler and the workers as processes of their
+own. A sweep is one over all rows: those over parts of them are added up to as many. Bytes are counted as
+they go through the connections of the client, which send theta and receive sums, and by the workers,
+between which the modes of groups move if a piece goes to another worker.
 """
 
 import argparse
@@ -14,11 +15,13 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.store import logistic
+from benchmarks.store import Counted, logistic
+from ramify.engine.dask import DaskEngine
 
 DASK = [sys.executable, "-m", "dask"]
 
@@ -70,33 +73,43 @@ def _between(dask_worker: Any) -> int:
     return dask_worker.transfer_outgoing_bytes_total
 
 
+class CountedDask(Counted, DaskEngine):
+    """A Dask engine, to whoever asks what it is, that counts."""
+
+
 def main(words: list[str]) -> int:
-    """Fits with each number of workers, and prints what moved."""
+    """Fits each store with each number of workers, and prints what moved and how long it took."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--stores", type=Path, nargs="+", required=True)
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
+    own = parser.parse_args(words)
+    for store, count in product(own.stores, own.workers):
+        print(json.dumps(fitted(store, count)), flush=True)
+    return 0
+
+
+def fitted(store: Path, count: int) -> dict[str, Any]:
+    """What a fit of a store by so many workers takes."""
     from distributed import Client
 
     import ramify as rf
 
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--store", type=Path, required=True)
-    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
-    own = parser.parse_args(words)
-    groups, model = rf.Groups.from_store(own.store), logistic()
-    for count in own.workers:
-        with started(count) as file, Client(scheduler_file=file) as client, counted() as moved:
-            client.wait_for_workers(count)
-            rf.fit(model, groups, engine=client, max_steps=1, theta="gaussian")  # compiles
-            before, began = sum(client.run(_between).values()), time.perf_counter()
-            moved.update(sent=0, received=0)
-            posterior = rf.fit(model, groups, engine=client, theta="gaussian")
-            seconds = time.perf_counter() - began
-            moved["sent by workers"] = sum(client.run(_between).values()) - before
-        sweeps = posterior.notes["sweeps"]
-        found = {
-            "workers": count,
-            "sweeps": sweeps,
-            "seconds per sweep": round(seconds / sweeps, 2),
-        }
-        found |= {"rows": groups.n_rows, "groups": len(groups)}
-        found |= {f"bytes {way} per sweep": round(n / sweeps) for way, n in moved.items()}
-        print(json.dumps(found), flush=True)
-    return 0
+    groups, model = rf.Groups.from_store(store), logistic()
+    with started(count) as file, Client(scheduler_file=file) as client, counted() as moved:
+        client.wait_for_workers(count)
+        total = lambda function: sum(client.run(function).values())
+        rf.fit(model, groups, engine=client, max_steps=1, theta="gaussian")  # compiles
+        before, engine = (
+            (total(_between), total(time.process_time)),
+            CountedDask(DaskEngine(client)),
+        )
+        moved.update(sent=0, received=0)
+        rf.fit(model, groups, engine=engine, theta="gaussian")
+        moved["sent by workers"] = total(_between) - before[0]
+        busy = total(time.process_time) - before[1]
+    sweeps = engine.sweeps
+    found = {"workers": count, "rows": groups.n_rows, "groups": len(groups), "sweeps": sweeps}
+    found |= {"seconds per sweep": engine.seconds / sweeps}
+    found |= {"CPU seconds per sweep, all workers": busy / sweeps}
+    found |= {f"bytes {way} per sweep": n / sweeps for way, n in moved.items()}
+    return {name: float(f"{value:.4g}") for name, value in found.items()}

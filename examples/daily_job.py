@@ -48,9 +48,9 @@ def next_day(folder: Path, users: int) -> None:
     rng, back = np.random.default_rng(1), np.arange(users // 20)
     today = visits(rng, np.concatenate([back, users + back]), 6)
     pq.write_table(today, folder / "visits/day1.parquet")
-    everything = pq.read_table(folder / "visits")
-    changed = everything.filter(pc.is_in(everything["user"], today["user"].unique()))
-    updated = rf.update(rf.load(folder / "fit"), changed)  # each of these users with all rows
+    theirs = pc.field("user").isin(today["user"].unique())  # each of these users with all rows
+    changed = pq.read_table(folder / "visits", filters=theirs)
+    updated = rf.update(rf.load(folder / "fit"), changed)
     updated.save(folder / "fit-1")
     print(f"\n{updated.notes['why']}; moved, in sds of yesterday:")
     for name, sds in updated.notes["moved_sds"].items():

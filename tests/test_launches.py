@@ -91,13 +91,15 @@ def test_the_script_of_slurm_runs(tmp_path):
     own |= {"PATH": f"{programs}:{os.environ['PATH']}"}
     own |= {"PYTHONPATH": str(Path(rf.__file__).parents[1])}
     (tmp_path / "fit.sh").write_text(block("#!/bin/bash"))
-    running = subprocess.Popen(
-        ["bash", "fit.sh"], cwd=tmp_path, env={**os.environ, **own}, start_new_session=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+    said = tmp_path / "said.txt"
+    with said.open("w") as file:
+        running = subprocess.Popen(
+            ["bash", "fit.sh"], cwd=tmp_path, env={**os.environ, **own}, start_new_session=True,
+            stdout=file, stderr=subprocess.STDOUT,
+        )  # fmt: skip
     try:
         running.wait(timeout=500)
     finally:
         os.killpg(running.pid, signal.SIGKILL)  # the job is over: Slurm ends what it left
-    assert running.returncode == 0, running.stdout.read()
+    assert running.returncode == 0, said.read_text()
     assert len(rf.load(tmp_path / "fit").labels) == 300

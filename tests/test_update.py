@@ -81,8 +81,11 @@ def test_several_updates_in_a_row(case):
 @pytest.mark.slow
 def test_groups_are_those_of_a_fit_of_all(case):
     before, changed, whole = case
-    both = (p.sample(200)["b"].mean(0) for p in (rf.update(before, changed), whole))
-    np.testing.assert_allclose(*both, atol=0.01)
+    a, b = (p.sample(200)["b"] for p in (rf.update(before, changed), whole))
+    # The noise of both is the same, but for a few draws, one of some chosen by weight, that differ.
+    apart = (a.mean(0) - b.mean(0)) / (b.std(0) / np.sqrt(200))  # standard errors
+    assert np.sqrt(np.mean(apart**2)) < 0.05 and np.max(np.abs(apart)) < 1
+    np.testing.assert_allclose(a.std(0), b.std(0), rtol=0.1)
 
 
 def test_a_group_that_comes_again_changes_nothing(case):
@@ -110,20 +113,28 @@ def test_what_is_refused(case):
 
 @pytest.mark.slow
 def test_the_command(tmp_path):
-    """A formula's fit, its rows included, is updated from a file and loaded again."""
+    """A formula's fit, its rows included, is updated from two files in turn, and loaded again."""
     everything = shops(N=400)
     names = np.asarray(everything["shop"])
     late = np.isin(names, [f"s{i}" for i in range(380, 400)])
+    fewer, odd = np.isin(names, ["s250", "s7", "s30", "s385"]), np.arange(len(names)) % 2 == 1
     write_table(everything.filter(~late), tmp_path / "first.parquet")
     write_table(everything.filter(late), tmp_path / "late.parquet")
-    write_table(everything, tmp_path / "all.parquet")
+    write_table(everything.filter(fewer & odd), tmp_path / "fewer.parquet")  # rows were deleted
+    write_table(everything.filter(~fewer | odd), tmp_path / "all.parquet")
     for data, out in (("first", "fit"), ("all", "whole")):
         done = ramify("fit", tmp_path / f"{data}.parquet", FORMULA, "--out", tmp_path / out,
                       "--theta", "gaussian")  # fmt: skip
         assert done.exit_code == 0, done.output
-    done = ramify("update", tmp_path / "fit", tmp_path / "late.parquet", "--out", tmp_path / "new")
-    assert done.exit_code == 0, done.output
-    assert "Updated by 20 groups, 20 of them new. Moved, in sds" in done.stderr
+    for fit, data, out, said in (
+        ("fit", "late", "between", "Updated by 20 groups, 20 of them new. Moved, in sds"),
+        ("between", "fewer", "new", "Updated by 4 groups, 0 of them new. Moved, in sds"),
+    ):
+        done = ramify(
+            "update", tmp_path / fit, tmp_path / f"{data}.parquet", "--out", tmp_path / out
+        )
+        assert done.exit_code == 0, done.output
+        assert said in done.stderr
     updated, whole = rf.load(tmp_path / "new"), rf.load(tmp_path / "whole")
     assert updated.groups.n_rows == whole.groups.n_rows and len(updated.labels) == 400
     a, b = (p.summary().columns for p in (updated, whole))
