@@ -1,15 +1,11 @@
 """Several grouping factors: exact where the model is linear and Gaussian, near NUTS elsewhere."""
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
 import ramify as rf
 from levels_oracle import exact
-from levels_problems import PROBLEMS, VERBAGG, verbagg
 from levels_tables import apart, problem, table
 from levels_textbook import TEXTBOOK
 from quick import slow
@@ -325,53 +321,6 @@ def test_the_evidence_is_that_of_numerical_integration():
     truth = values.max() + np.log(np.exp(values - values.max()).sum() * volume)
     found = posterior.log_evidence()
     assert found == pytest.approx(truth, abs=4 * found.se + 0.02)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", PROBLEMS)
-def test_means_and_sds_are_those_of_nuts(name):
-    own = PROBLEMS[name]
-    truth = own.reference()
-    noise = 3 / np.sqrt(float(truth["ess"]))  # of a reference mean, in sds
-    posterior = rf.fit(*rf.from_formula(own.formula, own.table, likelihood=own.likelihood))
-    summary = posterior.summary()
-    for parameter in summary.names:
-        mean, sd = truth[f"{parameter} mean"], truth[f"{parameter} sd"]
-        assert abs(summary[parameter]["mean"] - mean) < (0.15 + noise) * sd, parameter
-        assert abs(summary[parameter]["sd"] / sd - 1) < 0.05 + noise, parameter
-    for factor in own.factors:
-        effects = posterior.group_effects(factor, draws=1000)
-        mean, sd = truth[f"effects({factor}) mean"], truth[f"effects({factor}) sd"]
-        off = (effects["Intercept_mean"] - mean) / sd
-        assert np.sqrt(np.mean(off**2)) < 0.1 and np.abs(off).max() < 0.3
-        assert np.median(effects["Intercept_sd"] / sd) == pytest.approx(1, abs=0.05)
-
-
-DATA = Path(os.environ.get("RAMIFY_DATA", "data"))
-
-
-@pytest.mark.slow
-def test_item_response_with_slopes_is_that_of_nuts():
-    if not (DATA / VERBAGG).is_file():
-        pytest.skip(f"{VERBAGG} is not here: name the folder with it in RAMIFY_DATA")
-    own = verbagg(DATA)
-    truth = own.reference()
-    noise = 3 / np.sqrt(float(truth["ess"]))  # of a reference mean, in sds
-    posterior = rf.fit(own.formula, own.table, likelihood=own.likelihood)
-    assert posterior.notes["laplace_sds"] < 0.3
-    summary = posterior.summary()
-    for parameter in summary.names:
-        mean, sd = truth[f"{parameter} mean"], truth[f"{parameter} sd"]
-        assert abs(summary[parameter]["mean"] - mean) < (0.15 + noise) * sd, parameter
-        assert abs(summary[parameter]["sd"] / sd - 1) < 0.05 + noise, parameter
-    for factor, slopes in zip(own.factors, own.slopes, strict=True):
-        effects = posterior.group_effects(factor, draws=1000)
-        for effect in ("Intercept", *slopes):
-            name = f"effects({factor})" + ("" if effect == "Intercept" else f" {effect}")
-            off = (effects[f"{effect}_mean"] - truth[f"{name} mean"]) / truth[f"{name} sd"]
-            assert np.sqrt(np.mean(off**2)) < 0.15
-            ratio = effects[f"{effect}_sd"] / truth[f"{name} sd"]
-            assert np.median(ratio) == pytest.approx(1, abs=0.05)
 
 
 def test_lognormal_rows_are_gaussian_ones_of_their_logarithms():

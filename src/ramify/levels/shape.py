@@ -113,7 +113,7 @@ def cloud(G: Marginal, found: Found, seed: int) -> Cloud:
 
 
 def corrected(G: Marginal, found: Found, drawn: Cloud, seed: int) -> Cloud:
-    """A profile's cloud with the means and sds that G gives, by importance weights of some points.
+    """A profile's cloud with the means that G gives, by importance weights of some points.
 
     The same points without weights have much of the noise in common, so the difference is added. Nothing
     is done where the profile is near G, or G is expensive.
@@ -128,10 +128,9 @@ def corrected(G: Marginal, found: Found, drawn: Cloud, seed: int) -> Cloud:
         return drawn
     log_weight = np.concatenate([first, off(points[LOOKED:])])
     weight = np.exp(log_weight - np.logaddexp.reduce(log_weight))
-    mean, centre = weight @ points, points.mean(0)
-    stretch = np.sqrt(weight @ (points - mean) ** 2) / points.std(0)
-    middle = drawn.weight @ drawn.points
-    moved = middle + mean - centre + stretch * (drawn.points - middle)
+    moved = (
+        drawn.points + weight @ points - points.mean(0)
+    )  # sds would be noisier than they are off
     notes = drawn.notes | {"theta_corrected": effective_draws(log_weight)}
     return Cloud(moved, drawn.log_weight, notes)
 
