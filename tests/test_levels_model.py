@@ -175,6 +175,20 @@ def test_slope_and_curvature_in_b_are_those_of_differences_where_rows_are_produc
         np.testing.assert_allclose(S[:, k], curvature, atol=2e-2 * np.abs(S).max())
 
 
+def test_levels_that_nothing_is_known_of_are_drawn_from_their_prior():
+    model, _, _ = engine(*item_response())
+    thetas, rng, S = np.zeros((4000, 2)), np.random.default_rng(0), 4000
+    drawn = model.population(1, {"": thetas}, {}, np.zeros((S, 1, 3)), rng)[:, 0]
+    near = lambda found, mean, sd: (
+        abs(found.mean() - mean) < 4 * sd / np.sqrt(S)
+        and abs(found.std() / sd - 1) < 3 / np.sqrt(S)
+    )
+    assert near(drawn[:, 0], 0.0, 1.0) and near(drawn[:, 1], 0.0, 0.4)  # its logarithm
+    old = {"age": np.array([2.0])}
+    thetas = np.tile([0.5, np.log(0.3)], (S, 1))
+    assert near(model.population(0, {"": thetas}, old, np.zeros((S, 1, 3)), rng)[:, 0, 0], 1.0, 0.3)
+
+
 @pytest.fixture(scope="module")
 def fitted():
     with pytest.MonkeyPatch.context() as patch:
