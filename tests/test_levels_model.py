@@ -350,15 +350,17 @@ def test_a_linear_fit_is_that_of_the_formula():
         return total + half_normals({n: t[n] for n in ("sd_0", "sd_1", "sigma")})
 
     model, groups = intercepts("y", "gaussian", log_prior, ("a", "b"), rows)
-    ours = rf.fit(model, groups).summary()
-    theirs = rf.fit("y ~ x + (1 | a) + (1 | b)", rows, priors=priors).summary()
+    fits = [rf.fit(model, groups), rf.fit("y ~ x + (1 | a) + (1 | b)", rows, priors=priors)]
+    ours, theirs = (fit.summary() for fit in fits)
+    # An sd is off by 1 / sqrt(2 draws), and more where tails are long, as the intercept's are here.
+    noise = np.sqrt(sum(1 / fit.notes["theta_effective_draws"] for fit in fits))
     same = dict(
         zip(ours.names, ["Intercept", "x", "sd(Intercept | a)", "sd(Intercept | b)", "sigma"])
     )
     for name, other in same.items():
         own, truth = ours[name], theirs[other]
         assert abs(own["mean"] - truth["mean"]) < 0.1 * truth["sd"], name
-        assert own["sd"] == pytest.approx(truth["sd"], rel=0.06), name
+        assert own["sd"] == pytest.approx(truth["sd"], rel=0.02 + 2 * noise), name
 
 
 @pytest.mark.slow
