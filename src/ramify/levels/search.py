@@ -24,6 +24,8 @@ EM_DRAWS = 8
 NEWTON_STEPS = 30
 CLOSE = 0.003  # nats that a last step may gain
 WIDEST = 0.7  # longest difference in any coordinate: sds are logarithms
+FURTHER = 2.0  # longest difference along a parameter that is no logarithm, in sds given the others
+STUCK = 8  # steps after which the Hessian is computed again
 MOVED = 0.5  # sds from where the Hessian is from, past which it is computed again
 
 
@@ -45,29 +47,33 @@ def search(G: Marginal, theta: Float64[np.ndarray, " D"]) -> Found:
     """The maximum of G, from a rough theta."""
     theta, scale = expectation_maximisation(G, theta)
     optimum = G.optimum(theta)
-    axes = np.diag(scale)
+    axes, wide = np.diag(scale), np.where(G.model.transformed, WIDEST, np.inf)
     slope, diagonal = _star(G, optimum, axes)
-    for _ in range(2):  # along each coordinate by itself: the first scales are rough
+    rounds = 2 if G.model.transformed.all() else 4
+    for _ in range(rounds):  # along each coordinate by itself: the first scales are rough
         steps = np.clip(slope / np.maximum(-diagonal, 1e-3), -2.0, 2.0)
         optimum = _climbed(G, optimum, axes @ steps)
         axes = axes * np.clip(1 / np.sqrt(np.maximum(-diagonal, 1e-3)), 0.1, 10.0)
-        axes = _limited(G, axes)
+        axes = _limited(axes, wide)
         slope, diagonal = _star(G, optimum, axes)
+    wide = np.where(G.model.transformed, WIDEST, FURTHER * np.diag(axes))
     precision = _precision(G, optimum, axes, diagonal)
     gain = np.inf
     centre = optimum.theta
-    for _ in range(NEWTON_STEPS):
+    for step in range(NEWTON_STEPS):
         axes = whitening(precision)
-        slope, _ = _star(G, optimum, _limited(G, 0.3 * axes))
+        slope, _ = _star(G, optimum, _limited(0.3 * axes, wide))
         slope = (
-            slope / np.linalg.norm(_limited(G, 0.3 * axes), axis=0) * np.linalg.norm(axes, axis=0)
+            slope
+            / np.linalg.norm(_limited(0.3 * axes, wide), axis=0)
+            * np.linalg.norm(axes, axis=0)
         )
         gain = 0.5 * float(slope @ slope)
         far = float(np.abs(np.linalg.solve(axes, optimum.theta - centre)).max())
         if gain < CLOSE and far < MOVED:
             break
-        if far >= MOVED:
-            axes = _limited(G, axes)
+        if far >= MOVED or step % STUCK == STUCK - 1:
+            axes = _limited(axes, wide)
             precision = _precision(G, optimum, axes, _star(G, optimum, axes)[1])
             centre = optimum.theta
             if gain < CLOSE:
@@ -85,10 +91,11 @@ def whitening(precision: Float64[np.ndarray, "D D"]) -> Float64[np.ndarray, "D D
     return sd[:, None] * (vectors * np.sqrt(np.maximum(values, 1e-12))) @ vectors.T
 
 
-def _limited(G: Marginal, axes: Float64[np.ndarray, "D D"]) -> Float64[np.ndarray, "D D"]:
-    """The axes, columns, no longer than WIDEST in any coordinate that is a logarithm or the like."""
-    long = np.where(G.model.transformed[:, None], np.abs(axes), 0.0).max(0)
-    return axes * np.minimum(1.0, WIDEST / np.maximum(long, 1e-300))
+def _limited(
+    axes: Float64[np.ndarray, "D D"], wide: Float64[np.ndarray, " D"]
+) -> Float64[np.ndarray, "D D"]:
+    """The axes, columns, no longer in any coordinate than that is wide."""
+    return axes * np.minimum(1.0, 1 / np.maximum((np.abs(axes) / wide[:, None]).max(0), 1e-300))
 
 
 def _star(G: Marginal, at: Optimum, axes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -81,7 +81,8 @@ def cloud(G: Marginal, found: Found, seed: int) -> Cloud:
     nothing = np.zeros(len(found.mean))
     learned = Learned(found.mean, found.precision, 0.0, nothing, None, None, np.zeros(0, int))
     sd = np.sqrt(np.diag(np.linalg.inv(found.precision)))
-    cheap = work(G) * 2 * POINTS < (CHEAP_WIDE if sd.max() > WIDE else CHEAP)
+    wide = sd[G.model.transformed].max(initial=0.0) > WIDE
+    cheap = work(G) * 2 * POINTS < (CHEAP_WIDE if wide else CHEAP)
     off, values = 0.0, G.values
     if not cheap:
         stands = Profile.through(G, found)
