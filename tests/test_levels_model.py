@@ -136,9 +136,7 @@ def item_response(rows=None):
         theta={"slope": rf.real(), "spread": rf.positive()},
         z={"person": {"ability": rf.real()}, "item": {"hard": rf.real(), "steep": rf.positive()}},
         log_prior=lambda t: (
-            dist.Normal(0, 1).log_prob(t["slope"])
-            + dist.HalfNormal(1).log_prob(t["spread"])
-            + dist.HalfNormal(0.5).log_prob(t["bend"])
+            dist.Normal(0, 1).log_prob(t["slope"]) + dist.HalfNormal(1).log_prob(t["spread"])
         ),
         log_local={
             "person": lambda t, z, group: dist.Normal(
@@ -157,23 +155,38 @@ def item_response(rows=None):
 def test_slope_and_curvature_in_b_are_those_of_differences_where_rows_are_products():
     model, design, _ = engine(*item_response())
     theta = np.array([0.3, -0.2])
-    G = Marginal(model, design)
-    given, rng = model.at(theta), np.random.default_rng(0)
-    precision, q = G.precision(given), design.K.shape[1]
+    G, step = Marginal(model, design), 1e-4
+    found, q = G.optimum(theta), design.K.shape[1]  # elsewhere S may be indefinite, and is not used
     assert q == 16
-    at, step = G.start()._replace(u=0.2 * rng.normal(size=q)), 1e-4
-    state = G.state(given, precision, at)
+    given, at, precision = found.given, found.effects, G.precision(found.given)
     moved = lambda k, sign: G.state(
+        given, precision, at._replace(u=at.u + (0.2 + sign * step) * np.eye(q)[k])
+    )
+    S = np.linalg.inv(G.factor(found.state, precision).solve(np.zeros((0, q)), np.eye(q))[1])
+    bent = lambda k, sign: G.state(
         given, precision, at._replace(u=at.u + sign * step * np.eye(q)[k])
     )
-    S = np.linalg.inv(G.factor(state, precision).solve(np.zeros((0, q)), np.eye(q))[1])
     for k in (0, 1, 7):
-        ends = moved(k, 1), moved(k, -1)
-        assert (ends[0].value - ends[1].value) / (2 * step) == pytest.approx(
-            state.slope_u[k], abs=1e-4
-        )
+        ends, away = (moved(k, 1), moved(k, -1)), moved(k, 0)
+        slope = (ends[0].value - ends[1].value) / (2 * step)
+        assert slope == pytest.approx(away.slope_u[k], rel=1e-4, abs=5e-3)  # by five points
+        ends = bent(k, 1), bent(k, -1)
         curvature = -(ends[0].slope_u - ends[1].slope_u) / (2 * step)
         np.testing.assert_allclose(S[:, k], curvature, atol=2e-2 * np.abs(S).max())
+
+
+def test_levels_that_nothing_is_known_of_are_drawn_from_their_prior():
+    model, _, _ = engine(*item_response())
+    thetas, rng, S = np.zeros((4000, 2)), np.random.default_rng(0), 4000
+    drawn = model.population(1, {"": thetas}, {}, np.zeros((S, 1, 3)), rng)[:, 0]
+    near = lambda found, mean, sd: (
+        abs(found.mean() - mean) < 4 * sd / np.sqrt(S)
+        and abs(found.std() / sd - 1) < 3 / np.sqrt(S)
+    )
+    assert near(drawn[:, 0], 0.0, 1.0) and near(drawn[:, 1], 0.0, 0.4)  # its logarithm
+    old = {"age": np.array([2.0])}
+    thetas = np.tile([0.5, np.log(0.3)], (S, 1))
+    assert near(model.population(0, {"": thetas}, old, np.zeros((S, 1, 3)), rng)[:, 0, 0], 1.0, 0.3)
 
 
 @pytest.fixture(scope="module")
@@ -337,15 +350,17 @@ def test_a_linear_fit_is_that_of_the_formula():
         return total + half_normals({n: t[n] for n in ("sd_0", "sd_1", "sigma")})
 
     model, groups = intercepts("y", "gaussian", log_prior, ("a", "b"), rows)
-    ours = rf.fit(model, groups).summary()
-    theirs = rf.fit("y ~ x + (1 | a) + (1 | b)", rows, priors=priors).summary()
+    fits = [rf.fit(model, groups), rf.fit("y ~ x + (1 | a) + (1 | b)", rows, priors=priors)]
+    ours, theirs = (fit.summary() for fit in fits)
+    # An sd is off by 1 / sqrt(2 draws), and more where tails are long, as the intercept's are here.
+    noise = np.sqrt(sum(1 / fit.notes["theta_effective_draws"] for fit in fits))
     same = dict(
         zip(ours.names, ["Intercept", "x", "sd(Intercept | a)", "sd(Intercept | b)", "sigma"])
     )
     for name, other in same.items():
         own, truth = ours[name], theirs[other]
         assert abs(own["mean"] - truth["mean"]) < 0.1 * truth["sd"], name
-        assert own["sd"] == pytest.approx(truth["sd"], rel=0.06), name
+        assert own["sd"] == pytest.approx(truth["sd"], rel=0.02 + 2 * noise), name
 
 
 @pytest.mark.slow

@@ -48,10 +48,7 @@ def fit_levels(
     try:
         found = search(G, start(model))
     except (NotSolved, np.linalg.LinAlgError) as error:
-        raise ValueError(
-            "the fit failed: the common and kept effects could not be found. Is a predictor collinear "
-            "with others, or of very large scale?"
-        ) from error
+        raise ValueError(f"the fit failed: {_why(model)}") from error
     cpu.append(time.process_time())
     drawn = cloud(G, found, seed)
     cpu.append(time.process_time())
@@ -82,6 +79,19 @@ def fit_levels(
     posterior = LevelsPosterior(model, adapter, groups, draws, said)
     posterior.design = design  # which need not be made again
     return posterior
+
+
+def _why(model: LevelsModel) -> str:
+    """What may be wrong where kept effects could not be found."""
+    if isinstance(model, DensityLevels):
+        return (
+            "the effects of the kept factors could not be found. Are log_lik and log_local finite and "
+            "smooth in them, for every row and level, where all unconstrained parameters are near 0?"
+        )
+    return (
+        "the common and kept effects could not be found. Is a predictor collinear with others, or of "
+        "very large scale?"
+    )
 
 
 def iterated_notes(G: Marginal, found: Found) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from ramify.frontends.formula.levels_model import LevelsFormulaModel
 from ramify.frontends.formula.model import FormulaModel
 from ramify.models.adapter import Adapter
 from ramify.models.model import Model, named_draws
+from ramify.models.several import SeveralModel
 from ramify.models.simulation import Simulated
 from ramify.numerics.precision import computing
 from ramify.posterior.prior_predictive import PriorPredictive
@@ -52,9 +53,9 @@ def prior_predictive(
         groups = model.groups(groups)
     options = {"link": link, "priors": priors}
     own, data = model_and_groups(model, groups, likelihood, options, "rf.prior_predictive")
-    if isinstance(own, LevelsFormulaModel):
+    if isinstance(own, LevelsFormulaModel | SeveralModel):
         raise ValueError(
-            "data can't be drawn yet from the prior of a formula with several grouping factors."
+            "data can't be drawn yet from the prior of a model with several grouping factors."
         )
     data = data.renumbered(data.labels)
     own.check(example(data))

@@ -1,4 +1,4 @@
-"""Other ways to write a model: formulas, and NumPyro functions.
+"""Other ways to write a model: formulas, NumPyro functions, and densities of several factors.
 
 Each front end makes a `Model` and an adapter, which reads a user's tables and names results.
 

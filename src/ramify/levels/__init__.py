@@ -18,6 +18,9 @@ The parts, in the order in which they use each other: `design` (the rows; `conde
 `integral` (log p^ and its derivatives), `kept` (S and its factor: sparse where the design is nested, else
 dense, or `iterated`, by conjugate gradients), `marginal` (G), `search` (its maximum and shape), `draws`,
 `laplace` (what Laplace's method leaves, in sds of theta).
+A model of log densities has no linear predictor: a row is any smooth function of its z and its few kept
+effects, one vector v, and priors of effects are rows too. `density_design` and `density` are its design
+and its model, with derivatives by JAX, `density_search` is where its search begins; all else is the same.
 All linear algebra is float64 on the host. A front end supplies a `model.LevelsModel` and a `Design`.
 
 May import: numerics, data, engine, models, families, inference.

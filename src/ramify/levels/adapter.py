@@ -58,9 +58,13 @@ class LevelsAdapter:
         """Draws of every parameter by its name, on the user's scale."""
         raise NotImplementedError
 
-    def level_codes(self, groups: Groups, factor: int) -> Int64[np.ndarray, " n"]:
-        """The rows' levels of a factor that is not the integrated one."""
-        return groups.rows[f"level_{factor}"]
+    def level_sizes(self, groups: Groups, factor: int) -> Int64[np.ndarray, " L"]:
+        """The rows of each level of a factor."""
+        if factor == self.integrated:
+            return np.asarray(groups.sizes)
+        return np.bincount(
+            groups.rows[f"level_{factor}"], minlength=len(self.factors[factor].labels)
+        )
 
     def outer_first(self) -> list[int]:
         """The factors, those whose effects others are drawn around before these."""

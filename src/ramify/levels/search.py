@@ -27,6 +27,8 @@ NEWTON_STEPS = 30
 CLOSE = 0.003  # nats that a last step may gain
 WIDEST = 0.7  # longest difference in any coordinate: sds are logarithms
 FURTHEST = 0.5  # longest step in any coordinate before the Hessian is known
+FURTHER = 2.0  # longest difference along a parameter that is no logarithm, in sds given the others
+STUCK = 8  # steps after which the Hessian is computed again
 MOVED = 0.5  # sds from where the Hessian is from, past which it is computed again
 
 
@@ -47,21 +49,23 @@ class Found(NamedTuple):
 def search(G: Marginal, theta: Float64[np.ndarray, " D"]) -> Found:
     """The maximum of G, from a rough theta."""
     optimum, axes, star = _by_coordinate(G, *expectation_maximisation(G, theta))
+    wide = np.where(G.model.transformed, WIDEST, FURTHER * np.diag(axes))
     precision, slope = _measured(G, optimum, axes, star)
     white, centre, gain = whitening(precision), optimum.theta, np.inf
-    for _ in range(NEWTON_STEPS):
+    for step in range(NEWTON_STEPS):
         gain = 0.5 * float(slope @ slope)
         if gain < CLOSE:
             break
         before, optimum = optimum, _climbed(G, optimum, white @ np.clip(slope, -3.0, 3.0))
-        if optimum is before:
+        if optimum is before and optimum.theta is centre:
             break
-        if np.abs(np.linalg.solve(white, optimum.theta - centre)).max() < MOVED:
-            small = _limited(G, 0.3 * white)
+        near = np.abs(np.linalg.solve(white, optimum.theta - centre)).max() < MOVED
+        if near and optimum is not before and step % STUCK != STUCK - 1:
+            small = _limited(0.3 * white, wide)
             ratio = np.linalg.norm(white, axis=0) / np.linalg.norm(small, axis=0)
             slope = _star(G, optimum, small)[0] * ratio
         else:
-            axes = _limited(G, white)
+            axes = _limited(white, wide)
             precision, slope = _measured(G, optimum, axes, _star(G, optimum, axes))
             white, centre = whitening(precision), optimum.theta
     return Found(optimum, precision, gain, gain < CLOSE)
@@ -71,17 +75,18 @@ def _by_coordinate(
     G: Marginal, theta: np.ndarray, scale: np.ndarray
 ) -> tuple[Optimum, np.ndarray, tuple[np.ndarray, np.ndarray]]:
     """Newton along each coordinate by itself, from rough scales: an optimum, axes and differences."""
-    optimum, axes = G.optimum(theta), np.diag(scale)
+    optimum, axes, logs = G.optimum(theta), np.diag(scale), G.model.transformed
     star = _star(G, optimum, axes)
-    for _ in range(ROUNDS):
+    for _ in range(ROUNDS if logs.all() else 2 * ROUNDS):
         slope, curved = star[0], np.maximum(-star[1], 1e-3)
         width = 1 / np.sqrt(curved)  # an sd, in lengths of the axes
         off = np.abs(slope) * width  # sds from the maximum
         if (off < MOVED).all() and (width < 2).all() and (width > 0.5).all():
             break
         if (off > 0.1).any():
-            optimum = _climbed(G, optimum, np.clip(axes @ (slope / curved), -FURTHEST, FURTHEST))
-        axes = _limited(G, axes * np.clip(width, 0.1, 10.0))
+            furthest = np.where(logs, FURTHEST, FURTHER * np.diag(axes))
+            optimum = _climbed(G, optimum, np.clip(axes @ (slope / curved), -furthest, furthest))
+        axes = _limited(axes * np.clip(width, 0.1, 10.0), np.where(logs, WIDEST, np.inf))
         star = _star(G, optimum, axes)
     return optimum, axes, star
 
@@ -102,10 +107,11 @@ def whitening(precision: Float64[np.ndarray, "D D"]) -> Float64[np.ndarray, "D D
     return sd[:, None] * (vectors * np.sqrt(np.maximum(values, 1e-12))) @ vectors.T
 
 
-def _limited(G: Marginal, axes: Float64[np.ndarray, "D D"]) -> Float64[np.ndarray, "D D"]:
-    """The axes, columns, no longer than WIDEST in any coordinate that is a logarithm or the like."""
-    long = np.where(G.model.transformed[:, None], np.abs(axes), 0.0).max(0)
-    return axes * np.minimum(1.0, WIDEST / np.maximum(long, 1e-300))
+def _limited(
+    axes: Float64[np.ndarray, "D D"], wide: Float64[np.ndarray, " D"]
+) -> Float64[np.ndarray, "D D"]:
+    """The axes, columns, no longer in any coordinate than that is wide."""
+    return axes * np.minimum(1.0, 1 / np.maximum((np.abs(axes) / wide[:, None]).max(0), 1e-300))
 
 
 def _star(G: Marginal, at: Optimum, axes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -88,7 +88,8 @@ def cloud(G: Marginal, found: Found, seed: int) -> Cloud:
     nothing = np.zeros(len(found.mean))
     learned = Learned(found.mean, found.precision, 0.0, nothing, None, None, np.zeros(0, int))
     sd = np.sqrt(np.diag(np.linalg.inv(found.precision)))
-    cheap = work(G) * 2 * POINTS < (CHEAP_WIDE if sd.max() > WIDE else CHEAP)
+    wide = sd[G.model.transformed].max(initial=0.0) > WIDE
+    cheap = work(G) * 2 * POINTS < (CHEAP_WIDE if wide else CHEAP)
     values = G.values if cheap else Profile.through(G, found).values
     points, log_weight, log_t = weigh_theta(values, learned, POINTS if cheap else 8 * POINTS, seed)
     normal = log_weight - np.logaddexp.reduce(log_weight)

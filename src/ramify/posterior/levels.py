@@ -200,10 +200,7 @@ class LevelsPosterior(LevelsQuestions):
 
     def _sizes(self, factor: int) -> np.ndarray:
         """The rows of each level of a factor."""
-        if factor == self.adapter.integrated:
-            return np.asarray(self.groups.sizes)
-        count = len(self.adapter.factors[factor].labels)
-        return np.bincount(self.adapter.level_codes(self.groups, factor), minlength=count)
+        return self.adapter.level_sizes(self.groups, factor)
 
     @computing
     def summary(

@@ -46,7 +46,8 @@ def loo(task: Task, groups: Groups, by: By, rows: np.ndarray, seed: int) -> Loo:
     name = task.adapter.factors[task.adapter.integrated].name
     if by == "group":
         elpd, k_hat, lpd = left_out(np.stack([*_by_group(task, rows)]))
-        return Loo(by, groups.labels, elpd, k_hat, lpd, name)
+        labels = task.adapter.factors[task.adapter.integrated].labels
+        return Loo(by, labels, elpd, k_hat, lpd, name)
     design = task.adapter.design(groups).observed()
     eta = fitted_eta(task, design, rows, (seed,))
     n = len(design.offset)

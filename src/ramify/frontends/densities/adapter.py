@@ -1,6 +1,7 @@
 """Tables in and named results out, for models of log densities with several factors."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -225,9 +226,9 @@ class DensityAdapter(LevelsAdapter):
 
     # Results.
 
-    def level_codes(self, groups: Groups, factor: int) -> np.ndarray:
-        """The rows' levels of a factor."""
-        return groups.levels(self.place[factor])
+    def level_sizes(self, groups: Groups, factor: int) -> np.ndarray:
+        """The rows of each level of a factor."""
+        return np.bincount(groups.levels(self.place[factor]), minlength=self.counts[factor])
 
     def summary_rows(
         self, values: Mapping[str, np.ndarray], beta: Float64[np.ndarray, "S 0"]
@@ -303,7 +304,7 @@ class DensityAdapter(LevelsAdapter):
         columns = {name: column[rows] for name, column in part.columns.items()}
         seed = int(rng.integers(2**31))
         out = []
-        with jax.enable_x64(True):
+        with jax.enable_x64(True), _asking(columns):
             for s, (theta, own) in enumerate(zip(values[""], eta, strict=True)):
                 key = jax.random.fold_in(jax.random.key(seed), s)
                 given = np.asarray(theta, np.float64), own[:n][rows], columns
@@ -359,6 +360,18 @@ class DensityAdapter(LevelsAdapter):
     def save(self, folder: Path, groups: Groups | None) -> None:
         """Writes the levels and the data of the fit; the model itself is not part of it."""
         saving.save(self.several, groups or self.groups, folder)
+
+
+@contextmanager
+def _asking(columns: Mapping[str, Any]) -> Iterator[None]:
+    """Says which column a function of the user's misses."""
+    try:
+        yield
+    except KeyError as error:
+        raise ValueError(
+            f"simulate asks for {error.args[0]!r}, which is not a column of the rows to predict; there "
+            f"are: {', '.join(columns) or 'none'}."
+        ) from error
 
 
 def _one(column: np.ndarray) -> jax.ShapeDtypeStruct:

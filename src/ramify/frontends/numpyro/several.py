@@ -145,6 +145,7 @@ class Sorted(NamedTuple):
     places: dict[str, int]  # the factor of each sample site; THETA, or ROW
     observed: tuple[str, ...]  # in the rows
     decentred: frozenset[str]  # sites that LocScaleReparam has made deterministic
+    left_out: tuple[str, ...]  # deterministic sites, which results leave out
 
 
 def sort_sites(fn: Fn, call: Call, groups: Groups) -> Sorted:
@@ -186,7 +187,8 @@ def sort_sites(fn: Fn, call: Call, groups: Groups) -> Sorted:
     _check_sorted(call, theta, z)
     rows = tuple(n for n in drawn if places[n] == ROW and not one[n].seen.factor)
     away = {n.removesuffix("_decentered") for n in axes if n.endswith("_decentered")}
-    return Sorted(theta, z, axes, places, rows, frozenset(n for n in away if n in one))
+    told = tuple(n for n, site in one.items() if site.seen.kind == "deterministic")
+    return Sorted(theta, z, axes, places, rows, frozenset(away & {*told}), told)
 
 
 def _check_sorted(call: Call, theta: Any, z: dict[str, Any]) -> None:
@@ -261,6 +263,11 @@ class NumpyroSeveral(SeveralModel):
         self.one = block_of((1,) * len(call.factors), 1)
         self.example = columns_for(call, groups, self.one)
         self.around = {name: self._seen_by(f) for f, name in enumerate(self.factors)}
+
+    def __repr__(self) -> str:
+        words = {"observed": self.sites.observed, "left out": self.sites.left_out}
+        rest = "".join(f"; {title}: {', '.join(names)}" for title, names in words.items() if names)
+        return f"Numpyro{super().__repr__()[:-1]}{rest})"
 
     @property
     def can_simulate(self) -> bool:
