@@ -54,7 +54,7 @@ def next_day(folder: Path, users: int) -> None:
     updated.save(folder / "fit-1")
     print(f"\n{updated.notes['why']}; moved, in sds of yesterday:")
     for name, sds in updated.notes["moved_sds"].items():
-        print(f"  {name:20}{sds:+.2f}")
+        print(f"  {name:22}{sds:+.2f}")
 
     tomorrow = np.concatenate([np.arange(users // 2), 5 * users + np.arange(50)])  # 50 are unknown
     new = visits(rng, tomorrow, 1).drop_columns("bought")
