@@ -32,7 +32,7 @@ class Outer(NamedTuple):
         second, q = first - back, pattern.shape[1]
         columns = pattern.indices.astype(np.int64)
         place = columns[second] * q + columns[first]
-        return cls(*(own.astype(np.int32) for own in (first, second)), place, q)
+        return cls(first.astype(np.int32), second.astype(np.int32), place, q)
 
     def sums(self, values: Float64[np.ndarray, "C e"]) -> Float64[np.ndarray, " qq"]:
         """The sum over c of A_c' A_c with the entries `values[c]`: its lower triangle, as one column."""
