@@ -20,7 +20,7 @@ import ramify as rf
 ALONE = ("(1 | user)", "(1 | movie)")
 BOTH = "(1 + when | user) + (1 | movie)"
 GPBOOST = """
-import sys, time, resource, numpy as np, gpboost as gpb
+import sys, time, numpy as np, gpboost as gpb
 with np.load(sys.argv[1]) as file: d = dict(file)
 slopes = {}
 if len(d["slopes"]):
@@ -35,7 +35,8 @@ print("common", np.asarray(m.get_coef(), float).ravel().round(4), flush=True)
 more = dict(group_rand_coef_data_pred=d["slopes_new"]) if len(d["slopes"]) else {}
 p = m.predict(group_data_pred=d["groups_new"], X_pred=d["X_new"], predict_response=True, **more)["mu"]
 held = np.mean(np.log(np.where(d["y_new"] > 0, p, 1 - p)))
-memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+peak = [line for line in open("/proc/self/status") if line.startswith("VmHWM")]  # not its parent's
+memory = int(peak[0].split()[1]) / 2**20
 print(f"{took[0]:.0f} s, {took[1]:.0f} s of CPU, {memory:.2f} GiB, held-out {held:.4f}")
 """
 

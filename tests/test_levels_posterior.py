@@ -279,4 +279,6 @@ def test_a_profile_is_moved_to_the_means_of_the_marginal(monkeypatch):
     assert "theta_corrected" in moved.notes
     mean, own = (cloud.weight @ cloud.points for cloud in (direct, moved))
     sd = np.sqrt(direct.weight @ (direct.points - mean) ** 2)
-    assert (np.abs(own - mean) < 0.15 * sd).all()  # 0.19 without the correction
+    known = sd < 1  # the log of one sd has no left end, and its mean is noisy in both
+    assert known.sum() == 4
+    assert (np.abs(own - mean) < 0.12 * sd)[known].all()  # 0.19 without the correction

@@ -12,7 +12,7 @@ import numpy as np
 import scipy.linalg as sl
 import scipy.sparse as sp
 from jaxtyping import Float64
-from scipy.linalg.lapack import dpotrf
+from scipy.linalg.lapack import dpotrf  # pyright: ignore[reportAttributeAccessIssue]
 from scipy.sparse.linalg import splu
 
 from ramify.levels.design import Design

@@ -32,7 +32,7 @@ class Outer(NamedTuple):
         second, q = first - back, pattern.shape[1]
         columns = pattern.indices.astype(np.int64)
         place = columns[second] * q + columns[first]
-        return cls(*(own.astype(np.int32) for own in (first, second)), place, q)
+        return cls(first.astype(np.int32), second.astype(np.int32), place, q)
 
     def sums(self, entries: list[np.ndarray], weight: Any = 1.0) -> Float64[np.ndarray, " qq"]:
         """The sum of A' diag(weight) A over A's with these entries: its lower triangle, as one column.

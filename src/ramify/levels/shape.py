@@ -120,20 +120,21 @@ def corrected(G: Marginal, found: Found, drawn: Cloud, seed: int) -> Cloud:
     is done where the profile is near G, or G is expensive.
     """
     count = int(min(CORRECTED, CORRECTING / work(G)))
-    if drawn.stands is None or count < 5 * LOOKED:
+    stands = drawn.stands
+    if stands is None or count < 5 * LOOKED:
         return drawn
     points = drawn.draws(np.random.default_rng([seed, 11]), count)
-    off = lambda some: np.array([_value(G, found, p) for p in some]) - drawn.stands(some)
+    off = lambda some: np.array([_value(G, found, p) for p in some]) - stands(some)
     first = off(points[:LOOKED])
     if np.std(first) < OFF:
         return drawn
     log_weight = np.concatenate([first, off(points[LOOKED:])])
     weight = np.exp(log_weight - np.logaddexp.reduce(log_weight))
-    moved = (
-        drawn.points + weight @ points - points.mean(0)
-    )  # sds would be noisier than they are off
+    shift = weight @ points - points.mean(
+        0
+    )  # a factor for the sds would be noisier than they are off
     notes = drawn.notes | {"theta_corrected": effective_draws(log_weight)}
-    return Cloud(moved, drawn.log_weight, notes)
+    return Cloud(drawn.points + shift, drawn.log_weight, notes)
 
 
 def evidence(
