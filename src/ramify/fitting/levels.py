@@ -17,6 +17,7 @@ from ramify.frontends.formula.levels_saving import load as load_formula
 from ramify.frontends.formula.levels_saving import load_rows
 from ramify.io.folder import SavedFit
 from ramify.io.levels import read_levels
+from ramify.levels.adapter import LevelsAdapter
 from ramify.levels.condensed import condensed
 from ramify.levels.density import DensityLevels
 from ramify.levels.design import Design
@@ -34,15 +35,11 @@ STARTS = {"sd": 0.3, "nu": 10.0, "phi": 5.0, "zi": 0.2, "hu": 0.2}
 
 
 def fit_levels(
-    model: LevelsFormulaModel | SeveralModel, groups: Groups, seed: int, algebra: Algebra | None
+    own: LevelsFormulaModel | SeveralModel, groups: Groups, seed: int, algebra: Algebra | None
 ) -> LevelsPosterior:
     """The posterior of a model with several factors: theta's mode and shape, then draws of b."""
     began, cpu = time.perf_counter(), [time.process_time()]
-    if isinstance(model, SeveralModel):
-        model, adapter = prepared(model, groups)
-        notes = list(groups.notes)
-    else:
-        adapter, notes = FormulaLevelsAdapter(model), model.notes
+    model, adapter, notes = _prepared(own, groups)
     design = condensed(adapter.design(groups), model.form)
     G = Marginal(model, design, algebra)
     try:
@@ -79,6 +76,15 @@ def fit_levels(
     posterior = LevelsPosterior(model, adapter, groups, draws, said)
     posterior.design = design  # which need not be made again
     return posterior
+
+
+def _prepared(
+    own: LevelsFormulaModel | SeveralModel, groups: Groups
+) -> tuple[LevelsModel, LevelsAdapter, list[str]]:
+    """A model as the engine needs it, its adapter, and notes on its design."""
+    if isinstance(own, SeveralModel):
+        return *prepared(own, groups), list(groups.notes)
+    return own, FormulaLevelsAdapter(own), own.notes
 
 
 def _why(model: LevelsModel) -> str:

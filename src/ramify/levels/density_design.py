@@ -25,7 +25,7 @@ class Part(NamedTuple):
     """Rows of one kind, with their columns."""
 
     kind: int
-    count: int
+    count: int  # pyright: ignore[reportIncompatibleMethodOverride]
     columns: dict[str, np.ndarray]
 
 

@@ -1,5 +1,7 @@
 """Where a search begins for a model of log densities, whose theta may be anything."""
 
+from typing import Any
+
 import numpy as np
 from jaxtyping import Float64
 
@@ -46,7 +48,8 @@ def _drawn(G: Marginal, theta: np.ndarray, rng: np.random.Generator) -> list[np.
 
 
 def _lost(G: Marginal, theta: np.ndarray, etas: list[np.ndarray]) -> tuple[float, np.ndarray]:
-    value, slope = G.model.expectation(theta, G.design, etas)
+    model: Any = G.model
+    value, slope = model.expectation(theta, G.design, etas)
     if not (np.isfinite(value) and np.isfinite(slope).all()):
         return 1e300, np.zeros_like(theta)
     return -value, -slope

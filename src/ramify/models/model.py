@@ -5,7 +5,7 @@ unconstrained vectors, theta [D] and z [B, M]. `Model` alone adds the Jacobians.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -82,12 +82,14 @@ class Model:
 
     structure = BlockStructure()  # what is known of the densities
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """A `SeveralModel` where z is given by factor."""
-        z = kwargs.get("z", args[1] if len(args) > 1 else None)
-        if cls is Model and isinstance(z, Mapping) and any(map(_by_factor, z.values())):
-            return several(*args, **kwargs)
-        return super().__new__(cls)
+    if not TYPE_CHECKING:  # for whom a call makes a Model
+
+        def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+            """A `SeveralModel` where z is given by factor."""
+            z = kwargs.get("z", args[1] if len(args) > 1 else None)
+            if cls is Model and isinstance(z, Mapping) and any(map(_by_factor, z.values())):
+                return several(*args, **kwargs)
+            return super().__new__(cls)
 
     def __init__(
         self,

@@ -104,7 +104,7 @@ class DensityAdapter(LevelsAdapter):
         """Raises if a function of the user's does not return what it should, or refuses the columns."""
         from ramify.models.model import check_scalar
 
-        shapes = [{n: _one(c) for n, c in part.columns.items()} for part in parts]
+        shapes: list[Any] = [{n: _one(c) for n, c in part.columns.items()} for part in parts]
         by = dict(zip(map(int, (part.kind for part in parts)), shapes, strict=True))
         group = {name: by[f] for f, name in enumerate(self.several.factors)}
         self.several.check(by[DATA], group, check_scalar)
