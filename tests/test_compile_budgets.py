@@ -19,11 +19,11 @@ BUDGETS = {
     "group_effects": 6,
     "predict": 4,
     "comparisons": 3,
-    "diagnose": 6,
+    "diagnose": 7,  # points that thetas share, and each theta's own for those that these do not suit
     "elbo": 3,
-    "log_evidence": 2,
-    "log_predictive": 2,
-    "to_arviz": 7,
+    "log_evidence": 1,
+    "log_predictive": 1,
+    "to_arviz": 3,
     "write_report": 6,
 }
 FORMULA = "sold ~ 1 + discount + (1 + discount | shop)"
