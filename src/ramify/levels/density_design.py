@@ -167,9 +167,10 @@ class DensityDesign(Design):
         key = (self.places[:, :, None] * self.q + self.places[:, None, :]).ravel()[both]
         return np.flatnonzero(both), *_found(key, self.dense is not None)
 
-    @property
+    @cached_property
     def outer(self) -> None:
         """No pairs of entries of K: `_pairs` has the places of the rows' curvatures."""
+        return None
 
     def kept_curvature(self, curvature: Curvatures) -> Any:
         """The sum of the rows' curvatures in the kept effects, [q, q]."""
