@@ -17,6 +17,7 @@ from ramify.io.folder import FIT, ROWS, SavedFit, read_fit
 from ramify.io.levels import is_levels
 from ramify.io.saving import check_spaces, read_record
 from ramify.models.model import Model
+from ramify.models.several import SeveralModel
 from ramify.numerics.precision import computing
 from ramify.posterior.matching import DataSchema, schema_of
 from ramify.posterior.posterior import Posterior
@@ -24,7 +25,7 @@ from ramify.posterior.posterior import Posterior
 
 @computing
 def load(
-    path: str | os.PathLike[str], model: Model | None = None, encoder: Any = None
+    path: str | os.PathLike[str], model: Model | SeveralModel | None = None, encoder: Any = None
 ) -> Posterior:
     """Reads a fit that `Posterior.save` wrote.
 
@@ -46,6 +47,11 @@ def load(
         saved = read_fit(folder)
         if is_levels(saved):
             return load_levels(saved, model)
+        if isinstance(model, SeveralModel):
+            raise ValueError(
+                f"the fit in {folder} has one grouping factor, and this model has several: "
+                f"{', '.join(model.factors)}."
+            )
         return _read(saved, model, encoder)
 
 

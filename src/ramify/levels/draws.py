@@ -56,7 +56,7 @@ def draw_z(
     model: LevelsModel,
     given: Given,
     design: Design,
-    base: Float64[np.ndarray, " n"],
+    base: Float64[np.ndarray, "n *V"],
     begin: Float64[np.ndarray, "N M"],
     rng: np.random.Generator,
 ) -> Float64[np.ndarray, "N M"]:
@@ -75,7 +75,7 @@ def _resampled(
     model: LevelsModel,
     given: Given,
     design: Design,
-    base: Float64[np.ndarray, " n"],
+    base: Float64[np.ndarray, "n *V"],
     solved: Solved,
     rng: np.random.Generator,
 ) -> Float64[np.ndarray, "N M"]:

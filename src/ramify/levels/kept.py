@@ -37,8 +37,8 @@ class Blocks(NamedTuple):
 
 def assemble(
     design: Design,
-    curvature: Float64[np.ndarray, " n"],
-    shared: Float64[np.ndarray, "C n"],
+    curvature: Float64[np.ndarray, "n *V"],
+    shared: Float64[np.ndarray, "C n *W"],
     precision: Any,
     common: Float64[np.ndarray, " P"],
     algebra: Algebra,

@@ -120,7 +120,7 @@ class SeveralModel:
             )
         return self._simulate(key, self.theta.values(theta), self.effects(v, order), row)
 
-    def check(self, row: Named, group: Mapping[str, Named], scalar: Callable[..., None]) -> None:
+    def check(self, row: Any, group: Mapping[str, Any], scalar: Callable[..., None]) -> None:
         """Raises if a function of the user's does not return what it should, or refuses the columns.
 
         Columns are given by their shapes; `scalar(what, density, *arguments)` checks one density.

@@ -87,7 +87,7 @@ def linear(
     rows: np.ndarray,
     values: dict[str, np.ndarray],
     seed: Seed,
-) -> Float64[np.ndarray, "S n"]:
+) -> Float64[np.ndarray, "S n *V"]:
     """Draws of the linear predictor of rows, with the effects of their levels."""
     eta = where.design.common(task.pool.beta[rows])
     for f in task.adapter.outer_first():

@@ -21,7 +21,7 @@ Named = dict[str, Any]
 
 
 def log_densities(
-    task: Task, design: Design, eta: Float64[np.ndarray, "S n"], rows: np.ndarray
+    task: Task, design: Design, eta: Float64[np.ndarray, "S n *V"], rows: np.ndarray
 ) -> Float64[np.ndarray, "S n"]:
     """The log likelihood of each row at draws of its linear predictor."""
     thetas = np.asarray(task.pool.theta[rows], np.float64)
@@ -31,7 +31,7 @@ def log_densities(
 
 def fitted_eta(
     task: Task, design: Design, rows: np.ndarray, seed: Seed
-) -> Float64[np.ndarray, "S n"]:
+) -> Float64[np.ndarray, "S n *V"]:
     """Draws of the linear predictor of the rows of the fit, all of which `design` has."""
     every = np.arange(task.design.N)
     z = draw_groups(task.model, task.design, task.pool, rows, every, seed)

@@ -234,7 +234,9 @@ def _parameter(name: str, site: Site, axis: int | None) -> Parameter:
     return Parameter(tuple(shape), support)
 
 
-def columns_for(call: Call, groups: Groups, block: Several) -> tuple[Named, Named]:
+def columns_for(
+    call: Call, groups: Groups, block: Several
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Row and group columns for a block, from all over the data."""
     n = len(block.index[0])
     some = lambda column, count: column[np.linspace(0, len(column) - 1, count).astype(int)]
@@ -288,7 +290,7 @@ class NumpyroSeveral(SeveralModel):
         own = [n for n, where in self.sites.places.items() if where == place]
         return sum((jnp.sum(sites[n].log_prob) for n in own), jnp.zeros(()))
 
-    def _columns(self, row: Named) -> tuple[Named, Named]:
+    def _columns(self, row: Named) -> tuple[dict[str, Any], dict[str, Any]]:
         rows, group = self.example
         lifted = {n: jnp.asarray(c)[None] for n, c in row.items()}
         return {**rows, **{n: c for n, c in lifted.items() if n in rows}}, {
@@ -333,7 +335,7 @@ class NumpyroSeveral(SeveralModel):
         named = self.call.bind(self.one, rows, group)
         return draw(key, self.fn, named, latent, frozenset(self.sites.observed))[self.outcome][0]
 
-    def check(self, row: Named, group: Mapping[str, Named], scalar: Any) -> None:
+    def check(self, row: Any, group: Mapping[str, Any], scalar: Any) -> None:
         """Raises if the data lack a column of the model's."""
         for name in self.call.rows:
             if name not in row and name not in self.call.optional:
