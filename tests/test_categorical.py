@@ -93,7 +93,8 @@ def test_what_categories_do_not_have_is_told(fit):
         rf.from_formula("way ~ x + (1 | g)", alike, likelihood="categorical")
 
 
-@pytest.mark.parametrize("numbers", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("numbers", [False, True])
 def test_pictures_of_categories_count_levels(fit, numbers, tmp_path):
     """Bars are the rows of each level, and bins of probabilities hold all rows."""
     pytest.importorskip("plotly")

@@ -43,6 +43,14 @@ MODEL, GROUPS = levels()
 SOLVED = {"theta": "gaussian", "rows": 64}
 
 
+@pytest.fixture(autouse=True)
+def interruptible():
+    """Ctrl-C interrupts, also if the tests run in the background, where shells have it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture(scope="module")
 def whole():
     """The fit that was not stopped."""

@@ -102,7 +102,7 @@ def blocks_of(page):
 def test_translated_model_is_the_one_that_was_meant(x64):
     """The page's model against the density of its Stan program, written out with SciPy."""
     code = blocks_of("translating.md")
-    assert len(code) == 3 and "def model" in code[0] and "rf.fit" in code[1]
+    assert len(code) == 4 and "def model" in code[0] and "rf.fit" in code[1]
     names: dict = {}
     exec(code[0], names)
     rng = np.random.default_rng(0)
