@@ -131,20 +131,25 @@ def test_some_blocks_stand_for_all():
     np.testing.assert_allclose(F.expand(mean[None], 1)[1], F.expand(mean[None])[1], rtol=1e-4)
 
 
+class BiasBySome(Marginal):
+    """Nine blocks, of which two say another bias than all of them."""
+
+    problem, source = SimpleNamespace(rule=True), range(9)
+    blocks_with = lambda self, groups: 2
+
+    def __init__(self, by_some):
+        self.by_some, self.asked = by_some, []
+
+    def bias(self, mean, blocks=None):
+        self.asked.append(blocks)
+        return np.array([0.002 if blocks is None else self.by_some])
+
+
 @pytest.mark.parametrize(("by_some", "asked"), [(0.005, [2]), (0.03, [2, None])])
 def test_a_bias_that_is_not_little_is_estimated_from_all_groups(by_some, asked):
-    calls = []
-
-    def bias(mean, blocks=None):
-        calls.append(blocks)
-        return np.array([0.002 if blocks is None else by_some])
-
-    F = SimpleNamespace(
-        bias=bias, problem=SimpleNamespace(rule=True), source=range(9), blocks_with=lambda _: 2
-    )
-    s = init(np.zeros(1), np.eye(1), 3, 9, 1)
-    found = theta_search.PHASES["bias"](s, F)
-    assert calls == asked and found.phase == "done"
+    F = BiasBySome(by_some)
+    found = theta_search.PHASES["bias"](init(np.zeros(1), np.eye(1), 3, 9, 1), F)
+    assert F.asked == asked and found.phase == "done"
     assert found.bias[0] == (by_some if asked == [2] else 0.002)
 
 
