@@ -41,7 +41,7 @@ MOST_LOCAL_DRAWS = 2048  # K is doubled no further, whatever bias is left in the
 NOISE_SWEEPS = {"many": (6, 64), "few": (8, 40)}
 SHARED_DRAWS = 512  # of each group's z, where all weighted draws of theta share them
 WEIGHTED_THETA_WORK = {"cpu": 2**28, "accelerator": 2**33}  # that weighted draws of theta may take
-NEEDED_THETA_WORK = 8  # times as much where theta's posterior is seen not to be a Gaussian
+NEEDED_THETA_WORK = 4  # times as much where theta's posterior is seen not to be a Gaussian
 WEIGHTED_THETA_DRAWS = 800, 4000  # fewest that are worth weighing, and most that are weighed
 # NUTS on theta where that is not Gaussian: seconds that a fit may take for it unasked, at so many row
 # likelihoods a second and seconds beside them for each evaluation of F.
