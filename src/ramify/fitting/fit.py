@@ -124,16 +124,9 @@ def fit(
     if isinstance(model, LevelsFormulaModel | SeveralModel):
         options = {"family": family, "local_draws": local_draws, "optimizer": optimizer}
         options |= {"theta": theta, "checkpoint": checkpoint, "max_steps": max_steps}
-        options |= {
-            "max_seconds": max_seconds,
-            "draws": draws,
-            "rows": rows,
-            "minibatch": minibatch,
-        }
-        _check_levels(model, groups, options)
-        if algebra not in (None, *get_args(Algebra)):
-            known = ", ".join(f'"{name}"' for name in get_args(Algebra))
-            raise ValueError(f"algebra must be one of {known}; got {algebra!r}.")
+        options |= {"max_seconds": max_seconds, "draws": draws}
+        options |= {"rows": rows, "minibatch": minibatch}
+        _check_levels(model, groups, options, algebra)
         if isinstance(model, SeveralModel):
             groups = groups.integrating(integrate)
         return fit_levels(model, groups, seed, algebra)
@@ -145,15 +138,9 @@ def fit(
     groups = groups.renumbered(groups.labels)  # a subset's groups have their parent's numbers
     model.check(example(groups))
     check_structure(model, _few_rows(groups))
-    asked = family is not None
-    family, why = (family, "as asked") if family is not None else default_family(model, groups)
-    _check_family(family, model, groups)
-    if isinstance(family, Branched):
-        family = replace(family, weighted=None)  # of an earlier fit
-    own = isinstance(family, Branched) and isinstance(family.local, Solver)
-    solves = family if isinstance(family, Branched) and own else None
-    if solves and asked and (wrong := _missing_curvature(model, groups, solves)):
-        raise ValueError(f"solved() does not fit this model: {wrong}. Use amortized().")
+    family, why = default_family(model, groups) if family is None else (family, "as asked")
+    family = _checked_family(family, model, groups, asked=why == "as asked")
+    solves = _solves(family)
     wish = Wish(local_draws, draws, rows, seed, theta, streamed)
     engine = chosen_engine(engine, devices)
     steps = {"estimator": estimator, "minibatch": minibatch, "own": optimizer is not None}
@@ -218,9 +205,12 @@ def _check_one_factor(groups: Groups) -> None:
 
 
 def _check_levels(
-    model: SeveralModel | LevelsFormulaModel, groups: Any, options: dict[str, Any]
+    model: SeveralModel | LevelsFormulaModel, groups: Any, options: dict[str, Any], algebra: Any
 ) -> None:
     """Raises for what a model with several factors can't be fitted with."""
+    if algebra not in (None, *get_args(Algebra)):
+        known = ", ".join(f'"{name}"' for name in get_args(Algebra))
+        raise ValueError(f"algebra must be one of {known}; got {algebra!r}.")
     asked = [name for name, given in options.items() if given is not None]
     if asked:
         raise ValueError(
@@ -290,10 +280,21 @@ def _check_family_kind(family: object) -> None:
         )
 
 
-def _check_family(family: Family, model: Model, groups: Groups) -> None:
+def _solves(family: Family) -> Branched | None:
+    """The family, if its local conditionals are solved for."""
+    own = isinstance(family, Branched) and isinstance(family.local, Solver)
+    return family if isinstance(family, Branched) and own else None
+
+
+def _checked_family(family: Family, model: Model, groups: Groups, asked: bool) -> Family:
+    """The family without what an earlier fit left in it; raises if it can't be fitted to these data."""
     if family.N != len(groups):
         raise ValueError(
             f"This family was built for {family.N} groups; got data with {len(groups)}. "
             "Build the family from the data that it is fitted to."
         )
     check_together(model, family, len(groups))
+    if (solves := _solves(family)) and asked:
+        if wrong := _missing_curvature(model, groups, solves):
+            raise ValueError(f"solved() does not fit this model: {wrong}. Use amortized().")
+    return replace(family, weighted=None) if isinstance(family, Branched) else family

@@ -105,11 +105,11 @@ def _with_shape(family: Branched, F: Marginal, learned: Learned, allowed: Allowe
     if asked == "gaussian" or (asked is None and (allowed.gaussian or not allowed.points)):
         far = not_gaussian(F.model, F, learned)
         if asked == "gaussian" or not far:
-            return family, {"warnings": [far]} if far else {}
+            return family, {"warnings": [f'{far}; fit with theta="nuts"']} if far else {}
         allowed = allowed._replace(points=allowed.needed)
     cloud = _cloud(F, learned, allowed) if allowed.points else None
     if asked == "weighted" or (asked is None and cloud is not None and cloud.even):
-        family, notes = _weighted(family, F, learned, cloud, far)
+        family, notes = _weighted(family, F, learned, cloud)
         doubted = cloud is not None and not cloud.enough and not notes["warnings"]
         return family, notes | (
             {"warnings": [f'{UNEVEN}; fit with theta="nuts"']} if doubted else {}
@@ -119,11 +119,11 @@ def _with_shape(family: Branched, F: Marginal, learned: Learned, allowed: Allowe
     seconds = _nuts_seconds(F, allowed.groups, EVALUATIONS)
     if asked == "nuts" or seconds <= budgets.NUTS_SECONDS:
         return _by_nuts(family, F, learned, cloud, allowed)
-    family, notes = _weighted(family, F, learned, cloud, far)
+    family, notes = _weighted(family, F, learned, cloud)
     notes["theta_nuts_seconds"] = seconds
     if cloud is not None and cloud.enough:
         return family, notes
-    more = f'{UNEVEN}; theta="nuts" would take some {seconds:.0f} s'
+    more = f'{UNEVEN if cloud else far}; theta="nuts" would take some {seconds:.0f} s'
     return family, notes | {"warnings": notes["warnings"] or [more]}
 
 
@@ -157,12 +157,10 @@ def _same_alone(F: Marginal, values: Values, points: np.ndarray, log_weight: np.
     return bool(np.all(gap < FOLLOWED * away + noise))
 
 
-def _weighted(
-    family: Branched, F: Marginal, learned: Learned, cloud: Cloud | None, far: str | None
-) -> Shaped:
+def _weighted(family: Branched, F: Marginal, learned: Learned, cloud: Cloud | None) -> Shaped:
     """The family with weighted draws, if their weights are not those of a few."""
     if cloud is None:
-        return family, {"warnings": [far]}
+        return family, {"warnings": []}
     if cloud.k_hat > MOST_K_HAT:
         return family, _uneven(cloud, value_noise(F, learned))
     return replace(family, weighted=cloud.weighted), cloud.notes | {"warnings": []}
@@ -268,5 +266,5 @@ def not_gaussian(model: Model, F: Marginal, learned: Learned) -> str | None:
     names = ", ".join(model.adapter.coordinates()[i] for i in np.asarray(widest)[far])
     return names and (
         f"the posterior of {names} is not the Gaussian that q(theta) is, on the scale where it is "
-        'learned (an sd near zero, perhaps): its interval may be too narrow; fit with theta="nuts"'
+        "learned (an sd near zero, perhaps): its interval may be too narrow"
     )
