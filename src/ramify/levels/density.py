@@ -22,9 +22,7 @@ from ramify.numerics.programs import QUICK, program
 from ramify.numerics.small_linalg import inverse_lower
 
 STEPS = 20  # of Newton to the mode of a level that nothing is known of
-LARGE = (
-    3e7  # numbers in the curvatures of all rows at several v, above which one v is taken at a time
-)
+LARGE = 3e7  # numbers in the curvatures of all rows at several v: past it, one v is taken at a time
 TRIED = 16  # draws of such a level, of which one is chosen by importance weight
 
 
