@@ -110,7 +110,8 @@ def test_budgets_of_solved_are_hard():
 @pytest.mark.slow
 def test_a_budget_that_ends_as_draws_double_keeps_what_was_found(monkeypatch):
     """The first sweep with more draws is the last allowed: q(theta) is that of the search before."""
-    monkeypatch.setattr(theta_remainder, "MOST_BIAS", 0.0)
+    for bias in ("MOST_BIAS", "MOST_RULE_BIAS"):
+        monkeypatch.setattr(theta_remainder, bias, 0.0)
     monkeypatch.setattr(budgets, "MOST_LOCAL_DRAWS", 600)
     monkeypatch.setattr(solved, "normal_posterior", lambda *_: False)  # else few points are exact
     model, groups = small()
