@@ -13,7 +13,7 @@ from numpyro.distributions import constraints
 from ramify.data.batch import Batch, Theta, Z, ZRows
 from ramify.data.groups import Groups
 from ramify.models import simulation
-from ramify.models.parameters import Named, entry_names
+from ramify.models.parameters import Named, Space, entry_names
 from ramify.models.simulation import Simulator, ThetaSampler
 from ramify.numerics.chunks import in_chunks
 from ramify.numerics.programs import program
@@ -213,14 +213,7 @@ class Adapter(eqx.Module):
 
     def sections(self, names: Sequence[str]) -> list[Section]:
         """The rows of a summary, given by name, in parts that share a scale: for the report."""
-        real = Section("Real parameters", [], "line")
-        positive = Section("Positive parameters", [], "from")
-        other = Section("Other parameters", [], "line")
-        for i, name in enumerate(names):
-            kind = self.model.theta.parameters[name.split("[")[0]].constraint
-            free, above = kind is constraints.real, kind is constraints.positive
-            (real if free else positive if above else other).rows.append(i)
-        return [section for section in (real, positive, other) if section.rows]
+        return sections_by_support(self.model.theta, names)
 
     def group_effects(
         self, sampled: Iterable[Any], sizes: np.ndarray, totals: bool, quantiles: Sequence[float]
@@ -250,3 +243,15 @@ def local_values(
 ) -> dict[str, Array]:
     """Named, constrained z of a block's groups for some draws."""
     return jax.vmap(lambda theta, z: adapter.local_values(theta, z, batch))(theta, z)
+
+
+def sections_by_support(theta: Space, names: Sequence[str]) -> list[Section]:
+    """Rows of a summary by the support of their parameters: real, positive and other ones."""
+    real = Section("Real parameters", [], "line")
+    positive = Section("Positive parameters", [], "from")
+    other = Section("Other parameters", [], "line")
+    for i, name in enumerate(names):
+        kind = theta.parameters[name.split("[")[0]].constraint
+        free, above = kind is constraints.real, kind is constraints.positive
+        (real if free else positive if above else other).rows.append(i)
+    return [section for section in (real, positive, other) if section.rows]

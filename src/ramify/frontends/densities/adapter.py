@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float64
-from numpyro.distributions import constraints
 
 from ramify.data.groups import Groups
 from ramify.data.labels import Factor
@@ -21,7 +20,7 @@ from ramify.frontends.densities import saving
 from ramify.levels.adapter import FactorInfo, LevelsAdapter, RowsAt
 from ramify.levels.density import DensityLevels, is_linear
 from ramify.levels.density_design import DATA, DensityDesign, Part, density_design, padded
-from ramify.models.adapter import Description, Section
+from ramify.models.adapter import Description, Section, sections_by_support
 from ramify.models.parameters import Space, entry_names
 from ramify.models.several import Order, SeveralModel
 from ramify.numerics.programs import program
@@ -338,14 +337,7 @@ class DensityAdapter(LevelsAdapter):
 
     def sections(self, names: Sequence[str]) -> list[Section]:
         """Real, positive and other parameters."""
-        real = Section("Real parameters", [], "line")
-        positive = Section("Positive parameters", [], "from")
-        other = Section("Other parameters", [], "line")
-        for i, name in enumerate(names):
-            kind = self.several.theta.parameters[name.split("[")[0]].constraint
-            free, above = kind is constraints.real, kind is constraints.positive
-            (real if free else positive if above else other).rows.append(i)
-        return [section for section in (real, positive, other) if section.rows]
+        return sections_by_support(self.several.theta, names)
 
     def describe(self) -> Description:
         """The model and its factors."""
