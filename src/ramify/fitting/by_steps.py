@@ -7,15 +7,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.sharding import Mesh
 
 from ramify.data.groups import Groups
-from ramify.data.resident import Resident
+from ramify.data.resident import Resident, to_device
 from ramify.families.branched import Branched
 from ramify.families.build import Family, method_of
+from ramify.families.joint import Joint
 from ramify.families.network import Amortizer
 from ramify.fitting.checkpoints import Checkpoints
+from ramify.fitting.solved import Wish
 from ramify.fitting.states import StepsState, read_steps, steps_state
+from ramify.inference import placement
 from ramify.inference import steps as _steps
+from ramify.inference.elbo import Estimator
 from ramify.inference.failures import not_finite
 from ramify.inference.minibatches import Minibatches, Place
 from ramify.inference.progress import Progress
@@ -23,6 +28,16 @@ from ramify.inference.schedules import Plateau
 from ramify.models.model import Model
 from ramify.numerics import budgets
 from ramify.posterior.posterior import Posterior
+
+
+class Steps(NamedTuple):
+    """What a user asked of a fit by steps beside a `Wish`, as `fit` documents it."""
+
+    optimizer: optax.GradientTransformation | None
+    estimator: Estimator
+    minibatch: int | None
+    max_steps: int | None
+    mesh: Mesh | None = None  # the devices, if there are several
 
 
 class StepsTask(NamedTuple):
@@ -37,10 +52,25 @@ class StepsTask(NamedTuple):
     max_steps: int | None
 
 
+def steps_task(model: Model, groups: Groups, family: Family, wish: Wish, asked: Steps) -> StepsTask:
+    """A fit by steps as a user asked for it, with defaults for the rest."""
+    whole, mesh = isinstance(family, Joint), asked.mesh
+    minibatches = Minibatches(
+        groups, wish.seed, whole=whole, rows=wish.rows, minibatch=asked.minibatch
+    )
+    own = wish.draws or 10, wish.local_draws or 1, asked.estimator
+    recipe = _steps.Recipe(asked.optimizer or adam(), *own, rows=0, mesh=mesh)
+    ours = default_plateau(family, minibatches, groups, asked.max_steps)
+    plateau = ours if asked.optimizer is None else None
+    data = placement.spread_data(to_device(groups), mesh)
+    return StepsTask(model, groups, data, recipe, minibatches, plateau, asked.max_steps)
+
+
 def init(task: StepsTask, family: Family, seed: int) -> StepsState:
     """The state before the first step."""
-    cycle = task.plateau.init() if task.plateau else None
-    return StepsState(_steps.init(family, task.recipe.optimizer), Place(), cycle, seed)
+    cycle, mesh = task.plateau.init() if task.plateau else None, task.recipe.mesh
+    learner = _steps.init(placement.filled_up(family, mesh), task.recipe.optimizer)
+    return StepsState(placement.spread_state(learner, learner.family, mesh), Place(), cycle, seed)
 
 
 def done(task: StepsTask, state: StepsState) -> bool:
@@ -58,8 +88,12 @@ def step(task: StepsTask, state: StepsState) -> tuple[StepsState, dict[str, np.n
     chunk, place = task.minibatches.take(state.place, count)
     cycle, plateau = state.cycle, task.plateau
     rates = plateau.rates(cycle, count) if plateau and cycle else np.ones(count)
-    key, recipe = jax.random.key(state.seed), task.recipe._replace(rows=chunk.rows)
-    before, fixed = state.steps, (key, task.model, task.data, recipe)
+    mesh = task.recipe.mesh
+    devices = mesh.size if mesh else 1  # which share the rows
+    rows = -(-chunk.rows // devices) * devices
+    key, recipe = jax.random.key(state.seed), task.recipe._replace(rows=rows)
+    model = placement.on_every_device(task.model, mesh)
+    before, fixed = state.steps, (key, model, task.data, recipe)
     arrays = map(jnp.asarray, (rates, chunk.members, chunk.scales))
     learner, values = _steps.steps(fixed, state.learner, *arrays)
     values = np.asarray(values, np.float64)
@@ -97,7 +131,7 @@ def fit_by_steps(
         "seconds": bar.seconds,
     }
     columns = {name: np.concatenate([h[name] for h in history]) for name in history[0]}
-    own, K = state.learner.family, task.recipe.local_draws
+    own, K = placement.gathered(state.learner.family, task.recipe.mesh), task.recipe.local_draws
     return Posterior(task.model, own, task.groups, local_draws=K, history=columns, notes=notes)
 
 

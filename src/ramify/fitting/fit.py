@@ -1,7 +1,7 @@
 """`fit`: from a model and data to a posterior, with defaults chosen from both."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, get_args
@@ -12,13 +12,12 @@ import optax
 from ramify.data.batch import Batch, example
 from ramify.data.groups import Groups
 from ramify.data.host import pack
-from ramify.data.resident import to_device
-from ramify.engine.choice import chosen_engine
+from ramify.engine.choice import chosen_devices, chosen_engine
 from ramify.families.branched import Branched
 from ramify.families.build import Family, amortized, solved
 from ramify.families.joint import Joint
 from ramify.families.solver import MAX_DIM, Solver
-from ramify.fitting.by_steps import StepsTask, adam, default_plateau, fit_by_steps
+from ramify.fitting.by_steps import Steps, fit_by_steps, steps_task
 from ramify.fitting.checkpoints import checkpoints
 from ramify.fitting.fingerprint import fingerprint
 from ramify.fitting.levels import fit_levels
@@ -29,9 +28,8 @@ from ramify.frontends.formula.levels_model import LevelsFormulaModel
 from ramify.frontends.formula.likelihoods import LIKELIHOODS, likely
 from ramify.inference.curvature_check import missing_curvature
 from ramify.inference.elbo import Estimator
-from ramify.inference.minibatches import Minibatches
+from ramify.inference.placement import mesh_of
 from ramify.inference.progress import Budget, Progress
-from ramify.inference.steps import Recipe
 from ramify.levels.kept import Algebra
 from ramify.models.model import Model, check_model_and_groups
 from ramify.models.several import SeveralModel
@@ -108,8 +106,9 @@ def fit(
             that of a fit which was not stopped. A checkpoint of another fit is refused.
         streamed: whether a `solved` fit reads the rows of a store from the disk in every sweep, or
             once and keeps them; by default what their size asks for. The answer is the same.
-        devices: how many of JAX's local devices a `solved` fit computes on, or which; by default all
-            GPUs, or one CPU. The answer does not depend on it.
+        devices: how many of JAX's local devices the fit computes on, or which; by default all GPUs,
+            or one CPU. The answer of a `solved` fit does not depend on it; a fit by steps is the same
+            up to rounding.
         engine: a `dask.distributed.Client`, on whose workers a `solved` fit of a store computes its
             sums; by default this process. The answer does not depend on the number of workers.
         algebra: of a model with several grouping factors, how the curvature of its kept effects is
@@ -124,50 +123,54 @@ def fit(
     if isinstance(model, LevelsFormulaModel | SeveralModel):
         options = {"family": family, "local_draws": local_draws, "optimizer": optimizer}
         options |= {"theta": theta, "checkpoint": checkpoint, "max_steps": max_steps}
-        options |= {"max_seconds": max_seconds, "draws": draws}
-        options |= {"rows": rows, "minibatch": minibatch}
+        options |= {"max_seconds": max_seconds, "draws": draws, "rows": rows, "engine": engine}
+        options |= {"minibatch": minibatch, "streamed": streamed, "devices": devices}
         _check_levels(model, groups, options, algebra)
         if isinstance(model, SeveralModel):
             groups = groups.integrating(integrate)
         return fit_levels(model, groups, seed, algebra)
-    if algebra is not None:
-        raise ValueError("algebra= is for models with several grouping factors: leave it out.")
-    _check_family_kind(family)
-    if theta not in (None, *get_args(Theta)):
-        raise ValueError(f'theta must be "gaussian", "weighted" or "nuts"; got {theta!r}.')
+    _check_options(family, theta, algebra)
     groups = groups.renumbered(groups.labels)  # a subset's groups have their parent's numbers
     model.check(example(groups))
     check_structure(model, _few_rows(groups))
     family, why = default_family(model, groups) if family is None else (family, "as asked")
     family = _checked_family(family, model, groups, asked=why == "as asked")
-    solves = _solves(family)
     wish = Wish(local_draws, draws, rows, seed, theta, streamed)
-    engine = chosen_engine(engine, devices)
-    steps = {"estimator": estimator, "minibatch": minibatch, "own": optimizer is not None}
-    steps |= {} if solves and local_draws != 1 else {"max_steps": max_steps}
-    options = wish._replace(streamed=None)._asdict() | steps  # those that an answer depends on
-    of = partial(fingerprint, model, groups, family, options)
+    solves = _solves(family) if optimizer is None else None
+    if solves is None:
+        _check_by_steps(why, {"engine": engine, "streamed": streamed, "theta": theta})
+    mesh = mesh_of(chosen_devices(devices) if engine is None else [])
+    asked = Steps(optimizer, estimator, minibatch, max_steps, mesh)
     bar = Progress(progress, len(groups), max_steps, max_seconds)
-    with bar, checkpoints(checkpoint, of) as kept:
-        if solves and optimizer is None:
+    with bar, checkpoints(checkpoint, _fingerprint(model, groups, family, wish, asked)) as kept:
+        if solves:
             budget = Budget(bar, max_steps)
             few = groups if local_draws == 1 else model.adapter.condensed(groups)
-            task = Task(model, few, solves, wish, engine)
+            task = Task(model, few, solves, wish, chosen_engine(engine, devices))
             posterior = fit_solved(task, groups, budget, kept, why)
-            own = {"local_draws": local_draws, "draws": draws, "rows": rows, "seed": seed}
-            posterior.again = partial(fit, model, progress=False, theta=theta, **own)
+            again = {"local_draws": local_draws, "draws": draws, "rows": rows, "seed": seed}
+            posterior.again = partial(fit, model, progress=False, theta=theta, **again)
             if local_draws != 1:
                 return posterior
             # The paper's bound, K = 1, is learned by steps from where the tight one ended.
-            family = posterior.family
-            max_steps = None if max_steps is None else max(1, max_steps - budget.steps)
-        whole = isinstance(family, Joint)
-        minibatches = Minibatches(groups, seed, whole=whole, rows=rows, minibatch=minibatch)
-        recipe = Recipe(optimizer or adam(), draws or 10, local_draws or 1, estimator, 0)
-        ours = default_plateau(family, minibatches, groups, max_steps)
-        plateau = ours if optimizer is None else None
-        own = to_device(groups), recipe, minibatches, plateau, max_steps
-        return fit_by_steps(StepsTask(model, groups, *own), family, seed, bar, why, kept)
+            family, left = posterior.family, max_steps and max(1, max_steps - budget.steps)
+            asked = asked._replace(max_steps=left)
+        return fit_by_steps(
+            steps_task(model, groups, family, wish, asked), family, seed, bar, why, kept
+        )
+
+
+def _fingerprint(
+    model: Model, groups: Groups, family: Family, wish: Wish, asked: Steps
+) -> Callable[[], dict[str, str]]:
+    """What a checkpoint of this fit is known by: all that its answer depends on."""
+    steps = {"estimator": asked.estimator, "minibatch": asked.minibatch}
+    steps |= {"own": asked.optimizer is not None}
+    if _solves(family) is None or wish.local_draws == 1:
+        steps |= {"max_steps": asked.max_steps}
+    return partial(
+        fingerprint, model, groups, family, wish._replace(streamed=None)._asdict() | steps
+    )
 
 
 def model_and_groups(
@@ -201,6 +204,25 @@ def _check_one_factor(groups: Groups) -> None:
         raise ValueError(
             f"the data has several grouping factors ({names}), and the model has one: give rf.Model z by "
             'factor, z={"user": {...}, "movie": {...}}, or make the data by=one column.'
+        )
+
+
+def _check_options(family: Any, theta: Any, algebra: Any) -> None:
+    """Raises for options that no fit with one grouping factor takes."""
+    if algebra is not None:
+        raise ValueError("algebra= is for models with several grouping factors: leave it out.")
+    _check_family_kind(family)
+    if theta not in (None, *get_args(Theta)):
+        raise ValueError(f'theta must be "gaussian", "weighted" or "nuts"; got {theta!r}.')
+
+
+def _check_by_steps(why: str, options: dict[str, Any]) -> None:
+    """Raises for options of `solved` fits where the fit is by steps."""
+    asked = [name for name, given in options.items() if given is not None]
+    if asked:
+        reason = "its family or optimizer asks for that" if why == "as asked" else why
+        raise ValueError(
+            f"{asked[0]}= is for solved() fits, and this one is made by steps ({reason}): leave it out."
         )
 
 

@@ -90,7 +90,7 @@ def read_steps(
     arrays, numbers = found
     bar.went_on(numbers["seconds"])
     holes, rest = eqx.partition(start.learner, eqx.is_array)
-    leaves = [jnp.asarray(arrays[f"learner/{n}"]) for n in range(len(jax.tree.leaves(holes)))]
+    leaves = [_like(arrays[f"learner/{n}"], own) for n, own in enumerate(jax.tree.leaves(holes))]
     filled = jax.tree.unflatten(jax.tree.structure(holes), leaves)
     cycle = numbers["cycle"]
     if cycle is not None:
@@ -98,3 +98,10 @@ def read_steps(
         cycle = Cycle(**cycle | {"trace": arrays["trace"], "level": level})
     own = eqx.combine(filled, rest), Place(*numbers["place"]), cycle, start.seed
     return StepsState(*own), [part_of(arrays, "history/")]
+
+
+def _like(found: np.ndarray, own: jax.Array) -> jax.Array:
+    """An array of a checkpoint on the devices of this fit; a table may be filled up to another length."""
+    if found.shape != own.shape:
+        found = np.resize(found, own.shape)
+    return jax.device_put(found, own.sharding) if len(own.devices()) > 1 else jnp.asarray(found)

@@ -5,6 +5,7 @@ import numpy as np
 
 from ramify.data.groups import Groups
 from ramify.inference.elbo import Terms
+from ramify.inference.placement import gathered
 from ramify.inference.steps import Fixed, State, terms_of_step
 
 
@@ -19,7 +20,8 @@ class NonFiniteError(FloatingPointError):
 def not_finite(fixed: Fixed, state: State, members: np.ndarray, groups: Groups) -> NonFiniteError:
     """The error that says which term of the ELBO is not finite after `state`, for which group first."""
     parts = terms_of_step(fixed, state, jnp.asarray(members))
-    return NonFiniteError(_explain(parts, int(state.step) + 1, members, groups), state)
+    good = state._replace(family=gathered(state.family, fixed[-1].mesh))
+    return NonFiniteError(_explain(parts, int(state.step) + 1, members, groups), good)
 
 
 def _explain(parts: Terms, step: int, members: np.ndarray, groups: Groups) -> str:

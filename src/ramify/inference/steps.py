@@ -6,12 +6,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from ramify.data.batch import Batch
 from ramify.data.resident import Resident, cut, filled, lay_out
 from ramify.families.build import Family
 from ramify.inference.elbo import Estimator, Terms, elbo, seeds, terms
+from ramify.inference.placement import held, spread_batch
 from ramify.models.model import Model
 from ramify.numerics import budgets
 from ramify.numerics.programs import training_program
@@ -34,6 +36,7 @@ class Recipe(NamedTuple):
     local_draws: int
     estimator: Estimator
     rows: int
+    mesh: Mesh | None = None  # the devices, if there are several
 
 
 Fixed = tuple[PRNGKeyArray, Model, Resident, Recipe]  # what all steps of a fit share
@@ -96,9 +99,11 @@ def steps(
     def body(carry: tuple[Any, Bool[Array, ""]], x: Any) -> tuple[Any, Float[Array, ""]]:
         (moving, alive), (rate, members, scale, layout) = carry, x
         layout = lay_out(data, members, recipe.rows) if layout is None else layout
-        batch, state = filled(data, members, scale, layout), eqx.combine(moving, still)
+        batch = spread_batch(filled(data, members, scale, layout), recipe.mesh)
+        state = eqx.combine(moving, still)
         new, value = step(key, state, alive, rate, model, batch, recipe)
-        return (eqx.filter(new, eqx.is_array), alive & jnp.isfinite(value)), value
+        arrays = held(eqx.filter(new, eqx.is_array), state.family, recipe.mesh)
+        return (arrays, alive & jnp.isfinite(value)), value
 
     ahead = len(members) * recipe.rows <= budgets.ROWS_AHEAD
     layouts = jax.vmap(lambda m: lay_out(data, m, recipe.rows))(members) if ahead else None
