@@ -67,7 +67,9 @@ def test_predictions_take_known_new_and_absent_levels(fitted):
 def test_a_table_without_the_column_of_a_factor_is_warned_of(fitted):
     none = {"a": [0, 0], "b": [None, None], "c": [0, 0], "x": [0.0, 1.0], "y": [1.0, 2.0]}
     absent = {name: column for name, column in none.items() if name != "b"}
-    with pytest.warns(UserWarning, match='at has no column "b": each of its rows gets a level of "b"'):
+    with pytest.warns(
+        UserWarning, match='at has no column "b": each of its rows gets a level of "b"'
+    ):
         found = fitted.predict(absent, draws=50)
     np.testing.assert_array_equal(found["mean"], fitted.predict(none, draws=50)["mean"])
     with pytest.warns(UserWarning, match='at has no column "b"'):
