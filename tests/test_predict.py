@@ -84,7 +84,11 @@ def test_given_replaces_the_rows_of_the_fit(fits, table):
 
 
 def test_rows_without_a_finite_density_are_refused(fits):
-    given = {"group": [50, 50, 60], "x": [[1.0, 0.0]] * 3, "y": [0.0, 1e30, 0.0]}  # squared: infinite
+    given = {
+        "group": [50, 50, 60],
+        "x": [[1.0, 0.0]] * 3,
+        "y": [0.0, 1e30, 0.0],
+    }  # squared: infinite
     with pytest.raises(ValueError, match="of the rows of group 50 is -inf: nothing follows"):
         fits["solved"].predict({"group": [60, 50], "x": [[1.0, 0.0]] * 2}, given, draws=50)
 

@@ -101,6 +101,6 @@ def _check_finite(known: Conditioned, labels: np.ndarray) -> None:
     if not np.isfinite(height).all():
         first = int(np.argmax(~np.isfinite(height)))
         raise ValueError(
-            f"log_lik or log_local of the rows of group {show(labels[first])} is {height[first]}: nothing "
-            "follows from them. Check these rows, and the densities' behaviour there."
+            f"log_lik or log_local of the rows of group {show(labels[first])} is {height[first]}: "
+            "nothing follows from them. Check these rows, and the densities' behaviour there."
         )
