@@ -12,6 +12,8 @@ from pathlib import Path
 import jax
 import numpy as np
 import numpyro.distributions as dist
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import ramify as rf
@@ -134,6 +136,40 @@ def test_a_checkpoint_of_another_fit_is_refused(whole, tmp_path):
             changed()
     one, equal = (fingerprint(model, GROUPS, whole.family, {}) for model in (MODEL, levels()[0]))
     assert one == equal
+
+
+def test_a_store_that_was_changed_meanwhile_is_refused(tmp_path):
+    """Its store.json is what it was; a store that was built again from the same rows will do."""
+    source, columns = tmp_path / "rows.parquet", {"u": np.repeat(np.arange(60.0), GROUPS.sizes)}
+    label = np.repeat(np.asarray(GROUPS.labels), GROUPS.sizes)
+    pq.write_table(pa.table({"g": label, "y": GROUPS.rows["y"], **columns}), source)
+    stored = lambda folder: rf.Groups.from_parquet(
+        source, by="g", rows=["y"], group=["u"], store=tmp_path / folder
+    )
+    of = lambda groups: fingerprint(MODEL, groups, rf.solved(MODEL, groups), {})["data"]
+    first, built = stored("s"), stored("t")
+    before = of(first)
+    assert of(built) == before
+    for name in ("row-0", "group-0"):
+        values = np.load(first.store.build / f"{name}.npy", mmap_mode="r+")
+        values[0] += 1
+        values.flush()
+        assert of(rf.Groups.from_store(tmp_path / "s")) != before, name
+        values[0] -= 1
+        values.flush()
+
+
+def test_a_store_with_other_group_columns_is_another(tmp_path):
+    content = []
+    for age in (1.0, 2.0):
+        pq.write_table(
+            pa.table({"g": [0, 0, 1], "y": [1.0, 2.0, 3.0], "u": [age] * 3}), tmp_path / "a"
+        )
+        groups = rf.Groups.from_parquet(
+            tmp_path / "a", by="g", rows=["y"], group=["u"], store=tmp_path / "s"
+        )
+        content.append(groups.store.content)
+    assert content[0] != content[1]
 
 
 def test_a_damaged_checkpoint_is_skipped(whole, tmp_path, monkeypatch):

@@ -137,6 +137,33 @@ def test_parquet_group_table_and_folders_as_columns(tmp_path):
     assert groups.group["size"].tolist() == [1, 2, 3]
 
 
+@pytest.mark.parametrize("store", [None, "store"])
+@pytest.mark.parametrize(
+    "values, labels",
+    [
+        (["01", "1"], ["01", "1"]),
+        (["-1", "3000000000"], [-1, 3000000000]),
+        (["1", "9999999999999999999"], ["1", "9999999999999999999"]),
+        (["a%20b", "a=b"], ["a b", "a=b"]),
+    ],
+)
+def test_folders_are_read_as_they_are_written(values, labels, store, tmp_path):
+    """As integers only where no two of them could be the same integer."""
+    for value in values:
+        (tmp_path / f"rows/shop={value}").mkdir(parents=True)
+        pq.write_table(pa.table({"y": [1.0]}), tmp_path / f"rows/shop={value}/a.parquet")
+    where = {} if store is None else {"store": tmp_path / store}
+    groups = Groups.from_parquet(tmp_path / "rows", by="shop", rows="y", **where)
+    assert sorted(groups.labels.tolist()) == labels
+
+
+def test_a_column_of_the_files_comes_before_that_of_their_folder(tmp_path):
+    (tmp_path / "shop=3").mkdir()
+    table = pa.table({"shop": np.array([5, 7]), "y": [1.0, 2.0]})  # polars writes both
+    pq.write_table(table, tmp_path / "shop=3/a.parquet")
+    assert Groups.from_parquet(tmp_path, by="shop", rows="y").labels.tolist() == [5, 7]
+
+
 def test_parquet_file_in_a_folder_named_like_a_column_keeps_its_own(tmp_path):
     (tmp_path / "x=3").mkdir()
     pq.write_table(pa.table({"user": ["a", "b"], "x": [1, 2]}), tmp_path / "x=3/a.parquet")

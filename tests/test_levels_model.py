@@ -227,6 +227,8 @@ def test_predictions_take_known_new_and_absent_levels(fitted):
         fitted.predict({"person": [100], "item": [1]})
     with pytest.raises(ValueError, match='level of "item" is not one of the fit'):
         fitted.predict(at, given={**rows, "item": [77] * 8})
+    with pytest.raises(ValueError, match='"age" must have one value .* in group "100" row 0 has 3'):
+        fitted.predict(at, given={**rows, "age": [3.0] * 7 + [4.0]})
     with pytest.raises(ValueError, match='kind="response"'):
         fitted.predict(at, kind="mean")
 

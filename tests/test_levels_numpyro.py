@@ -66,6 +66,14 @@ def test_the_marginal_is_that_of_the_same_model_of_densities(fn):
         np.testing.assert_allclose(found.effects.z[:, 0], whole, atol=1e-8)
 
 
+def test_rows_without_a_finite_density_are_refused():
+    posterior = pretended_densities(rf.from_numpyro(additive, NESTED), NESTED, draws=20)
+    at = {"school": [2], "klass": [99]}
+    given = {"school": [2, 2], "klass": [99, 99], "y": [0.0, 1e200]}  # squared: infinite
+    with pytest.raises(ValueError, match="of the rows of 1 of 1 groups is not finite"):
+        posterior.predict(at, given=given, draws=20)
+
+
 def test_a_new_class_is_drawn_around_its_school():
     model, groups = rf.from_numpyro(around, NESTED), NESTED
     posterior = pretended_densities(model, groups, draws=400)

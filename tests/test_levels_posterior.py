@@ -53,16 +53,40 @@ def test_predictions_take_known_new_and_absent_levels(fitted):
     known = {"a": [0, 0], "b": [1, 1], "c": [0, 0], "x": [0.0, 1.0]}
     sd = lambda rows: np.asarray(fitted.predict(rows, kind="mean", draws=200)["sd"])
     new = {**known, "b": [100, 101]}
-    absent = {name: column for name, column in known.items() if name != "b"}
     none = {**known, "b": [1, None]}
-    assert (sd(new) > 1.3 * sd(known)).all() and (sd(absent) > 1.3 * sd(known)).all()
+    assert (sd(new) > 1.3 * sd(known)).all()
     assert sd(none)[1] > 1.3 * sd(none)[0]
     # Rows of one new level share its effect; those without a label do not.
     link = lambda rows: fitted.predict(rows, None, 200, kind="link", summary=False)
     shared = link({"a": [0, 0], "b": [100, 100], "c": [0, 0], "x": [0.0, 0.0]})
     np.testing.assert_allclose(shared[:, 0], shared[:, 1])
-    own = link({"a": [0, 0], "c": [0, 0], "x": [0.0, 0.0]})
+    own = link({"a": [0, 0], "b": [None, None], "c": [0, 0], "x": [0.0, 0.0]})
     assert np.corrcoef(own.T)[0, 1] < 0.95
+
+
+def test_a_table_without_the_column_of_a_factor_is_warned_of(fitted):
+    none = {"a": [0, 0], "b": [None, None], "c": [0, 0], "x": [0.0, 1.0], "y": [1.0, 2.0]}
+    absent = {name: column for name, column in none.items() if name != "b"}
+    with pytest.warns(
+        UserWarning, match='at has no column "b": each of its rows gets a level of "b"'
+    ):
+        found = fitted.predict(absent, draws=50)
+    np.testing.assert_array_equal(found["mean"], fitted.predict(none, draws=50)["mean"])
+    with pytest.warns(UserWarning, match='at has no column "b"'):
+        fitted.poststratify(absent, weights=None, draws=50)
+    with pytest.warns(UserWarning, match='test has no column "b"'):
+        fitted.log_predictive(None, absent, 50)
+
+
+def test_a_row_without_a_label_has_one_level_in_all_scenarios(fitted):
+    rows = {"a": [0, None, None], "b": [None] * 3, "c": [0, 1, 2], "x": [0.0] * 3, "y": [1.0] * 3}
+    new = {**rows, "a": [0, 900, 901], "b": [900, 901, 902]}
+    slope = fitted.comparisons({"x": [0, 1]}, table=new, draws=50).draws
+    found = fitted.comparisons({"x": [0, 1]}, table=rows, draws=50).draws
+    assert found.std() < 2 * slope.std()
+    # Two rows without a label are of two groups.
+    each = [fitted.log_predictive(None, rows, 50, form) for form in ("per_row", "per_group")]
+    assert each[0] == pytest.approx(each[1], abs=1e-9)
 
 
 def test_poststratification_weights_known_and_new_cells(fitted):

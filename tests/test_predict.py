@@ -83,6 +83,16 @@ def test_given_replaces_the_rows_of_the_fit(fits, table):
     check(found, np.array([mean]), np.array([1 + 0.5 + exact.theta_cov[0, 0] / 4]))
 
 
+def test_rows_without_a_finite_density_are_refused(fits):
+    given = {
+        "group": [50, 50, 60],
+        "x": [[1.0, 0.0]] * 3,
+        "y": [0.0, 1e30, 0.0],
+    }  # squared: infinite
+    with pytest.raises(ValueError, match="of the rows of group 50 is -inf: nothing follows"):
+        fits["solved"].predict({"group": [60, 50], "x": [[1.0, 0.0]] * 2}, given, draws=50)
+
+
 @pytest.mark.slow
 def test_amortized_and_new_groups(table):
     """The network, untrained, is asked about new rows; without any rows it is not asked."""

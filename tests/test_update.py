@@ -111,6 +111,14 @@ def test_what_is_refused(case):
         rf.update(branch, before.groups)
 
 
+def test_new_rows_alone_are_warned_of(case):
+    """A group's rows are replaced by those of the update, which is to have all of them."""
+    rng = np.random.default_rng(3)
+    today = rf.Groups.from_table(table(rng, SAME[:10], 2), by="user", rows="y")
+    with pytest.warns(UserWarning, match="10 of the groups .* have 200 rows; 20 replace them"):
+        assert rf.update(case[0], today).groups.n_rows == case[0].groups.n_rows - 180
+
+
 @pytest.mark.slow
 def test_the_command(tmp_path):
     """A formula's fit, its rows included, is updated from two files in turn, and loaded again."""

@@ -8,7 +8,7 @@ from pathlib import Path
 _METHOD = r"\b(joint|branch|amortized|solved)\(\)"
 _OPTIONS = (
     (r"\b([Ff])it an? amortized\(\) or solved\(\) family", r"\1it by --method amortized or solved"),
-    (r"\b(likelihood|link|kind)=(['\"])(\w*)\2", r"--\1 \3"),
+    (r"\b(likelihood|link|kind|theta)=(['\"])(\w*)\2", r"--\1 \3"),
     (r"\blocal_draws=(?=\d)", "--local-draws "),
     (r"\blocal_draws\b=?", "--local-draws"),
     (r"\bmax_steps\b=?", "--steps"),
@@ -31,6 +31,8 @@ def with_options(text: str) -> str:
     Example:
         >>> with_options("likelihood='binomial' needs trials; leave given= out, or use solved().")
         '--likelihood binomial needs trials; leave --given out, or use --method solved.'
+        >>> with_options('fit with theta="nuts"')
+        'fit with --theta nuts'
     """
     for pattern, option in _OPTIONS:
         text = re.sub(pattern, option, text)

@@ -207,7 +207,9 @@ class _Writer:
         starts = np.concatenate(self._starts)
         np.save(self._own / "sizes.npy", np.diff(starts, append=self._count))
         for k, name in enumerate(self._plan.group):
-            np.save(self._own / f"group-{k}.npy", np.concatenate(self._group[name]))
+            column = np.concatenate(self._group[name])
+            np.save(self._own / f"group-{k}.npy", column)
+            self._files.checksum.update(column.data)
         labels = pa.concat_arrays(self._labels)
         write_labels(self._own / "labels.arrow", labels)
         for part in labels.buffers():

@@ -351,7 +351,7 @@ class Groups:
             return replace(self, number=np.arange(len(self)))
         given = labels if isinstance(labels, np.ndarray) else objects(list(labels))
         there = canonical("labels", given)
-        number = find(there, self.labels, "this data set")
+        number = find(there, self.labels, f'column "{self.by}"')
         unseen = number < 0
         number = np.where(unseen, len(there) - 1 + np.cumsum(unseen), number)
         return replace(self, number=number)

@@ -8,10 +8,12 @@ import glob
 import os
 from difflib import get_close_matches
 from typing import Any
+from urllib.parse import unquote
 
 from ramify.numerics.memory import check_memory
 
 _SUFFIXES = (".parquet", ".pq")
+_NULL = "__HIVE_DEFAULT_PARTITION__"  # what Hive calls the folder of rows whose key is null
 
 
 def open_parquet(source: str | list[str]) -> Any:
@@ -22,14 +24,39 @@ def open_parquet(source: str | list[str]) -> Any:
     filesystem, files, root = _files(source)
     if not files:
         raise ValueError(f"the folder {source} holds no Parquet file.")
-    options = ds.FileSystemFactoryOptions()
-    if root is not None:  # files under a subfolder `key=value` get a column `key`
-        options = ds.FileSystemFactoryOptions(root, partitioning=ds.HivePartitioning.discover())
-    factory = ds.FileSystemDatasetFactory(filesystem, files, ds.ParquetFileFormat(), options)
     try:
+        options = ds.FileSystemFactoryOptions()
+        if root is not None:
+            inside = ds.ParquetFileFormat().inspect(files[0], filesystem).names
+            options = ds.FileSystemFactoryOptions(root, _partitioning(files, root, inside))
+        factory = ds.FileSystemDatasetFactory(filesystem, files, ds.ParquetFileFormat(), options)
         return factory.finish(_common_schema(factory.finish()))
     except pa.ArrowException as error:
         raise ValueError(f"{source} can't be read as Parquet: {first_line(error)}") from error
+
+
+def _partitioning(files: list[str], root: str, inside: list[str]) -> Any:
+    """Files under a subfolder `key=value` get a column `key`, unless they have it inside.
+
+    Its values are integers if all are written as integers are: 01 is not 1, and both are text.
+    """
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+    found: dict[str, set[str]] = {}
+    for folder in {os.path.dirname(file.removeprefix(root)) for file in files}:
+        for part in folder.split("/"):
+            key, equals, value = map(unquote, part.partition("="))
+            if equals and key not in inside:
+                found.setdefault(key, set()).add(value)
+    kind = lambda values: pa.int64() if all(map(_is_integer, values - {_NULL})) else pa.string()
+    return ds.partitioning(
+        pa.schema([(key, kind(own)) for key, own in found.items()]), flavor="hive"
+    )
+
+
+def _is_integer(text: str) -> bool:
+    return text.removeprefix("-").isdecimal() and str(int(text)) == text and len(text) < 19
 
 
 def read_columns(data: Any, source: Any, columns: list[str] | None) -> Any:

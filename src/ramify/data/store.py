@@ -13,6 +13,7 @@ Groups are in the order of a hash of their labels, so that any run of them is a 
 is complete when store.json names its folder; a build that was interrupted is removed by the next one.
 """
 
+import hashlib
 import json
 from mmap import mmap
 from pathlib import Path
@@ -25,7 +26,7 @@ from ramify._version import __version__
 from ramify.data.atomic import reason
 from ramify.data.labels import canonical
 
-FORMAT, FORMAT_VERSION, STORE = "ramify-store", 1, "store.json"
+FORMAT, FORMAT_VERSION, STORE, LABELS = "ramify-store", 1, "store.json", "labels.arrow"
 
 
 class Stamp(NamedTuple):
@@ -54,6 +55,15 @@ class Store(NamedTuple):
                     f"{path} was changed after it had been opened, and what was read may be of both: "
                     "build the store again, or put the old files back, and fit again."
                 )
+
+    def digest(self) -> str:
+        """A checksum of its files as they are now, read whole; `content` is that of their build."""
+        found = hashlib.sha256()
+        for name in [*(stamp.name for stamp in self.stamps), LABELS]:
+            with (self.build / name).open("rb") as file:
+                found.update(name.encode() + hashlib.file_digest(file, "sha256").digest())
+        self.check()
+        return found.hexdigest()
 
 
 def _stamp(path: Path) -> Stamp:
@@ -96,7 +106,7 @@ def open_store(folder: Path) -> dict[str, Any]:
     own = folder / said["build"]
     try:
         stamps = tuple(_stamp(path) for path in sorted(own.glob("*.npy")))
-        labels = _read_labels(own / "labels.arrow", said["by"])
+        labels = _read_labels(own / LABELS, said["by"])
         array = lambda name: np.load(own / f"{name}.npy", mmap_mode="r")
         columns = lambda role: {
             name: array(f"{role}-{k}") for k, name in enumerate(said[f"{role}s"])
@@ -123,7 +133,7 @@ def open_store(folder: Path) -> dict[str, Any]:
 
 def labels_file(folder: Path) -> Path:
     """The labels of the groups of a store, in their order."""
-    return folder / (read_store(folder) or {"build": ""})["build"] / "labels.arrow"
+    return folder / (read_store(folder) or {"build": ""})["build"] / LABELS
 
 
 def write_labels(path: Path, labels: pa.Array) -> None:

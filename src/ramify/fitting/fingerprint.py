@@ -51,7 +51,7 @@ def _densities(model: Model, groups: Groups) -> list[Any]:
 
 def _of_data(groups: Groups) -> str:
     if groups.store is not None:
-        return groups.store.content
+        return _digest(groups.by, *groups.rows, *groups.group, groups.store.digest())
     labels = groups.labels
     plain = str(labels.tolist()) if labels.dtype == object else labels
     columns = [x for own in (groups.rows, groups.group) for pair in own.items() for x in pair]

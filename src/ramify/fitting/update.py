@@ -1,5 +1,7 @@
 """`update`: a fit with some groups new or changed, without the others' rows."""
 
+import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -78,12 +80,13 @@ def update(posterior: Posterior, groups: Any, *, as_prior: bool = False) -> Post
     if old is not None and not as_prior:
         known, merged = find(old.labels, new.labels, "groups"), with_groups(old, new)
         if (known >= 0).any():
+            _warn_of_lost_rows(old, new, known)
             was = old.subset(positions=np.sort(known[known >= 0]))
             parts.append(Part(-1.0, _share(posterior, family, was)))
     mean, precision = _newton(family.theta, parts)
     factor = jnp.asarray(np.linalg.cholesky(np.linalg.inv(precision)))
     theta = Gaussian(jnp.asarray(mean), free_numbers(factor, False, "log"), len(mean), False, "log")
-    weighted, about = _weighted(family.weighted, parts)
+    weighted, about = _weighted(family.weighted, parts, posterior.notes.get("warnings", ()))
     moved = _moved(family, replace(family, theta=theta, weighted=weighted))
     _check_near(posterior, moved)
     local = replace(family.local, modes=_modes(family.local, old, merged, new, parts[0].F))
@@ -101,8 +104,19 @@ def update(posterior: Posterior, groups: Any, *, as_prior: bool = False) -> Post
     return Posterior(posterior.model, updated, merged, **own)
 
 
+def _warn_of_lost_rows(old: Groups, new: Groups, known: np.ndarray) -> None:
+    """Warns where groups lose more than half of their rows: these may be the new rows alone."""
+    had, has = int(old.sizes[known[known >= 0]].sum()), int(new.sizes[known >= 0].sum())
+    if 2 * has < had:
+        warnings.warn(
+            f"{int((known >= 0).sum()):,} of the groups are in the fit, where they have {had:,} rows; "
+            f"{has:,} replace them. An update takes all rows of a group, those of the fit too.",
+            stacklevel=4,
+        )
+
+
 def _weighted(
-    before: WeightedTheta | None, parts: list[Part]
+    before: WeightedTheta | None, parts: list[Part], warned: Sequence[str]
 ) -> tuple[WeightedTheta | None, dict[str, Any]]:
     """Yesterday's draws of theta with the weights of today, if these are even, and notes on them."""
     if before is None:
@@ -118,7 +132,7 @@ def _weighted(
             f"the new groups leave {count:.0f} of yesterday's {len(points):,} draws of theta, too few: "
             "its posterior is a Gaussian's; fit all data again"
         )
-        return None, notes | {"warnings": [*notes.get("warnings", []), why]}
+        return None, notes | {"warnings": [*warned, why]}
     return WeightedTheta(floats(points), floats(log_weight)), notes
 
 

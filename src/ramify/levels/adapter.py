@@ -48,10 +48,6 @@ class LevelsAdapter:
         """Rows of a user's table; `seen` collects levels that the fit has not seen, for each factor."""
         raise NotImplementedError
 
-    def read_groups(self, table: Any, what: str) -> Groups:
-        """A table with outcomes as the groups of a fit."""
-        raise NotImplementedError
-
     def summary_rows(
         self, values: Mapping[str, np.ndarray], beta: Float64[np.ndarray, "S P"]
     ) -> dict[str, Float64[np.ndarray, " S"]]:

@@ -65,6 +65,12 @@ def draw_z(
     From the Gaussian around its mode; where that is not exact, one of several is chosen by weight.
     """
     solved = solve(model, given, design, base, begin)
+    if not np.isfinite(solved.value).all():
+        bad = int((~np.isfinite(solved.value)).sum())
+        raise ValueError(
+            f"log_lik or log_local of the rows of {bad:,} of {design.N:,} groups is not finite: nothing "
+            "follows from them. Check these rows, and the densities' behaviour there."
+        )
     if model.linear:
         noise = rng.normal(size=solved.z.shape)
         return solved.z + np.einsum("nij,nj->ni", solved.root, noise)

@@ -14,6 +14,7 @@ from jaxtyping import Int
 
 from ramify.data.batch import Batch
 from ramify.data.host import ranges
+from ramify.data.labels import show
 from ramify.families.branched import Branched
 from ramify.families.build import Family
 from ramify.families.conditional import Conditional
@@ -87,4 +88,19 @@ def blocks_of(
         for block in ranges(part.given, part.at, rows=rows, places=places):
             given, at = block.batches
             own = part.at._rows_of(np.arange(block.start, block.stop))
-            yield condition(part.family, model, given, local_draws), at, part.at.row_order[own]
+            known = condition(part.family, model, given, local_draws)
+            _check_finite(known, part.given.labels[block.start : block.stop])
+            yield known, at, part.at.row_order[own]
+
+
+def _check_finite(known: Conditioned, labels: np.ndarray) -> None:
+    """Raises where a solver met a density that is not finite: no draw could be told from another."""
+    if known.site is None:
+        return
+    height = np.asarray(known.site.height)[: len(labels)]
+    if not np.isfinite(height).all():
+        first = int(np.argmax(~np.isfinite(height)))
+        raise ValueError(
+            f"log_lik or log_local of the rows of group {show(labels[first])} is {height[first]}: "
+            "nothing follows from them. Check these rows, and the densities' behaviour there."
+        )

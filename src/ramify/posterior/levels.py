@@ -242,10 +242,10 @@ class LevelsPosterior(LevelsQuestions):
         """Predicted outcomes at rows with any mix of known, new and absent levels.
 
         A known level has the effects of the fit. A new one is drawn from the population, the same in all
-        its rows. Where a row has no label, or the table no such column, every row has a draw of its own.
-        Levels of the integrated factor (`posterior.by`) that have rows in `given` are conditioned on
-        these instead of on those of the fit: so a new user is predicted from a few ratings of known
-        movies, without a refit.
+        its rows. A row without a label has a draw of its own; a table without the column does the same
+        for all its rows, and warns. Levels of the integrated factor (`posterior.by`) that have rows in
+        `given` are conditioned on these instead of on those of the fit: so a new user is predicted from
+        a few ratings of known movies, without a refit.
 
         Args:
             at: where to predict: a dict of arrays, pandas, polars or Arrow table with the columns that

@@ -1,10 +1,12 @@
 """Draws of effects and outcomes for the posterior of a model with several factors."""
 
+import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float64, Int64
 
+from ramify.data.tables import column_names
 from ramify.levels.adapter import LevelsAdapter, RowsAt
 from ramify.levels.design import Design
 from ramify.levels.draws import draw_z
@@ -63,6 +65,7 @@ def predicted(
     task: Task, at: Any, given: Any, rows: np.ndarray, kind: str, seed: int
 ) -> np.ndarray:
     """Draws of outcomes, or of what the kind says, at the rows of a table: [S, n, ...]."""
+    warn_of_absent(task.adapter, at, "at")
     where, known = read(task, at, given, outcomes=False)
     values = task.model.values(task.pool.theta[rows])
     eta = linear(task, where, known, rows, values, (seed,))
@@ -78,6 +81,29 @@ def read(task: Task, at: Any, given: Any, *, outcomes: bool) -> tuple[RowsAt, Ro
     where = task.adapter.read(at, "test" if outcomes else "at", seen, outcomes=outcomes)
     known = None if given is None else task.adapter.read(given, "given", seen, outcomes=True)
     return where, known
+
+
+def warn_of_absent(adapter: LevelsAdapter, at: Any, what: str) -> None:
+    """Warns where a table has no column of a factor, which may be misspelt or an index."""
+    names = {*column_names(at, what)}
+    for factor in (info.name for info in adapter.factors):
+        absent = [name for name in factor.split(":") if name not in names]
+        if absent and factor not in names:
+            warnings.warn(
+                f'{what} has no column "{absent[0]}": each of its rows gets a level of "{factor}" of its '
+                "own, drawn from the population. A column of None says so without this warning.",
+                stacklevel=5,
+            )
+
+
+def own_levels(codes: Int64[np.ndarray, " n"], period: int | None = None) -> np.ndarray:
+    """The codes of rows, where one without a label has a level of its own.
+
+    With a period, rows are those of several scenarios one after the other: a row has the same level in
+    all of them.
+    """
+    own = np.arange(len(codes)) % (period or max(len(codes), 1))
+    return np.where(codes == ABSENT, np.iinfo(np.int64).max // 2 + own, codes)
 
 
 def linear(
@@ -108,6 +134,7 @@ def cell_means(
 ) -> Float64[np.ndarray, "S scenarios cells *categories"]:
     """The average of what is expected of the rows of each cell, in each scenario and draw."""
     n, found = len(cells.own), []
+    at = at._replace(codes=[own_levels(codes, n) for codes in at.codes])
     few = max(int(NUMBERS // max(n * cells.scenarios, 1)), 1)
     add, size = cells.sums(np.arange(n)), np.bincount(cells.own, minlength=cells.number)
     for start in range(0, len(rows), few):
@@ -165,10 +192,7 @@ def _factor_effects(
     at, given, eta = where
     codes, info = at.codes[factor], task.adapter.factors[factor]
     levels = len(info.labels)
-    # A row without a label has a level of its own.
-    absent = codes == ABSENT
-    codes = np.where(absent, np.iinfo(np.int64).max // 2 + np.arange(len(codes)), codes)
-    distinct, first, slot = np.unique(codes, return_index=True, return_inverse=True)
+    distinct, first, slot = np.unique(own_levels(codes), return_index=True, return_inverse=True)
     known = distinct < levels
     if known.all():
         effects = np.zeros((len(rows), len(distinct), sum(task.model.terms[t] for t in info.terms)))

@@ -13,7 +13,16 @@ from ramify.levels.design import Design
 from ramify.levels.integral import integrate, rule_for, solve
 from ramify.numerics.psis import log_sum
 from ramify.posterior.held_out import PredictiveForm
-from ramify.posterior.levels_draws import NUMBERS, Seed, Task, draw_groups, linear, read
+from ramify.posterior.levels_draws import (
+    NUMBERS,
+    Seed,
+    Task,
+    draw_groups,
+    linear,
+    own_levels,
+    read,
+    warn_of_absent,
+)
 from ramify.posterior.loo import By, Loo, left_out
 from ramify.posterior.metrics import Estimate, log_mean_weight
 
@@ -79,6 +88,7 @@ def log_predictive(
     if form not in get_args(PredictiveForm):
         known = ", ".join(f'"{name}"' for name in get_args(PredictiveForm))
         raise ValueError(f"form must be one of {known}; got {form!r}.")
+    warn_of_absent(task.adapter, test, "test")
     where, given = read(task, test, train, outcomes=True)
     values = task.model.values(task.pool.theta[rows])
     found = log_densities(
@@ -87,7 +97,8 @@ def log_predictive(
     if form == "joint":
         return log_mean_weight(found.sum(1))
     if form == "per_group":
-        code = np.unique(where.codes[task.adapter.integrated], return_inverse=True)[1]
+        own = own_levels(where.codes[task.adapter.integrated])
+        code = np.unique(own, return_inverse=True)[1]
         found = np.stack([np.bincount(code, own) for own in found])
     means = log_sum(found.T) - np.log(len(found))
     # How each draw moves the sum of the logarithms of means: its delta method.

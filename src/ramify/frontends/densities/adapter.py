@@ -13,8 +13,7 @@ from jaxtyping import Array, Float64
 from ramify.data.groups import Groups
 from ramify.data.labels import Factor
 from ramify.data.levels import nesting
-from ramify.data.reading import read_numbers
-from ramify.data.several import fields_from_factors
+from ramify.data.reading import read_numbers, value_per_group
 from ramify.data.tables import column_names, columns_of, in_zone, n_rows
 from ramify.frontends.densities import saving
 from ramify.levels.adapter import FactorInfo, LevelsAdapter, RowsAt
@@ -160,6 +159,7 @@ class DensityAdapter(LevelsAdapter):
         every = Factor(np.zeros(1, np.int64), np.zeros(n, np.int64))
         columns = {name: read_numbers(name, column, every) for name, column in read.items()}
         for f in range(len(own)):
+            self._check_new(f, codes[f], columns, [":".join(label) for label in seen[f]])
             columns |= self._known_columns(f, codes[f], columns, what)
         known = {f: np.where(code < self.counts[f], code, -1) for f, code in enumerate(codes)}
         known[self.integrated] = codes[self.integrated]
@@ -167,6 +167,16 @@ class DensityAdapter(LevelsAdapter):
             self.order, self.sizes, self.counts, {DATA: known}, [Part(DATA, n, columns)]
         )
         return RowsAt(design, codes, [])
+
+    def _check_new(
+        self, factor: int, code: np.ndarray, columns: dict[str, np.ndarray], seen: list[str]
+    ) -> None:
+        """Raises where a group column varies within a level that the fit has not seen."""
+        new = code >= self.counts[factor]
+        distinct, own = np.unique(code[new] - self.counts[factor], return_inverse=True)
+        levels = Factor(np.array([seen[k] for k in distinct], str), own)
+        for name in {*self.level_columns(factor)} & {*columns}:
+            value_per_group(name, columns[name][new], levels)
 
     def _known_columns(
         self, factor: int, code: np.ndarray, columns: dict[str, np.ndarray], what: str
@@ -209,11 +219,6 @@ class DensityAdapter(LevelsAdapter):
     def _outer(self, factor: int) -> list[int]:
         names = self.several.around.get(self.several.factors[factor], ())
         return [self.several.factors.index(name) for name in names]
-
-    def read_groups(self, table: Any, what: str) -> Groups:
-        """A table with outcomes as the groups of a fit."""
-        by = [factor.name for factor in self.groups.factors]
-        return Groups(**fields_from_factors(table, by, self.row_columns, ()))
 
     def outer_first(self) -> list[int]:
         """The factors, those whose effects others are drawn around before these."""

@@ -20,7 +20,6 @@ from ramify.frontends.formula.levels_reading import (
     design_of,
     predictors,
     read_columns,
-    read_groups,
 )
 from ramify.frontends.formula.priors import in_words
 from ramify.frontends.formula.reading import response_columns
@@ -63,10 +62,6 @@ class FormulaLevelsAdapter(LevelsAdapter):
             known[f"level_{f}"] = np.where(codes[f] < len(info.labels), codes[f], -1)
         terms = [rows[f"W_{t}"] for t in range(len(self.formula.terms))]
         return RowsAt(design(self.formula, known, 0), codes, terms)
-
-    def read_groups(self, table: Any, what: str) -> Groups:
-        """A table with outcomes as the groups of a fit."""
-        return read_groups(self.formula, table, what)
 
     def summary_rows(
         self, values: Mapping[str, np.ndarray], beta: Float64[np.ndarray, "S P"]
