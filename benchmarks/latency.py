@@ -10,6 +10,7 @@ with the cache that this left (`filled`), and in another with data of another si
 (`other data`; with `--groups` only if `--runs` asks for it). The first call counts from the start of
 its process. Of each call:
 
+- `cpu` are the CPU seconds of all its threads, the number to compare on a machine that others use too;
 - `programs` were compiled; `from disk` were found in the cache instead;
 - `tracing` are the seconds in which Python becomes XLA's input, `compiling` those of XLA, reading
   from the cache included. Work within other work, or on several threads at a time, counts once,
@@ -148,7 +149,7 @@ class Meter:
         import jax
 
         self.rows: list[Row] = []
-        self._from, self._disk = started, 0
+        self._from, self._cpu, self._disk = started, 0.0, 0
         self._tracing, self._compiling = [], []  # (start, end) of each piece of work
         jax.monitoring.register_event_duration_secs_listener(self._spent)
         jax.monitoring.register_event_listener(self._happened)
@@ -166,13 +167,14 @@ class Meter:
     def done(self, call: str) -> None:
         """Adds a row for all that happened since the last one."""
         seconds, compiling = time.time() - self._from, _covered(self._compiling)
+        cpu = time.process_time()
         busy = _covered(self._tracing + self._compiling)
         parts = {"tracing": busy - compiling, "compiling": compiling, "running": seconds - busy}
-        row = {"call": call, "seconds": round(seconds, 4)}
+        row = {"call": call, "seconds": round(seconds, 4), "cpu": round(cpu - self._cpu, 4)}
         row |= {"programs": len(self._compiling) - self._disk, "from disk": self._disk}
         self.rows.append(row | {name: round(part, 4) for name, part in parts.items()})
         self._tracing, self._compiling, self._disk = [], [], 0
-        self._from = time.time()
+        self._from, self._cpu = time.time(), time.process_time()
 
 
 def _covered(spans: list[tuple[float, float]]) -> float:

@@ -20,7 +20,7 @@ BUDGETS = {
     "predict": 4,
     "comparisons": 3,
     "diagnose": 7,  # points that thetas share, and each theta's own for those that these do not suit
-    "elbo": 3,
+    "elbo": 2,  # the sites of the better Gaussian, and the sums of draws from it
     "log_evidence": 1,
     "log_predictive": 1,
     "to_arviz": 3,

@@ -49,6 +49,17 @@ def test_what_is_not_positive_definite_is_not_finite(bad):
     assert finite.tolist() == [True, False]
 
 
+def test_what_replaces_a_factor_that_is_not_there_has_its_own_slope():
+    """In a sum over two matrices, of which one has no factor and is replaced by the number 3 x."""
+
+    def total(x):
+        factor = inverse_factor(jnp.stack([x, -x])[:, None, None])[:, 0, 0]
+        return jnp.sum(jnp.where(jnp.isfinite(factor), factor, 3 * x))
+
+    assert float(jax.grad(total)(4.0)) == pytest.approx(-0.5 * 4.0**-1.5 + 3)
+    assert float(jax.grad(jax.grad(total))(4.0)) == pytest.approx(0.75 * 4.0**-2.5)
+
+
 @pytest.mark.parametrize("M", [slow(1), 3, slow(12)])
 def test_solve_lower(M):
     factor = np.linalg.cholesky(matrices(M))

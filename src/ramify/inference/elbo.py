@@ -110,8 +110,15 @@ def weigh(
     key: PRNGKeyArray, local: Local, model: Model, batch: Batch, theta: Theta, local_draws: int
 ) -> Weighted:
     """K weighted draws of every group's z given theta, from its conditional `local`."""
-    noise = group_points(key, batch.index, local_draws, local.mean.shape[-1])
-    z, log_q = jax.vmap(local.propose)(noise)
+    points = group_points(key, batch.index, local_draws, local.mean.shape[-1])
+    return weigh_points(points, local, model, batch, theta)
+
+
+def weigh_points(
+    points: Float[Array, "K B M"], local: Local, model: Model, batch: Batch, theta: Theta
+) -> Weighted:
+    """The same from these points of each group."""
+    z, log_q = jax.vmap(local.propose)(points)
     return Weighted(z, log_joints(model, batch, theta, z) - log_q)
 
 

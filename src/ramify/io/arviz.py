@@ -32,7 +32,13 @@ def begin_import() -> None:
     """Imports ArviZ in a thread of its own, which takes as long as to compute what it is for."""
     if find_spec("arviz_base") is None:
         raise ImportError(NEEDED)
-    Thread(target=import_module, args=("arviz_base",), daemon=True).start()
+    Thread(target=_import, daemon=True).start()
+
+
+def _import() -> None:
+    """ArviZ, and what xarray looks for when it meets the first array: Dask, where that is installed."""
+    arviz = import_module("arviz_base")
+    arviz.from_dict({"posterior": {"x": np.zeros((1, 1))}})
 
 
 def data_tree(tree: dict[str, Columns], axes: Axes, method: str) -> Any:

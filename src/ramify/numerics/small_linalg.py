@@ -39,9 +39,12 @@ def inverse_factor(precision: Float[Array, "*batch M M"]) -> Float[Array, "*batc
 def _inverse_factor_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     """By dL = -L F(L' dP L), where F keeps what is below the diagonal and half of that."""
     factor = inverse_factor(*primals)
-    change = factor.swapaxes(-1, -2) @ tangents[0] @ factor
+    # Zero, not NaN, where there is no factor: whoever replaces it there differentiates what replaces it.
+    real = jnp.isfinite(factor).all((-2, -1), keepdims=True)
+    known, moved = (jnp.where(real, x, 0) for x in (factor, tangents[0]))
+    change = known.swapaxes(-1, -2) @ moved @ known
     half = jnp.tril(change) - 0.5 * change * jnp.eye(change.shape[-1], dtype=change.dtype)
-    return factor, -factor @ half
+    return factor, -known @ half
 
 
 def solve_lower(

@@ -117,8 +117,7 @@ def map_draws(
     return put_together(found, len(draws.theta))
 
 
-@program
-def draw_locals(
+def locals_of(
     known: Conditioned, model: Model, chunk: Chunk, local_draws: int
 ) -> tuple[Float[Array, "C B M"], Float[Array, "C B"]]:
     """Z of the block's groups for each draw of theta, and log q(z | theta)."""
@@ -136,6 +135,14 @@ def draw_locals(
         return z, jnp.zeros(len(z))
 
     return jax.vmap(one)(chunk.keys(), jnp.asarray(chunk.theta))
+
+
+@program
+def draw_locals(
+    known: Conditioned, model: Model, chunk: Chunk, local_draws: int
+) -> tuple[Float[Array, "C B M"], Float[Array, "C B"]]:
+    """`locals_of` as a program of its own, for all that follows draws of z."""
+    return locals_of(known, model, chunk, local_draws)
 
 
 def _resample(

@@ -84,7 +84,7 @@ def _sums(model: Model, parts: list[Part], theta: Draws, K: int) -> Float64[np.n
     """The log density of all test rows at each draw of (theta, z)."""
     total, rows = np.zeros(len(theta.theta)), budgets.on_this_device(budgets.RESULT_ROWS)
     for given, at, _ in blocks_of(parts, model, K, rows=rows):
-        use = lambda chunk, z, q: block_sums(model, chunk, z, q, at, "likelihood")  # noqa: B023
+        use = lambda chunk, z, _: block_sums(model, chunk, z, at)  # noqa: B023
         total += double(map_draws(use, given, model, theta, K))
     return total
 

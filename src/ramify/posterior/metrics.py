@@ -23,13 +23,14 @@ from ramify.data.groups import Groups
 from ramify.data.host import ranges
 from ramify.families.branched import Branched
 from ramify.families.build import Family
-from ramify.inference.elbo import weigh
+from ramify.inference.elbo import weigh, weigh_points
 from ramify.models.model import Model, log_priors
 from ramify.numerics.chunks import put_together
+from ramify.numerics.points import group_points
 from ramify.numerics.programs import program
 from ramify.numerics.sums import log_mean_exp, precise_sum
 from ramify.posterior.conditioned import Conditioned, condition
-from ramify.posterior.draws import Chunk, Draws, at_once, draw_theta, map_draws
+from ramify.posterior.draws import Chunk, Draws, at_once, draw_theta, locals_of, map_draws
 from ramify.posterior.marginal_values import has_rule, marginal_log_liks
 from ramify.posterior.rounding import log_ratio_terms, rounding, row_terms
 
@@ -78,9 +79,9 @@ def elbo(
     """Mean over draws of log p(y, z, theta) - log q(z, theta), or of the tight bound."""
     theta = draw_theta(key, family, model, draws)
     if local_draws == 1:
-        locals_ = sums(family, model, groups, theta, "joint")
+        locals_ = joint_sums(family, model, groups, theta)
     else:
-        locals_ = _tight(family, model, groups, theta, local_draws)[0]
+        locals_ = _tight(family, model, groups, theta, local_draws, shared=False)[0]
     total = theta_terms(model, theta) + locals_
     found = Estimate(total.mean(), standard_error(total), draws=draws)
     return _rounded(found, 0.0, family, model, groups, theta)
@@ -99,17 +100,17 @@ def log_evidence(
     check_form("log_evidence", form, EvidenceForm)
     theta = draw_theta(key, family, model, draws)
     if form == "mean_likelihood":
-        return log_mean_weight(sums(family, model, groups, theta, "likelihood"))
+        return log_mean_weight(_likelihood_sums(family, model, groups, theta))
     variance = 0.0
     if form == "joint":
-        local = sums(family, model, groups, theta, "joint")
+        local = joint_sums(family, model, groups, theta)
     elif local_draws is None and has_rule(family, model):
         local = marginal_log_liks(family, model, groups, theta.theta)
     else:
         # All draws of theta share the groups' noise: log p^(y | theta) is then one smooth function,
         # shifted as a whole where independent noise would drown the weights of theta.
-        shared = theta._replace(numbers=np.zeros_like(theta.numbers))
-        local, variance = _tight(family, model, groups, shared, local_draws or LOCAL_DRAWS)
+        K = local_draws or LOCAL_DRAWS
+        local, variance = _tight(family, model, groups, theta, K, shared=True)
     found = log_mean_weight(theta_terms(model, theta) + local)
     return _rounded(found, variance, family, model, groups, theta)
 
@@ -128,34 +129,50 @@ def theta_terms(model: Model, draws: Draws) -> Float64[np.ndarray, " S"]:
     return log_prior - np.asarray(draws.log_q, np.float64)
 
 
-def sums(
-    family: Family, model: Model, groups: Groups, draws: Draws, what: str
+def joint_sums(
+    family: Family, model: Model, groups: Groups, draws: Draws
 ) -> Float64[np.ndarray, " S"]:
-    """Sum over all groups for each draw of their terms, or of their log likelihood alone."""
+    """Sum over all groups of log p(y_i, z_i | theta) - log q(z_i | theta), for each draw."""
+    total, S = np.zeros(len(draws.theta)), len(draws.theta)
+    for block in ranges(groups):
+        known = condition(family, model, block.batches[0])
+        found = [_block_joint(known, model, c) for c in draws.chunks(at_once(known, model, S, 1))]
+        total += double(put_together(found, S))
+    return total
+
+
+@program
+def _block_joint(
+    known: Conditioned, model: Model, chunk: Chunk
+) -> tuple[Float[Array, " C"], Float[Array, " C"]]:
+    z, log_q = locals_of(known, model, chunk, 1)
+    terms = lambda theta, z, log_q: log_ratio_terms(model, theta, z, log_q, known.batch)
+    return precise_sum(jax.vmap(terms)(jnp.asarray(chunk.theta), z, log_q))
+
+
+def _likelihood_sums(
+    family: Family, model: Model, groups: Groups, draws: Draws
+) -> Float64[np.ndarray, " S"]:
+    """Sum over all rows of log p(y | theta, z), for each draw."""
     total = np.zeros(len(draws.theta))
     for block in ranges(groups):
         known = condition(family, model, block.batches[0])
-        use = lambda chunk, z, q: block_sums(model, chunk, z, q, known.batch, what)  # noqa: B023
+        use = lambda chunk, z, _: block_sums(model, chunk, z, known.batch)  # noqa: B023
         total += double(map_draws(use, known, model, draws, 1))
     return total
 
 
 @program
 def block_sums(
-    model: Model, chunk: Chunk, z: Array, log_q: Array, batch: Batch, what: str
+    model: Model, chunk: Chunk, z: Array, batch: Batch
 ) -> tuple[Float[Array, " C"], Float[Array, " C"]]:
-    """Sum over a block's rows and groups of log p(y | z), and of log p(z) - log q(z) if joint."""
-
-    def one(theta: Array, z: Array, log_q: Array) -> tuple[Array, Array]:
-        if what == "likelihood":
-            return precise_sum(row_terms(model, theta, z, batch))
-        return precise_sum(log_ratio_terms(model, theta, z, log_q, batch))
-
-    return jax.vmap(one)(jnp.asarray(chunk.theta), z, log_q)
+    """Sum over a block's rows of log p(y | theta, z)."""
+    terms = lambda theta, z: row_terms(model, theta, z, batch)
+    return precise_sum(jax.vmap(terms)(jnp.asarray(chunk.theta), z))
 
 
 def _tight(
-    family: Family, model: Model, groups: Groups, draws: Draws, local_draws: int
+    family: Family, model: Model, groups: Groups, draws: Draws, local_draws: int, shared: bool
 ) -> tuple[Float64[np.ndarray, " S"], float]:
     """Sum over groups of the K-draw bounds on log p(y_i | theta), and the variance of that sum."""
     if not isinstance(family, Branched):
@@ -164,10 +181,13 @@ def _tight(
             'local_draws=1 or form="joint", or fit a branch(), amortized() or solved() family.'
         )
     total, variance, S = np.zeros(len(draws.theta)), 0.0, len(draws.theta)
+    first = next(draws.chunks(1))
     for block in ranges(groups):
         known = condition(family, model, block.batches[0], local_draws)
+        points = _points(first, known.batch, local_draws, model.z.size) if shared else None
         size = at_once(known, model, S, max(local_draws, 2))
-        found = [_block_tight(known, model, chunk, local_draws) for chunk in draws.chunks(size)]
+        tight = lambda chunk: _block_tight(known, model, chunk, points, local_draws)  # noqa: B023
+        found = [tight(chunk) for chunk in draws.chunks(size)]
         *sums, spread = put_together(found, S)
         total += double(sums)
         variance += float(np.asarray(spread, np.float64).mean())
@@ -175,14 +195,24 @@ def _tight(
 
 
 @program
+def _points(chunk: Chunk, batch: Batch, K: int, M: int) -> Float[Array, "K B M"]:
+    """K points of each group, by the key of a draw of theta."""
+    return group_points(chunk.keys()[0], batch.index, K, M)
+
+
+@program
 def _block_tight(
-    known: Conditioned, model: Model, chunk: Chunk, local_draws: int
+    known: Conditioned, model: Model, chunk: Chunk, points: Array | None, local_draws: int
 ) -> tuple[Float[Array, " C"], Float[Array, " C"], Float[Array, " C"]]:
+    """By points that all draws of theta share, or by each draw's own if there are none."""
     conditional, batch = known.conditional(model), known.batch
     half = (local_draws + 1) // 2
 
     def one(key: PRNGKeyArray, theta: Array) -> tuple[Array, Array, Array]:
-        weighted = weigh(key, conditional(theta), model, batch, theta, local_draws)
+        if points is None:
+            weighted = weigh(key, conditional(theta), model, batch, theta, local_draws)
+        else:
+            weighted = weigh_points(points, conditional(theta), model, batch, theta)
         real = lambda x: jnp.where(batch.group_mask, x, 0)
         if local_draws < 2:
             return *precise_sum(real(weighted.bound)), jnp.zeros(())

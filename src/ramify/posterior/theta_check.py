@@ -23,7 +23,7 @@ from ramify.numerics.sums import log_mean_exp, precise_sum
 from ramify.posterior.conditioned import Conditioned, condition
 from ramify.posterior.draws import Chunk, Draws, at_once
 from ramify.posterior.marginal_values import has_rule, marginal_log_liks
-from ramify.posterior.metrics import double, sums, theta_terms
+from ramify.posterior.metrics import double, joint_sums, theta_terms
 
 
 def affordable(model: Model, groups: Groups, draws: int | None) -> tuple[int, int]:
@@ -45,7 +45,7 @@ def theta_log_weights(
     total = theta_terms(model, theta)
     noise = np.zeros_like(total)
     if not isinstance(family, Branched):
-        return total + sums(family, model, groups, theta, "joint"), noise
+        return total + joint_sums(family, model, groups, theta), noise
     if has_rule(family, model):
         total += marginal_log_liks(family, model, groups, theta.theta, points)
         return np.where(np.isfinite(total), total, -np.inf), noise

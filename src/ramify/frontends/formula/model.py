@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import jax
 import jax.numpy as jnp
@@ -70,8 +70,17 @@ class FormulaModel(Model):
     def _rebuild(cls, _: None, children: tuple[Core]) -> "FormulaModel":
         """The model as a program sees it, without `formula` and `priors`: their numbers are not its."""
         model = object.__new__(cls)
-        model._build(*children)
+        (model.core,) = children
         return model
+
+    if not TYPE_CHECKING:  # for whom all attributes are there
+
+        def __getattr__(self, name: str) -> Any:
+            """What `_build` sets, when it is first asked for: most copies are only taken apart again."""
+            if "core" not in self.__dict__ or "theta" in self.__dict__:
+                raise AttributeError(f"a {type(self).__name__} has no {name!r} here.")
+            self._build(self.core)
+            return getattr(self, name)
 
     @property
     def adapter(self) -> "FormulaAdapter":
