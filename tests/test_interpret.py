@@ -39,6 +39,18 @@ def means(posterior, table, **columns):
     return posterior.predict(changed, draws=S, kind="mean", summary=False).astype(np.float64)
 
 
+def test_odds_are_those_of_probabilities(posterior):
+    """A mean of counts has none: m / (1 - m) was a number without meaning."""
+    with pytest.raises(ValueError, match=r'probabilities or shares.*use compare="ratio"'):
+        posterior.comparisons("kind", compare="odds_ratio", kind="link")
+    y = {"bernoulli": [0, 1], "beta": [0.2, 0.4], "poisson": [0, 3], "binomial": [1, 2]}
+    for likelihood, own in y.items():
+        left = "y | trials(5)" if likelihood == "binomial" else "y"
+        data = {"g": np.repeat(np.arange(4), 2), "x": np.arange(8.0), "y": own * 4}
+        model, _ = rf.from_formula(f"{left} ~ x + (1 | g)", data, likelihood=likelihood)
+        assert model.adapter.has_odds("mean") == (likelihood in ("bernoulli", "beta"))
+
+
 @pytest.mark.slow
 def test_predictions_are_those_of_predict(posterior, table):
     by_row = posterior.predictions(average=False, draws=S)
@@ -65,6 +77,7 @@ def test_contrasts_are_differences_and_ratios_of_averages(posterior, table):
     assert list(found["contrast"]) == ["b - a", "c - a"]
     np.testing.assert_allclose(found.draws[:, 0], b - a, atol=1e-6)
     ratio = posterior.comparisons({"kind": ["a", "b"]}, compare="ratio", draws=S)
+    assert list(ratio["contrast"]) == ["b / a"]
     np.testing.assert_allclose(ratio.draws[:, 0], b / a, rtol=1e-5)
     odds = posterior.comparisons({"kind": ["a", "b"]}, compare="odds_ratio", draws=S)
     np.testing.assert_allclose(odds.draws[:, 0], b / (1 - b) * (1 - a) / a, rtol=1e-4)

@@ -33,7 +33,7 @@ from ramify.models.traced import uses_theta
 from ramify.numerics.arrays import floats
 from ramify.numerics.points import spread_points
 from ramify.numerics.programs import program
-from ramify.numerics.small_linalg import inverse_factor
+from ramify.numerics.small_linalg import inverse_factor_or
 
 MAX_DIM = 48  # M x M curvature of every row of a block: past this a network is the better answer
 
@@ -244,11 +244,7 @@ def _combine(
 ) -> tuple[Z, Float[Array, "B M M"]]:
     """Mean and scale of the site times p(z | theta), where that is a Gaussian."""
     prior = expand_local(model, batch, theta)(site.anchor)
-    precision = likelihood.curvature + prior.curvature
-    definite = jnp.all(jnp.isfinite(inverse_factor(jax.lax.stop_gradient(precision))), (-2, -1))
-    fixed = jnp.eye(precision.shape[-1], dtype=precision.dtype)
-    scale = inverse_factor(jnp.where(definite[:, None, None], precision, fixed[None]))
-    scale = jnp.where(definite[:, None, None], scale, site.scale)
+    scale = inverse_factor_or(likelihood.curvature + prior.curvature, site.scale)
     return site.anchor + times_covariance(scale, likelihood.slope + prior.slope), scale
 
 

@@ -13,6 +13,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 UNROLLED = 8  # dimensions up to which the passes are written out one after the other
+WRITTEN_OUT = (
+    2  # dimensions up to which every entry is: one pass, that compiles in a third of the time
+)
 
 
 @jax.custom_jvp
@@ -21,6 +24,8 @@ def inverse_factor(precision: Float[Array, "*batch M M"]) -> Float[Array, "*batc
     # The Cholesky factor of the matrix read backwards is an upper factor U U' of the matrix itself,
     # and the transpose of its inverse is lower triangular.
     M = precision.shape[-1]
+    if M <= WRITTEN_OUT:
+        return _small_inverse_factor(precision)
     eye = jnp.broadcast_to(jnp.eye(M, dtype=precision.dtype), precision.shape)
     both = jnp.concatenate([precision[..., ::-1, ::-1], eye], -1)
 
@@ -35,13 +40,63 @@ def inverse_factor(precision: Float[Array, "*batch M M"]) -> Float[Array, "*batc
     return both[..., M:][..., ::-1, ::-1].swapaxes(-1, -2)
 
 
+def _small_inverse_factor(precision: Float[Array, "*batch M M"]) -> Float[Array, "*batch M M"]:
+    """The same, entry by entry."""
+    (a, _), (b, c) = _entries(precision)
+    last = jnp.sqrt(c)
+    below = b / last
+    first = jnp.sqrt(a - below * below)
+    return _lower(1 / first, -below / (last * first), 1 / last, precision.shape[-1])
+
+
+def _entries(matrix: Float[Array, "*batch M M"]) -> list[list[Array]]:
+    """Of a 2 x 2 matrix, or of a 1 x 1 matrix as if 1 stood below it."""
+    if matrix.shape[-1] == 1:
+        one = matrix[..., 0, 0]
+        return [[one, jnp.zeros_like(one)], [jnp.zeros_like(one), jnp.ones_like(one)]]
+    return [[matrix[..., i, j] for j in range(2)] for i in range(2)]
+
+
+def _lower(a: Array, b: Array, c: Array, M: int) -> Float[Array, "*batch M M"]:
+    """[[a, 0], [b, c]], or [[a]] if M is 1."""
+    if M == 1:
+        return a[..., None, None]
+    rows = jnp.stack([a, jnp.zeros_like(a)], -1), jnp.stack([b, c], -1)
+    return jnp.stack(rows, -2)
+
+
 @inverse_factor.defjvp
 def _inverse_factor_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    """By dL = -L F(L' dP L), where F keeps what is below the diagonal and half of that."""
     factor = inverse_factor(*primals)
-    change = factor.swapaxes(-1, -2) @ tangents[0] @ factor
+    return factor, _change(factor, tangents[0])
+
+
+def _change(factor: Float[Array, "*batch M M"], tangent: Array) -> Float[Array, "*batch M M"]:
+    """DL = -L F(L' dP L), where F keeps what is below the diagonal and half of that."""
+    change = factor.swapaxes(-1, -2) @ tangent @ factor
     half = jnp.tril(change) - 0.5 * change * jnp.eye(change.shape[-1], dtype=change.dtype)
-    return factor, -factor @ half
+    return -factor @ half
+
+
+@jax.custom_jvp
+def inverse_factor_or(
+    precision: Float[Array, "*batch M M"], otherwise: Float[Array, "*batch M M"]
+) -> Float[Array, "*batch M M"]:
+    """`inverse_factor`, or `otherwise` where the precision is not positive definite."""
+    factor = inverse_factor(precision)
+    definite = jnp.all(jnp.isfinite(factor), (-2, -1), keepdims=True)
+    return jnp.where(definite, factor, otherwise)
+
+
+@inverse_factor_or.defjvp
+def _inverse_factor_or_jvp(
+    primals: tuple[Array, Array], tangents: tuple[Array, Array]
+) -> tuple[Array, Array]:
+    """Finite everywhere: a factor of zeros stands for those that do not exist."""
+    factor = inverse_factor_or(primals[0], jnp.zeros_like(primals[0]))
+    definite = jnp.any(factor != 0, (-2, -1), keepdims=True)
+    choose = lambda own, other: jnp.where(definite, own, other)
+    return choose(factor, primals[1]), choose(_change(factor, tangents[0]), tangents[1])
 
 
 def solve_lower(
@@ -67,6 +122,9 @@ def inverse_lower(factor: Float[Array, "*batch M M"]) -> Float[Array, "*batch M 
         [[0.5, 0.0], [-0.5, 1.0]]
     """
     M = factor.shape[-1]
+    if M <= WRITTEN_OUT:
+        (a, _), (b, c) = _entries(factor)
+        return _lower(1 / a, -b / (a * c), 1 / c, M)
     eye = jnp.eye(M, dtype=factor.dtype)
 
     def row(j: Any, inverse: Float[Array, "*batch M M"]) -> Float[Array, "*batch M M"]:

@@ -84,9 +84,17 @@ def comparisons(fit: Any, asked: Settings, variables: Any, compare: Compare) -> 
     if compare not in get_args(Compare):
         known = ", ".join(f'"{name}"' for name in get_args(Compare))
         raise ValueError(f"compare must be one of {known}; got {compare!r}.")
+    if compare == "odds_ratio" and not fit.adapter.has_odds(asked.kind):
+        raise ValueError(
+            'compare="odds_ratio" is for expected outcomes that are probabilities or shares, which these '
+            'are not: use compare="ratio".'
+        )
     frame = _frame(fit, asked)
+    sign = "-" if compare == "difference" else "/"
     pairs = [
-        pair for name, values in _chosen(frame, variables) for pair in _pairs(frame, name, values)
+        pair
+        for name, values in _chosen(frame, variables)
+        for pair in _pairs(frame, name, values, sign)
     ]
     return _contrasted(fit, asked, pairs, CONTRASTS[compare])
 
@@ -274,8 +282,8 @@ def _chosen(frame: Any, variables: Any, numbers: bool = False) -> list[tuple[str
     return found
 
 
-def _pairs(frame: Any, name: str, values: Any) -> list[Any]:
-    """(low, high, words, 1) of each contrast of a column."""
+def _pairs(frame: Any, name: str, values: Any, sign: str) -> list[Any]:
+    """(low, high, words, 1) of each contrast of a column; `sign` is between its values."""
     column = frame[name]
     if values is None and not _is_category(column):
         own = np.asarray(column, np.float64)
@@ -287,10 +295,8 @@ def _pairs(frame: Any, name: str, values: Any) -> list[Any]:
         raise ValueError(f'"{name}" is to be compared at {values!r}; expected two or more values.')
     first, *others = values
     word = lambda x: f"{x:g}" if isinstance(x, int | float) and not isinstance(x, bool) else str(x)
-    return [
-        ({name: first}, {name: x}, {"term": name, "contrast": f"{word(x)} - {word(first)}"}, 1.0)
-        for x in others
-    ]
+    said = lambda x: {"term": name, "contrast": f"{word(x)} {sign} {word(first)}"}
+    return [({name: first}, {name: x}, said(x), 1.0) for x in others]
 
 
 def _is_category(column: Any) -> bool:
