@@ -18,7 +18,7 @@ from ramify.posterior.answer import Answer
 from ramify.posterior.averages import Cells, Who, cell_means, no_groups
 from ramify.posterior.fitted import Fitted
 from ramify.posterior.matching import Part
-from ramify.posterior.prediction import Kind, Task
+from ramify.posterior.prediction import Kind, Task, quantile_names
 from ramify.posterior.summary import doubts_of
 
 Compare = Literal["difference", "ratio", "odds_ratio"]
@@ -64,12 +64,21 @@ def check(fit: Any, asked: Settings) -> None:
         raise ValueError(
             'kind must be "mean", "link" or "probability": expected outcomes are compared.'
         )
+    _check_names(asked, ("mean", "sd", *quantile_names(asked.quantiles)))
     for name in asked.at:
         if name not in known and (name not in fit._label_columns or asked.groups != "own"):
             names = ", ".join(f'"{column}"' for column in known)
             raise ValueError(f'at= sets "{name}", which is no predictor; there are {names}.')
     if asked.groups != "own" and not fit._normal_groups:
         raise ValueError(f'groups="{asked.groups}" needs groups with a normal distribution.')
+
+
+def _check_names(asked: Settings, taken: Sequence[str]) -> None:
+    for name in (*asked.at, *asked.by):
+        if name in taken:
+            raise ValueError(
+                f'the answer would have two columns "{name}", yours and one of its own: rename yours.'
+            )
 
 
 def predictions(fit: Any, asked: Settings) -> Answer:
@@ -121,6 +130,7 @@ def _contrasted(
     fit: Any, asked: Settings, pairs: list[Any], contrast: Callable[[Means, Means], Means]
 ) -> Answer:
     """Compares the second scenario of each pair with the first, at each point of the grid."""
+    _check_names(asked, ("term", "contrast"))
     grid, scenarios, about = _grid(asked.at), [], []
     for low, high, said, _ in pairs:
         for point in grid:
@@ -213,6 +223,12 @@ def _table(fit: Any, asked: Settings) -> dict[str, Any]:
         raise ValueError("this fit was loaded from a file, which holds no table: pass table=.")
     table = fit.adapter.table if asked.table is None else asked.table
     wanted += [name for name in asked.by if name not in wanted]
+    apart = [] if asked.table is not None else [name for name in wanted if name not in table]
+    if apart:
+        raise ValueError(
+            f'by="{apart[0]}" is no column of the formula, and others are not kept: pass table=, a table '
+            "that has it."
+        )
     left = [name for name in wanted if name not in asked.at or name in fit._label_columns]
     return dict(columns_of(table, left or wanted))
 
