@@ -16,6 +16,7 @@ NAMES = {
     "million": "`ramify fit` on 1,000,000 rows of 100,000 groups: wall time and peak memory",
     "numpyro_cost": "step time of NumPyro models compared with the same models as three densities",
     "predict": "a prediction for one new group, given its rows",
+    "questions": "every question of an analyst, the first time: seconds, programs, compiling",
     "right": "default fits of many problems against long references, over several seeds",
     "slopes": "groups of 10 Bernoulli rows with 20 slopes: seeds, bias, noise and the simulated truth",
     "store": "rows larger than memory: sorted on disk, and a fit that streams them",

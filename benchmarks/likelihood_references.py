@@ -1,4 +1,4 @@
-"""Reference posteriors of every likelihood of formulas: NUTS on the same models, written by hand.
+"""Reference posteriors of likelihoods of formulas: NUTS on the same models, written by hand.
 
     python -m benchmarks.likelihood_references --out tests/references
     python -m benchmarks.likelihood_references --out try --only weibull --draws 50
@@ -128,6 +128,32 @@ CASES: dict[str, Case] = {
         {"mucar": [0.4, 0.5, 0.6], "muwalk": [-0.3, -0.6, 0.9]},
         link="none",
     ),
+    "student_t": Case(
+        "y",
+        lambda rng, eta, v: {"y": eta + v["sigma"] * rng.standard_t(v["nu"], len(eta))},
+        lambda t, eta, v: dist.StudentT(v["nu"], eta, v["sigma"]).log_prob(t["y"]),
+        {"sigma": 0.7, "nu": 5.0},
+        link="identity",
+    ),
+    "binomial": Case(
+        "y | trials(12)",
+        lambda rng, eta, v: {"y": rng.binomial(12, expit(eta))},
+        lambda t, eta, v: dist.Binomial(12, logits=eta).log_prob(t["y"]),
+        {},
+        link="logit",
+    ),
+    "poisson": Case(
+        "y",
+        lambda rng, eta, v: {"y": rng.poisson(np.exp(eta))},
+        lambda t, eta, v: dist.Poisson(jnp.exp(eta)).log_prob(t["y"]),
+        {},
+    ),
+    "negative_binomial": Case(
+        "y",
+        lambda rng, eta, v: {"y": _mixed(rng, np.exp(eta), v["shape"])},
+        lambda t, eta, v: _nb(eta, v).log_prob(t["y"]),
+        {"shape": 3.0},
+    ),
     "lognormal": Case(
         "y",
         lambda rng, eta, v: {"y": np.exp(rng.normal(eta, v["sigma"]))},
@@ -256,7 +282,7 @@ def priors(case: Case, sd_y: float) -> Values:
     shape = dist.Exponential(1.0) if "negative" in _likelihood(case) else dist.HalfCauchy(1.0)
     own = {"sigma": dist.Exponential(1 / sd_y), "shape": shape, "phi": dist.HalfCauchy(1.0)}
     own |= {"zi": dist.Beta(1.0, 1.0), "hu": dist.Beta(1.0, 1.0)}
-    return own | {"alpha": dist.Normal(0.0, 4.0)}
+    return own | {"alpha": dist.Normal(0.0, 4.0), "nu": dist.Gamma(2.0, 0.1)}
 
 
 def _likelihood(case: Case) -> str:

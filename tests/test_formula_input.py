@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import ramify as rf
 from ramify.frontends.formula.build import from_formula
 from ramify.frontends.formula.priors import in_words
 
@@ -363,6 +364,10 @@ def test_rows_with_missing_values_are_dropped_if_asked(kind):
     data = kind(table(x=x, user=user))
     with pytest.warns(UserWarning, match='dropped 2 of 40 rows.*"x" in 2, "user" in 1'):
         model, groups = from_formula("y ~ x + (1 | user)", data, missing="drop")
+    with pytest.warns(UserWarning, match="numbered without them") as said:
+        prior = rf.prior_predictive("y ~ x + (1 | user)", data, 2, missing="drop")
+    assert prior.outcomes.shape == (2, 38)
+    assert said[0].filename == __file__  # the line that called, not one of ours
     kept = np.setdiff1d(np.arange(N), [3, 7])
     np.testing.assert_allclose(np.sort(groups.rows["y"]), np.sort(table()["y"][kept]), rtol=1e-6)
     assert model.formula.table == ("dict" if kind is dict else kind.__module__.split(".")[0])

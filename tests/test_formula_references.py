@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,25 @@ FILES = {
 TOLERANCE = {"verbagg": (0.25, 0.1)}  # K = 32 local draws leave noise of that size in theta
 
 
+PAGE = Path(__file__).parents[1] / "docs" / "coming-from.md"
+
+
+def page_rows():
+    """The table of `docs/coming-from.md`: name -> means and sds by NUTS and by us, as written."""
+    cells = lambda line: re.split(r"(?<!\\)\|", line.strip("|\n"))
+    lines = [cells(line) for line in PAGE.read_text().splitlines() if line.startswith("| ")]
+    rows = {c[0].strip().replace("\\|", "|"): c[1:] for c in lines if len(c) == 3 and "(" in c[1]}
+    return {name: re.findall(r"[-\d.]+", " ".join(own)) for name, own in rows.items()}
+
+
+def test_the_page_has_the_numbers_of_the_reference():
+    reference, rows = np.load(REFERENCES / "formula_sleepstudy.npz"), page_rows()
+    assert [*rows] == reference["names"].tolist()
+    for own, *exact in zip(rows.values(), reference["mean"], reference["sd"], strict=True):
+        for text, number in zip(own[:2], exact, strict=True):
+            assert text == f"{number:.{len(text.partition('.')[2])}f}"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_agrees_with_nuts(name):
@@ -44,3 +64,7 @@ def test_agrees_with_nuts(name):
     spread = np.abs(np.log(summary["sd"] / sd))
     noise = 4 / np.sqrt(2 * reference["ess"])  # of the sd of so many independent normal draws
     assert np.all(spread < np.log1p(ratio) + noise), spread.round(3)
+    if name == "sleepstudy":  # the page's numbers, rounded
+        said = np.array([[float(text) for text in row[2:]] for row in page_rows().values()])
+        found = np.stack([summary["mean"], summary["sd"]], 1)
+        assert np.all(np.abs(said - found) < 0.03 * sd[:, None] + 0.05), found

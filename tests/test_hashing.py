@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ramify.numerics.hashing import _between_zero_and_one, generator, keys_of, normals, uniforms
+from ramify.numerics.hashing import (
+    _between_zero_and_one,
+    generator,
+    keys_of,
+    normals,
+    standard_normal,
+    uniforms,
+)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -33,6 +40,15 @@ def test_uniform_and_uncorrelated(seed):
 def test_normal_moments():
     x = np.asarray(normals(jax.random.key(3), jnp.arange(4096), (16,)), np.float64)
     assert stats.kstest(x.ravel(), "norm").pvalue > 0.001
+
+
+def test_normal_quantiles():
+    """Of the smallest and largest uniform numbers as well."""
+    bits = jnp.asarray([0, 511, 512, 2**20, 2**31, 2**32 - 513, 2**32 - 1], jnp.uint32)
+    chance = _between_zero_and_one(bits)
+    exact = stats.norm.ppf(np.asarray(chance, np.float64))
+    np.testing.assert_allclose(standard_normal(chance), exact, rtol=6e-6, atol=1e-6)
+    assert abs(exact[0]) > 5
 
 
 def test_a_groups_numbers_are_its_own():

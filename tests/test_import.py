@@ -29,6 +29,19 @@ LAZY = [
     "xarray",
 ]
 
+# A notebook's kernel without ipywidgets, as tqdm sees it.
+KERNEL = """
+import sys, types, warnings
+warnings.simplefilter("always")  # as an error, tqdm would catch it
+sys.modules["ipykernel.zmqshell"] = types.ModuleType("ipykernel.zmqshell")
+sys.modules["IPython"] = types.ModuleType("IPython")
+sys.modules["IPython"].get_ipython = lambda: None
+sys.modules["ipywidgets"] = None
+import ramify
+ramify.fit
+print(0)
+"""
+
 # Names what differs in the process before and after the import. The libraries Ramify stands on
 # are imported first, so that what is left is Ramify's own doing.
 EFFECTS = """
@@ -100,6 +113,11 @@ def test_import_only_imports():
     seen = fresh_process(EFFECTS)
     assert seen["changed"] == []
     assert seen["backends"] == [], "importing ramify started a JAX backend"
+
+
+def test_a_notebook_without_widgets_hears_nothing():
+    """NumPyro imports tqdm, which warns that there is no IProgress."""
+    fresh_process(KERNEL)
 
 
 def test_public_names_exist():

@@ -39,6 +39,18 @@ def means(posterior, table, **columns):
     return posterior.predict(changed, draws=S, kind="mean", summary=False).astype(np.float64)
 
 
+def test_odds_are_those_of_probabilities(posterior):
+    """A mean of counts has none: m / (1 - m) was a number without meaning."""
+    with pytest.raises(ValueError, match=r'probabilities or shares.*use compare="ratio"'):
+        posterior.comparisons("kind", compare="odds_ratio", kind="link")
+    y = {"bernoulli": [0, 1], "beta": [0.2, 0.4], "poisson": [0, 3], "binomial": [1, 2]}
+    for likelihood, own in y.items():
+        left = "y | trials(5)" if likelihood == "binomial" else "y"
+        data = {"g": np.repeat(np.arange(4), 2), "x": np.arange(8.0), "y": own * 4}
+        model, _ = rf.from_formula(f"{left} ~ x + (1 | g)", data, likelihood=likelihood)
+        assert model.adapter.has_odds("mean") == (likelihood in ("bernoulli", "beta"))
+
+
 @pytest.mark.slow
 def test_predictions_are_those_of_predict(posterior, table):
     by_row = posterior.predictions(average=False, draws=S)
@@ -65,6 +77,7 @@ def test_contrasts_are_differences_and_ratios_of_averages(posterior, table):
     assert list(found["contrast"]) == ["b - a", "c - a"]
     np.testing.assert_allclose(found.draws[:, 0], b - a, atol=1e-6)
     ratio = posterior.comparisons({"kind": ["a", "b"]}, compare="ratio", draws=S)
+    assert list(ratio["contrast"]) == ["b / a"]
     np.testing.assert_allclose(ratio.draws[:, 0], b / a, rtol=1e-5)
     odds = posterior.comparisons({"kind": ["a", "b"]}, compare="odds_ratio", draws=S)
     np.testing.assert_allclose(odds.draws[:, 0], b / (1 - b) * (1 - a) / a, rtol=1e-4)
@@ -227,3 +240,28 @@ def test_poststratification_says_what_is_wrong(posterior, change, options, said)
     cells = {"user": ["u00", "u01"], "x": [0.0, 1.0], "kind": ["a", "b"], "age": [30.0, 40.0]}
     with pytest.raises(ValueError, match=said):
         posterior.poststratify({**cells, "n": [1, 1], **change}, **options)
+
+
+def test_groups_may_be_set(posterior, table):
+    """Every row as if it were of one user, or of a new one; alone and beside others."""
+    among = posterior.predictions({"user": ["u01", "u02", "nobody"]}, by="kind", draws=S)
+    assert len({*among["mean"]}) == 9
+    for i, user in enumerate(("u01", "u02")):
+        exact = means(posterior, table, user=user)[:, table.kind == "a"].mean(1)
+        np.testing.assert_allclose(among.draws[:, 3 * i], exact, rtol=1e-5)
+    lower, higher = (means(posterior, table, user="u02", x=x).mean(1) for x in (0.0, 1.0))
+    found = posterior.comparisons({"x": [0, 1]}, {"user": ["u01", "u02"]}, draws=S)
+    np.testing.assert_allclose(found.draws[:, 1], higher - lower, rtol=1e-4)
+
+
+def test_columns_of_an_answer_have_one_meaning(posterior, table):
+    other = table.assign(mean=table.kind, term=table.kind, region="west")
+    with pytest.raises(ValueError, match=r'two columns "mean".*rename yours'):
+        posterior.predictions(by="mean", table=other, draws=S)
+    with pytest.raises(ValueError, match='two columns "term"'):
+        posterior.comparisons("x", by="term", table=other, draws=S)
+    with pytest.raises(ValueError, match=r'by="region" is no column of the formula.*pass table='):
+        posterior.predictions(by="region", draws=S)
+    assert posterior.predictions(by=["term", "region"], table=other, draws=S)["term"][0] == "a"
+    with pytest.raises(ValueError, match='"user" is no predictor'):
+        posterior.plot.predictions("x", by="user")

@@ -10,9 +10,24 @@ import numpy as np
 import pytest
 
 import ramify as rf
+from ramify.frontends.formula.likelihoods import LIKELIHOODS
 
 REFERENCES = Path(__file__).parent / "references"
+# Likelihoods whose reference is another's to compare: `test_formula_references.py`, `benchmarks right`.
+ELSEWHERE = {
+    "gaussian": "tests/references/formula_sleepstudy.npz",
+    "bernoulli": "tests/references/formula_verbagg.npz",
+    "ordered": "benchmarks/right/references/ordered.json",
+}
 NAMES = sorted(path.stem for path in REFERENCES.glob("likelihood_*.npz"))
+
+
+def test_every_likelihood_has_a_reference():
+    ours = {str(np.load(REFERENCES / f"{name}.npz")["likelihood"]) for name in NAMES}
+    assert ours.isdisjoint(ELSEWHERE.keys() - {"gaussian"})  # whose sigma has a formula here
+    assert {*ours, *ELSEWHERE} == {*LIKELIHOODS}
+    for path in ELSEWHERE.values():
+        assert (REFERENCES.parents[1] / path).is_file()
 
 
 @pytest.mark.slow

@@ -28,6 +28,7 @@ PUBLIC = {
     "ramify.families.build.amortized": "the paper's variants of the network are options",
     "ramify.frontends.formula.build.from_formula": "all that a formula does not say",
     "ramify.fitting.fit.fit": "budgets, family, optimizer and seed of one call",
+    "ramify.fitting.prior_predictive.prior_predictive": "all that a formula does not say",
     "ramify.fitting.parts.predict_parts": "from where, to where, and how to summarise",
     "ramify.posterior.questions.Questions.predictions": "which rows, groups and scale",
     "ramify.posterior.questions.Questions.comparisons": "which rows, groups and scale",

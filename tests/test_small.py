@@ -7,7 +7,11 @@ import pytest
 from jax.test_util import check_grads
 
 from quick import slow, slow_but
-from ramify.numerics.small_linalg import inverse_factor, solve_lower
+from ramify.numerics.small_linalg import (
+    inverse_factor,
+    inverse_lower,
+    solve_lower,
+)
 
 
 def matrices(M, B=50):
@@ -16,7 +20,7 @@ def matrices(M, B=50):
     return a @ a.swapaxes(-1, -2) + 0.1 * np.eye(M)
 
 
-@pytest.mark.parametrize("M", slow_but([5], [1, 2, 5, 8, 9, 30]))
+@pytest.mark.parametrize("M", slow_but([1, 2, 5], [1, 2, 5, 8, 9, 30]))
 def test_inverse_factor(M):
     precision = matrices(M)
     with jax.enable_x64():
@@ -70,3 +74,29 @@ def test_solve_lower(M):
         solve = lambda factor, x: solve_lower(jnp.asarray(factor), jnp.asarray(x))
         check_grads(solve, (factor[:2], x[:2]), 1, atol=1e-4, rtol=1e-4)
     np.testing.assert_allclose(found, exact, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("M", slow_but([1, 2, 3], [1, 2, 3, 12]))
+def test_inverse_lower(M):
+    factor = np.linalg.cholesky(matrices(M))
+    with jax.enable_x64():
+        found = inverse_lower(jnp.asarray(factor))
+    np.testing.assert_allclose(found, np.linalg.inv(factor), rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("M", [2, slow(5)])
+def test_where_there_is_no_factor_another_stands(M):
+    """Its derivatives too: by finite differences, and finite where there is no factor."""
+    bad = -np.eye(M)
+    precision, other = np.stack([*matrices(M, 2), bad]), np.full((3, M, M), 7.0)
+    with jax.enable_x64():
+
+        def either(p):
+            factor = inverse_factor(p)
+            return jnp.where(jnp.isfinite(factor).all((-2, -1), keepdims=True), factor, other)
+
+        found = either(jnp.asarray(precision))
+        np.testing.assert_array_equal(found[2], other[2])
+        np.testing.assert_array_equal(found[:2], inverse_factor(jnp.asarray(precision[:2])))
+        symmetric = lambda p: either((p + p.swapaxes(-1, -2)) / 2)
+        check_grads(symmetric, (jnp.asarray(precision),), 2, ["fwd", "rev"], 1e-4, 1e-4)

@@ -8,6 +8,7 @@ The names are listed in `_api.py`. They are imported together when the first of 
 `ramify --help` does not wait for JAX.
 """
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from ramify._version import __version__ as __version__
@@ -19,15 +20,22 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     # Modules of the package are not names of the API: the import system asks here first.
     if not name.startswith("_"):
-        from ramify import _api
-
+        _api = _imported()
         if hasattr(_api, name):
             globals()[name] = value = getattr(_api, name)
             return value
     raise AttributeError(f"module 'ramify' has no attribute {name!r}")
 
 
-def __dir__() -> list[str]:
-    from ramify import _api
+def _imported() -> Any:
+    """The module with all names."""
+    with warnings.catch_warnings():
+        # Of tqdm, which NumPyro imports, in a notebook without ipywidgets: nothing here needs them.
+        warnings.filterwarnings("ignore", "IProgress not found")
+        from ramify import _api
+    return _api
 
+
+def __dir__() -> list[str]:
+    _api = _imported()
     return sorted({*globals(), *(name for name in vars(_api) if not name.startswith("_"))})

@@ -10,6 +10,7 @@ from jaxtyping import Float64
 from ramify.data.batch import example
 from ramify.data.groups import Groups
 from ramify.fitting.fit import model_and_groups
+from ramify.frontends.formula.build import Missing
 from ramify.frontends.formula.levels_model import LevelsFormulaModel
 from ramify.frontends.formula.model import FormulaModel
 from ramify.models.adapter import Adapter
@@ -29,6 +30,7 @@ def prior_predictive(
     likelihood: str | None = None,
     link: str | None = None,
     priors: Mapping[str, Any] | None = None,
+    missing: Missing | None = None,
     seed: int = 0,
 ) -> PriorPredictive:
     """Data sets drawn from the model: theta from its prior, z given theta, outcomes given both.
@@ -40,9 +42,10 @@ def prior_predictive(
         model: from a formula, from NumPyro, or of log densities with `simulate`; or a formula itself.
         groups: the data; with a formula, or a model from one, also a table.
         draws: S, data sets.
-        likelihood: with a formula only, as are `link` and `priors`: see `from_formula`.
+        likelihood: with a formula only, as are `link`, `priors` and `missing`: see `from_formula`.
         link: of the likelihood.
         priors: in place of the defaults.
+        missing: "drop" leaves rows with missing values out.
         seed: the result is a function of it.
 
     Example:
@@ -51,7 +54,7 @@ def prior_predictive(
     by_table = not isinstance(groups, Groups)
     if isinstance(model, FormulaModel) and by_table:
         groups = model.groups(groups)
-    options = {"link": link, "priors": priors}
+    options = {"link": link, "priors": priors, "missing": missing}
     own, data = model_and_groups(model, groups, likelihood, options, "rf.prior_predictive")
     if isinstance(own, LevelsFormulaModel | SeveralModel):
         raise ValueError(

@@ -91,7 +91,8 @@ class NotebookBar:
     def __init__(self) -> None:
         """Nothing is shown yet."""
         self._handle: Any = None
-        self._note, self._began, self._last = "", time.perf_counter(), 0.0
+        self._note, self._began = "", time.perf_counter()
+        self._last = 0.0  # when it was drawn again, if it ever was
 
     def add_task(self, name: str, total: float | None, note: str) -> int:
         """What the bar says before the first step."""
@@ -118,7 +119,9 @@ class NotebookBar:
 
     def _shown(self, share: float | None) -> Any:
         value = "" if share is None else f' value="{share:.3f}"'
-        text = f"{escape(self._note)}, {time.perf_counter() - self._began:.0f} s"
+        text = escape(self._note).replace("  ", ", ")  # HTML makes one space of two
+        if self._last:  # a number of seconds that stands still while programs compile is no help
+            text += f", {time.perf_counter() - self._began:.0f} s"
         bar = f'<progress{value} max="1" style="width:12em;vertical-align:middle"></progress>'
         return _ipython().HTML(f'<div style="font-variant-numeric:tabular-nums">{bar} {text}</div>')
 

@@ -148,6 +148,10 @@ class LevelsAdapter:
         """What exp of an effect is ("odds ratios"), and the rows of a summary that are such effects."""
         raise NotImplementedError
 
+    def has_odds(self, kind: str) -> bool:
+        """Whether what is expected of a row, in this kind, is a share or a probability."""
+        raise NotImplementedError
+
     def sections(self, names: Sequence[str]) -> list[Section]:
         """The rows of a summary, given by name, in parts that share a scale: for the report."""
         raise NotImplementedError

@@ -211,6 +211,10 @@ class Adapter(eqx.Module):
         """What exp of an effect is ("odds ratios"), and the rows of a summary that are such effects."""
         raise ValueError("exponentiate= is for models from formulas, with a log or logit link.")
 
+    def has_odds(self, kind: str) -> bool:
+        """Whether what is expected of a row, in this kind, is a share or a probability."""
+        return False
+
     def sections(self, names: Sequence[str]) -> list[Section]:
         """The rows of a summary, given by name, in parts that share a scale: for the report."""
         return sections_by_support(self.model.theta, names)

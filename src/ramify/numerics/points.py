@@ -9,7 +9,7 @@ from jax.scipy.special import ndtri
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 from scipy.special import betaincinv, fdtri
 
-from ramify.numerics.hashing import uniforms
+from ramify.numerics.hashing import standard_normal, uniforms
 from ramify.numerics.triangular import FREEDOM
 
 
@@ -73,7 +73,7 @@ def student_points(
     half = int(FREEDOM) // 2
     chance = jnp.moveaxis(uniforms(key, index, (K, M + half + 1)), 1, 0)
     chi2 = -2 * jnp.sum(jnp.log(chance[..., M:-1]), -1)  # of FREEDOM degrees, an even number
-    return ndtri(chance[..., :M]) * jnp.sqrt(FREEDOM / chi2)[..., None], chance[..., -1]
+    return standard_normal(chance[..., :M]) * jnp.sqrt(FREEDOM / chi2)[..., None], chance[..., -1]
 
 
 def student_sample(

@@ -75,12 +75,27 @@ def cell_means(
 
     The rows of `task` are those of the first scenario, then those of the second, ...
     """
-    total = _own(task, cells) if who == "own" else _population(task, who, cells.in_one())
+    if who == "own":
+        # Scenarios that set the group have rows in other groups: they are rows of one table.
+        total = _own(task, cells if _same_groups(task, cells) else cells.in_one())
+    else:
+        total = _population(task, who, cells.in_one())
     total = total.reshape(task.draws, cells.scenarios, cells.number, *total.shape[3:])
     rows = np.bincount(cells.own, minlength=cells.number).astype(np.float64)
     mean = total / rows.reshape(-1, *[1] * len(task.outcome.shape))
     # On the link scale of an identity link an outcome has its origin as well.
     return mean + task.adapter.origin if task.adapter.origin else mean
+
+
+def _same_groups(task: Task, cells: Cells) -> bool:
+    """Whether every scenario has the same number of rows in each group."""
+    for part in task.parts:
+        owner = np.repeat(np.arange(len(part.at)), part.at.sizes)
+        rows = np.zeros((len(part.at), cells.scenarios), np.int64)
+        np.add.at(rows, (owner, part.at.row_order // len(cells.own)), 1)
+        if (rows != rows[:, :1]).any():
+            return False
+    return True
 
 
 def _own(task: Task, cells: Cells) -> Sums:

@@ -1,6 +1,5 @@
 """A fitted family with its model and data: chooses the rows that each method of a posterior uses."""
 
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,6 +12,7 @@ from ramify.io.saving import FitRecord, describe_space
 from ramify.models.model import Model
 from ramify.numerics import budgets
 from ramify.numerics.memory import check_memory
+from ramify.numerics.user_warning import warn_user
 from ramify.posterior import matching, prediction
 from ramify.posterior.matching import DataSchema, Part
 from ramify.posterior.new_group import unlabelled
@@ -117,10 +117,9 @@ class Fitted:
         takes_none = isinstance(table, Groups) or is_fixed(self.family)
         new = None if takes_none else unlabelled(table, self.by, self.labels)
         if new is not None:
-            warnings.warn(
+            warn_user(
                 f'the table to predict has no column "{self.by}": predicted for one new group, of which '
-                "nothing is known.",
-                stacklevel=4,
+                "nothing is known."
             )
             table = new
         return prediction.read(self._schema, self.adapter, table, "at")

@@ -18,7 +18,7 @@ from ramify.posterior.answer import Answer
 from ramify.posterior.averages import Cells, Who, cell_means, no_groups
 from ramify.posterior.fitted import Fitted
 from ramify.posterior.matching import Part
-from ramify.posterior.prediction import Kind, Task
+from ramify.posterior.prediction import Kind, Task, quantile_names
 from ramify.posterior.summary import doubts_of
 
 Compare = Literal["difference", "ratio", "odds_ratio"]
@@ -64,12 +64,21 @@ def check(fit: Any, asked: Settings) -> None:
         raise ValueError(
             'kind must be "mean", "link" or "probability": expected outcomes are compared.'
         )
+    _check_names(asked, ("mean", "sd", *quantile_names(asked.quantiles)))
     for name in asked.at:
         if name not in known and (name not in fit._label_columns or asked.groups != "own"):
             names = ", ".join(f'"{column}"' for column in known)
             raise ValueError(f'at= sets "{name}", which is no predictor; there are {names}.')
     if asked.groups != "own" and not fit._normal_groups:
         raise ValueError(f'groups="{asked.groups}" needs groups with a normal distribution.')
+
+
+def _check_names(asked: Settings, taken: Sequence[str]) -> None:
+    for name in (*asked.at, *asked.by):
+        if name in taken:
+            raise ValueError(
+                f'the answer would have two columns "{name}", yours and one of its own: rename yours.'
+            )
 
 
 def predictions(fit: Any, asked: Settings) -> Answer:
@@ -84,9 +93,17 @@ def comparisons(fit: Any, asked: Settings, variables: Any, compare: Compare) -> 
     if compare not in get_args(Compare):
         known = ", ".join(f'"{name}"' for name in get_args(Compare))
         raise ValueError(f"compare must be one of {known}; got {compare!r}.")
+    if compare == "odds_ratio" and not fit.adapter.has_odds(asked.kind):
+        raise ValueError(
+            'compare="odds_ratio" is for expected outcomes that are probabilities or shares, which these '
+            'are not: use compare="ratio".'
+        )
     frame = _frame(fit, asked)
+    sign = "-" if compare == "difference" else "/"
     pairs = [
-        pair for name, values in _chosen(frame, variables) for pair in _pairs(frame, name, values)
+        pair
+        for name, values in _chosen(frame, variables)
+        for pair in _pairs(frame, name, values, sign)
     ]
     return _contrasted(fit, asked, pairs, CONTRASTS[compare])
 
@@ -113,6 +130,7 @@ def _contrasted(
     fit: Any, asked: Settings, pairs: list[Any], contrast: Callable[[Means, Means], Means]
 ) -> Answer:
     """Compares the second scenario of each pair with the first, at each point of the grid."""
+    _check_names(asked, ("term", "contrast"))
     grid, scenarios, about = _grid(asked.at), [], []
     for low, high, said, _ in pairs:
         for point in grid:
@@ -205,6 +223,12 @@ def _table(fit: Any, asked: Settings) -> dict[str, Any]:
         raise ValueError("this fit was loaded from a file, which holds no table: pass table=.")
     table = fit.adapter.table if asked.table is None else asked.table
     wanted += [name for name in asked.by if name not in wanted]
+    apart = [] if asked.table is not None else [name for name in wanted if name not in table]
+    if apart:
+        raise ValueError(
+            f'by="{apart[0]}" is no column of the formula, and others are not kept: pass table=, a table '
+            "that has it."
+        )
     left = [name for name in wanted if name not in asked.at or name in fit._label_columns]
     return dict(columns_of(table, left or wanted))
 
@@ -274,8 +298,8 @@ def _chosen(frame: Any, variables: Any, numbers: bool = False) -> list[tuple[str
     return found
 
 
-def _pairs(frame: Any, name: str, values: Any) -> list[Any]:
-    """(low, high, words, 1) of each contrast of a column."""
+def _pairs(frame: Any, name: str, values: Any, sign: str) -> list[Any]:
+    """(low, high, words, 1) of each contrast of a column; `sign` is between its values."""
     column = frame[name]
     if values is None and not _is_category(column):
         own = np.asarray(column, np.float64)
@@ -287,10 +311,8 @@ def _pairs(frame: Any, name: str, values: Any) -> list[Any]:
         raise ValueError(f'"{name}" is to be compared at {values!r}; expected two or more values.')
     first, *others = values
     word = lambda x: f"{x:g}" if isinstance(x, int | float) and not isinstance(x, bool) else str(x)
-    return [
-        ({name: first}, {name: x}, {"term": name, "contrast": f"{word(x)} - {word(first)}"}, 1.0)
-        for x in others
-    ]
+    said = lambda x: {"term": name, "contrast": f"{word(x)} {sign} {word(first)}"}
+    return [({name: first}, {name: x}, said(x), 1.0) for x in others]
 
 
 def _is_category(column: Any) -> bool:

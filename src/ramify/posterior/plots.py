@@ -135,19 +135,23 @@ class Plots:
 
 def _values(frame: Any, name: str) -> list[Any]:
     """Values of a column to predict at: levels, or equal steps over most of its range."""
-    if name not in frame.columns:
-        known = ", ".join(f'"{column}"' for column in frame.columns)
-        raise ValueError(f'"{name}" is no predictor of this formula; it has {known}.')
-    column = frame[name]
+    column = _column(frame, name)
     if hasattr(column.dtype, "categories") or column.dtype == bool or column.nunique() <= 6:
         return _levels(frame, name)
     low, high = np.quantile(np.asarray(column, np.float64), [0.01, 0.99])
     return np.linspace(low, high, _POINTS).tolist()
 
 
+def _column(frame: Any, name: str) -> Any:
+    if name not in frame.columns:
+        known = ", ".join(f'"{column}"' for column in frame.columns)
+        raise ValueError(f'"{name}" is no predictor of this formula; it has {known}.')
+    return frame[name]
+
+
 def _levels(frame: Any, name: str) -> list[Any]:
     """The levels of a column; of many numbers, three quantiles."""
-    column = frame[name]
+    column = _column(frame, name)
     if hasattr(column.dtype, "categories"):
         return list(column.cat.categories)
     found = np.unique(np.asarray(column))

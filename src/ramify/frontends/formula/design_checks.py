@@ -1,6 +1,5 @@
 """Checks of a formula's columns and response before a fit, on what is known of all rows."""
 
-import warnings
 from collections.abc import Callable
 
 import numpy as np
@@ -11,6 +10,7 @@ from ramify.frontends.formula.facts import Piece, Pieces
 from ramify.frontends.formula.likelihoods import LIKELIHOODS, Likelihood
 from ramify.frontends.formula.moments import Facts, Moments
 from ramify.frontends.formula.text import FormulaText, error
+from ramify.numerics.user_warning import warn_user
 
 Matrix = Float[np.ndarray, "n P"]
 
@@ -47,11 +47,10 @@ def check_design(
         raise ValueError(f'the predictor "{name}" has the name of a parameter: rename the column.')
     for name, mean, sd in zip(group.names, W.mean, W.sd, strict=True):
         if name != "Intercept" and abs(mean) > _FAR * sd > 0:
-            warnings.warn(
+            warn_user(
                 f'"{name}" varies by group and is far from zero ({mean:.4g} on average, sd '
                 f"{sd:.2g}): its effect and the intercept can hardly be told apart; "
-                f"write center({name}).",
-                stacklevel=3,
+                f"write center({name})."
             )
 
 
@@ -105,10 +104,9 @@ def warn_of_separation(names: list[str], facts: Facts, pieces: Callable[[], Piec
         if not own or not _separable(own, facts.X, pieces):
             return
         who = "the predictors together separate the response perfectly"
-    warnings.warn(
+    warn_user(
         f"{who}: the data set no limit to that effect, only its prior does. Leave it out, merge "
-        "categories, or give it a prior of your own.",
-        stacklevel=3,
+        "categories, or give it a prior of your own."
     )
 
 

@@ -115,6 +115,10 @@ class FormulaLevelsAdapter(LevelsAdapter):
         spec = self.formula
         return results.ratios("log" if spec.family.of_log else spec.link, common_names(spec))
 
+    def has_odds(self, kind: str) -> bool:
+        """Whether what is expected of a row, in this kind, is a share or a probability."""
+        return results.has_odds(self.formula.family.support, kind)
+
     def sections(self, names: Sequence[str]) -> list[Section]:
         """Effects, sds by factor, correlations, and parameters of the likelihood."""
         return results.sections(names, {*common_names(self.formula)}, "")

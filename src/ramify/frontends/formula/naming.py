@@ -70,6 +70,10 @@ class FormulaNames(Adapter):
             names = [name for own in spec.own for name in own.effects]
         return results.ratios("log" if spec.family.of_log else spec.link, names)
 
+    def has_odds(self, kind: str) -> bool:
+        """Whether what is expected of a row, in this kind, is a share or a probability."""
+        return results.has_odds(self.formula.family.support, kind)
+
     def coordinates(self) -> list[str]:
         """The user's names; a coordinate of the correlations' factor is called by its correlation."""
         return results.coordinates(self.formula, super().coordinates())

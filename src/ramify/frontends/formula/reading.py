@@ -1,7 +1,6 @@
 """From a user's table to the columns of a formula's model, and to outcomes that the likelihood allows."""
 
 import re
-import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +15,7 @@ from ramify.frontends.formula.formula import EffectLayout, Formula
 from ramify.frontends.formula.frame import is_category, is_sorted_text, read_frame, rows_in_words
 from ramify.frontends.formula.row_densities import MOST
 from ramify.frontends.formula.text import FormulaText, error, unquoted
+from ramify.numerics.user_warning import warn_user
 
 Levels = list[Any] | None
 Numbers = Float64[np.ndarray, " n"]
@@ -164,11 +164,10 @@ def read_response(
     else:
         values = frame[name] if is_category(frame[name]) else np.asarray(frame[name])
     if support == "levels" and levels is None and name and is_sorted_text(table, name, what):
-        warnings.warn(
+        warn_user(
             f"the levels of {name} are text, and taken in the order of the alphabet: "
             f"{' < '.join(map(str, values.cat.categories))}. Give an ordered categorical, or numbers, "
-            "for another.",
-            stacklevel=3,
+            "for another."
         )
     y, levels = _numbers(parts.response, values, support, likelihood, level, levels)
     if support == "trials" and trials is None:

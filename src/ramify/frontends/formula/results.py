@@ -64,6 +64,11 @@ def ratios(link: str, names: list[str]) -> tuple[str, list[str]]:
     return RATIOS[link], names
 
 
+def has_odds(support: str, kind: str) -> bool:
+    """Whether what is expected of a row is a share or a probability; of trials it is a count."""
+    return kind == "probability" or (kind == "mean" and support in ("binary", "unit"))
+
+
 def named_axes(formula: Formula) -> tuple[dict[str, list[str]], dict[str, list[Any]]]:
     """Names of a parameter's axes, and what they count: for ArviZ."""
     effects, levels = list(formula.layout.group), formula.levels or []

@@ -5,7 +5,6 @@ execute code: a formula calls only functions of a fixed list.
 """
 
 import json
-import warnings
 from dataclasses import asdict, fields
 from importlib.metadata import version
 from pathlib import Path
@@ -31,6 +30,7 @@ from ramify.frontends.formula.text import (
 from ramify.io.fields import is_list_of, is_text
 from ramify.io.folder import CONFIG, ROWS, SavedFit, check_version, read_json
 from ramify.io.saving import part_of, read_arrays, write_arrays
+from ramify.numerics.user_warning import warn_user
 
 FORMAT_VERSION = 1
 
@@ -154,10 +154,9 @@ def _from_store(saved: SavedFit, labels: np.ndarray) -> Groups | None:
     except (OSError, ValueError):
         groups, same = None, False
     if groups is None or not same or not np.array_equal(groups.labels, labels):
-        warnings.warn(
+        warn_user(
             f"the rows of this fit were in the store {where[0]}, which is gone or another one now: for "
-            "groups of the fit pass their rows as given=, or fit again.",
-            stacklevel=5,
+            "groups of the fit pass their rows as given=, or fit again."
         )
         return None
     return groups

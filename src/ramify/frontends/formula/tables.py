@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import re
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from ramify.data.tables import columns_of, kind_of_table, missing_in, n_rows, ro
 from ramify.data.writing import DESIGN
 from ramify.frontends.formula.encoding import complete, has_value, reader
 from ramify.frontends.formula.text import FormulaText, error
+from ramify.numerics.user_warning import warn_user
 
 T = TypeVar("T")
 Missing = Literal["error", "drop"]
@@ -257,7 +257,7 @@ def without_missing(table: Any, named: list[str], missing: str) -> Any:
 
 def _warn_of_dropped(gone: int, n: int, where: str) -> None:
     said = f"dropped {gone:,} of {n:,} rows, in which a value is missing: {where}."
-    warnings.warn(said, stacklevel=6)
+    warn_user(f"{said} Rows are numbered without them.")
 
 
 def _of_groups(text: FormulaText, groups: Groups, used: list[str]) -> Stored:
