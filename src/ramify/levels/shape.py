@@ -1,8 +1,9 @@
 """The shape of theta's posterior beyond a Gaussian, and a pool of draws of theta and b from it.
 
 Where G is cheap, points from a skewed Student t are weighted by it. Where it is not, G along each axis of
-its Gaussian is followed by a polynomial of degree four through four more points, and the sum of these
-stands for G: sds of factors with few levels are skewed each by itself.
+its Gaussian is followed by a polynomial of degree four through four more points, and between each two
+axes by products of their powers through four corners; the sum of these stands for G. Sds of factors with
+few levels are skewed each by itself, and a correlation is the wider the smaller its sds are.
 """
 
 from collections.abc import Callable
@@ -25,6 +26,9 @@ POINTS = 500  # of theta that are weighted
 CHEAP = 1.5e9  # work of all evaluations of G, below which the points are weighted by G itself
 WIDE, CHEAP_WIDE = 0.2, 6e9  # the same where an sd of theta is wide, and its posterior skewed
 ALONG = (-2.4, -1.2, 1.2, 2.4)  # sds along an axis
+CORNER = 1.8  # sds along both of two axes
+BETWEEN = 4e9  # work of all corners
+MOST_BETWEEN = 0.5  # of the fall of the Gaussian: what corners may add to G, far from all of them
 NOISE, MORE = (
     0.03,
     4,
@@ -90,7 +94,7 @@ def cloud(G: Marginal, found: Found, seed: int) -> Cloud:
     sd = np.sqrt(np.diag(np.linalg.inv(found.precision)))
     wide = sd[G.model.transformed].max(initial=0.0) > WIDE
     cheap = work(G) * 2 * POINTS < (CHEAP_WIDE if wide else CHEAP)
-    values = G.values if cheap else Profile.through(G, found).values
+    values = G.values if cheap else Profile.through(G, found, wide).values
     points, log_weight, log_t = weigh_theta(values, learned, POINTS if cheap else 8 * POINTS, seed)
     normal = log_weight - np.logaddexp.reduce(log_weight)
     moved, noise = with_control(points, log_weight, log_t, learned)
@@ -157,23 +161,44 @@ def evidence(
 
 
 class Profile(NamedTuple):
-    """What stands for G: its value at the mode, less half a square and a polynomial along each axis."""
+    """What stands for G less its value at the mode: polynomials along each axis and between each two."""
 
     centre: Float64[np.ndarray, " D"]
     axes: Float64[np.ndarray, "D D"]
     coefficients: Float64[np.ndarray, "D 4"]  # of t, t^2, t^3 and t^4
+    between: Float64[np.ndarray, "3 D D"]  # of t_i t_j, t_i^2 t_j and t_i^2 t_j^2
 
     @classmethod
-    def through(cls, G: Marginal, found: Found) -> "Profile":
-        """The profile through G at points along each axis."""
-        axes, along = whitening(found.precision), np.array(ALONG)
+    def through(cls, G: Marginal, found: Found, wide: bool) -> "Profile":
+        """The profile through G at points along each axis and, where theta is wide, at corners."""
+        axes, along, D = whitening(found.precision), np.array(ALONG), len(found.mean)
         powers = along[:, None] ** np.arange(1, 5)
         rows = []
         for axis in axes.T:
             own = np.array([_value(G, found, found.mean + t * axis) for t in along])
             change = own - found.optimum.value
             rows.append(np.linalg.solve(powers, np.where(np.isfinite(change), change, -(along**2))))
-        return cls(found.mean, axes, np.stack(rows))
+        alone = cls(found.mean, axes, np.stack(rows), np.zeros((3, D, D)))
+        if not wide or 2 * D * (D - 1) * work(G) > BETWEEN:
+            return alone
+        height = lambda theta: _value(G, found, theta) - found.optimum.value
+        return alone._replace(between=alone.corners(height))
+
+    def corners(self, height: Callable[[np.ndarray], float]) -> Float64[np.ndarray, "3 D D"]:
+        """The coefficients between axes, by which the profile has this height at all corners."""
+        D, signs = len(self.centre), np.array([(1, 1), (1, -1), (-1, 1), (-1, -1)])
+        between = np.zeros((3, D, D))
+        for i in range(D):
+            for j in range(i):
+                thetas = self.centre + CORNER * signs @ self.axes[:, [i, j]].T
+                off = np.array([height(theta) for theta in thetas]) - self.values(thetas)
+                off = off if np.isfinite(off).all() else np.zeros(4)
+                of_i, of_j = signs.T * off
+                between[0, i, j] = np.mean(of_i * signs[:, 1]) / CORNER**2
+                between[1, i, j] = np.mean(of_j) / CORNER**3
+                between[1, j, i] = np.mean(of_i) / CORNER**3
+                between[2, i, j] = np.mean(off) / CORNER**4
+        return between
 
     def values(self, thetas: Float64[np.ndarray, "n D"]) -> Float64[np.ndarray, " n"]:
         """G less its value at the mode, as the profile has it; beyond its points with the last slope."""
@@ -184,7 +209,13 @@ class Profile(NamedTuple):
         inside = np.einsum("dnk,dk->dn", powers, self.coefficients)
         outside = np.einsum("dnk,dk->dn", slopes, self.coefficients) * (t - near)
         bent = np.where(outside < 0, 0.0, -0.5 * (t - near) ** 2)
-        return np.sum(inside + np.minimum(outside, 0.0) + bent, 0)
+        return np.sum(inside + np.minimum(outside, 0.0) + bent, 0) + self._between(near)
+
+    def _between(self, t: Float64[np.ndarray, "D n"]) -> Float64[np.ndarray, " n"]:
+        first, second, third = self.between
+        square = t**2
+        found = np.sum(t * (first @ t) + square * (second @ t + third @ square), 0)
+        return np.minimum(found, MOST_BETWEEN * 0.5 * np.sum(square, 0))
 
 
 def laplace_sds(G: Marginal, found: Found) -> Float64[np.ndarray, " D"]:
