@@ -26,6 +26,7 @@ POINTS = 500  # of theta that are weighted
 CHEAP = 1.5e9  # work of all evaluations of G, below which the points are weighted by G itself
 WIDE, CHEAP_WIDE = 0.2, 6e9  # the same where an sd of theta is wide, and its posterior skewed
 ALONG = (-2.4, -1.2, 1.2, 2.4)  # sds along an axis
+NARROW = 0.1  # of logarithms: along such an axis the two ends are enough
 CORNER = 1.8  # sds along both of two axes
 BETWEEN = 4e9  # work of all corners
 MOST_BETWEEN = 0.5  # of the fall of the Gaussian: what corners may add to G, far from all of them
@@ -43,6 +44,7 @@ NODES = (8, 64)  # thetas at which b is solved for
 NODE_WORK = 6e8
 POOL, POOL_NUMBERS, FEWEST = 4000, 2e7, 300  # draws, the most numbers in them, and the fewest draws
 DRAW_WORK = 4e10  # of draws by Lanczos' method
+TOGETHER = 100  # draws that are moved at once
 
 
 class Cloud(NamedTuple):
@@ -77,9 +79,8 @@ class Pool(NamedTuple):
 def work(G: Marginal) -> float:
     """The work of one evaluation of G, in multiplications, roughly."""
     n, q = len(G.design.offset), G.size
-    points = 1 if G.rule is None else len(np.asarray(G.rule.log_weight))
     touched = float(np.sum(np.diff(G.design.entries[2].indptr).astype(np.float64) ** 2))
-    rows = G.design.row_work * n * (50.0 + 0.0 if G.model.linear else 50.0 * points)
+    rows = G.design.row_work * n * (50.0 + 0.0 if G.model.linear else 50.0 * G.points)
     factors = 1 if G.model.linear else 3
     if G.algebra == "iterative":
         return rows + 2.0 * n * PROBES * ITERATIONS
@@ -128,7 +129,7 @@ def corrected(G: Marginal, found: Found, drawn: Cloud, seed: int) -> Cloud:
     if stands is None or count < 5 * LOOKED:
         return drawn
     points = drawn.draws(np.random.default_rng([seed, 11]), count)
-    off = lambda some: np.array([_value(G, found, p) for p in some]) - stands(some)
+    off = lambda some: G.values(some, found.optimum) - stands(some)
     first = off(points[:LOOKED])
     if np.std(first) < OFF:
         return drawn
@@ -171,27 +172,38 @@ class Profile(NamedTuple):
     @classmethod
     def through(cls, G: Marginal, found: Found, wide: bool) -> "Profile":
         """The profile through G at points along each axis and, where theta is wide, at corners."""
-        axes, along, D = whitening(found.precision), np.array(ALONG), len(found.mean)
-        powers = along[:, None] ** np.arange(1, 5)
-        rows = []
-        for axis in axes.T:
-            own = np.array([_value(G, found, found.mean + t * axis) for t in along])
-            change = own - found.optimum.value
-            rows.append(np.linalg.solve(powers, np.where(np.isfinite(change), change, -(along**2))))
+        axes, D = whitening(found.precision), len(found.mean)
+        logs = np.where(G.model.transformed, np.abs(axes).T, np.inf).max(1)
+        rows = [cls._along(G, found, axis, k, logs[k] > NARROW) for k, axis in enumerate(axes.T)]
         alone = cls(found.mean, axes, np.stack(rows), np.zeros((3, D, D)))
         if not wide or 2 * D * (D - 1) * work(G) > BETWEEN:
             return alone
-        height = lambda theta: _value(G, found, theta) - found.optimum.value
-        return alone._replace(between=alone.corners(height))
+        return alone._replace(between=alone.corners(G, found))
 
-    def corners(self, height: Callable[[np.ndarray], float]) -> Float64[np.ndarray, "3 D D"]:
-        """The coefficients between axes, by which the profile has this height at all corners."""
+    @staticmethod
+    def _along(
+        G: Marginal, found: Found, axis: np.ndarray, number: int, wide: bool
+    ) -> Float64[np.ndarray, " 4"]:
+        """The coefficients along an axis; if it is narrow, the first two are those of the search."""
+        along = np.array(ALONG if wide else (ALONG[0], ALONG[-1]))
+        change = G.values(found.mean + along[:, None] * axis, found.optimum) - found.optimum.value
+        change = np.where(np.isfinite(change), change, -(along**2))
+        powers = along[:, None] ** np.arange(1, 5)
+        if wide:
+            return np.linalg.solve(powers, change)
+        known = np.array([found.slope[number], -0.5])
+        more = np.linalg.solve(powers[:, 2:], change - powers[:, :2] @ known)
+        return np.concatenate([known, more])
+
+    def corners(self, G: Marginal, found: Found) -> Float64[np.ndarray, "3 D D"]:
+        """The coefficients between axes, by which the profile is G at all corners."""
         D, signs = len(self.centre), np.array([(1, 1), (1, -1), (-1, 1), (-1, -1)])
         between = np.zeros((3, D, D))
         for i in range(D):
             for j in range(i):
                 thetas = self.centre + CORNER * signs @ self.axes[:, [i, j]].T
-                off = np.array([height(theta) for theta in thetas]) - self.values(thetas)
+                height = G.values(thetas, found.optimum) - found.optimum.value
+                off = height - self.values(thetas)
                 off = off if np.isfinite(off).all() else np.zeros(4)
                 of_i, of_j = signs.T * off
                 between[0, i, j] = np.mean(of_i * signs[:, 1]) / CORNER**2
@@ -218,11 +230,11 @@ class Profile(NamedTuple):
         return np.minimum(found, MOST_BETWEEN * 0.5 * np.sum(square, 0))
 
 
-def laplace_sds(G: Marginal, found: Found) -> Float64[np.ndarray, " D"]:
-    """By how many sds the correction of Laplace's method moves each coordinate of theta."""
-    if G.model.linear or not G.design.kept:
-        return np.zeros(len(found.mean))
-    return _moved(G, found, lambda optimum: optimum.correction)
+def moved_sds(G: Marginal, found: Found) -> Float64[np.ndarray, "D 2"]:
+    """By how many sds Laplace's correction moves theta, and what coarser rules leave out would."""
+    if G.model.linear or not G.design.kept and all(block.rule is G.rule for block in G.blocks):
+        return np.zeros((len(found.mean), 2))
+    return _moved(G, found, lambda own: np.array([own.correction, G.left_out(own)]))
 
 
 def probe_sds(G: Marginal, found: Found) -> float:
@@ -243,13 +255,6 @@ def _moved(G: Marginal, found: Found, part: Callable[[Optimum], Any]) -> np.ndar
         slope.append(ends[0] - ends[1])
     moved = axes @ np.array(slope)
     return (moved.T / np.sqrt(np.diag(axes @ axes.T))).T
-
-
-def _value(G: Marginal, found: Found, theta: np.ndarray) -> float:
-    try:
-        return G.optimum(theta, found.optimum).value
-    except (NotSolved, np.linalg.LinAlgError):
-        return -np.inf
 
 
 def pool(G: Marginal, found: Found, drawn: Cloud, seed: int) -> tuple[Pool, float]:
@@ -278,14 +283,17 @@ def pool(G: Marginal, found: Found, drawn: Cloud, seed: int) -> tuple[Pool, floa
         own = np.flatnonzero(nearest == k)
         optimum = _solved(G, found, theta[node])
         draws = draw_kept(optimum, rng, len(own))
-        beta[own], u[own] = draws.beta + shift.beta, draws.u + shift.u
+        beta[own], u[own] = draws.beta, draws.u
         centres.append(np.concatenate([optimum.effects.beta, optimum.effects.u]))
         heights.append(optimum.value - found.optimum.value)
     response = _response(white[nodes], np.stack(centres))
-    moved = (white - white[nodes][nearest]) @ response
+    moved = white - white[nodes][nearest]
+    beta += moved @ response[:, :P] + shift.beta
+    for own in range(0, count, TOGETHER):  # in place, and in a processor's cache
+        u[own : own + TOGETHER] += moved[own : own + TOGETHER] @ response[:, P:] + shift.u
     apart = 0.0 if drawn.stands is None else np.array(heights) - drawn.stands(theta[nodes])
     off = float(np.sqrt(np.mean(np.square(apart))))
-    return Pool(theta, beta + moved[:, :P], u + moved[:, P:]), off
+    return Pool(theta, beta, u), off
 
 
 def _nodes(G: Marginal, white: np.ndarray, rng: np.random.Generator) -> np.ndarray:
