@@ -3,8 +3,6 @@
 import time
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ramify.data.groups import Groups
@@ -26,7 +24,7 @@ from ramify.levels.kept import Algebra
 from ramify.levels.marginal import Marginal, NotSolved
 from ramify.levels.model import LevelsModel
 from ramify.levels.search import Found, search
-from ramify.levels.shape import Pool, cloud, laplace_sds, pool, probe_sds
+from ramify.levels.shape import Pool, cloud, moved_sds, pool, probe_sds
 from ramify.models.several import SeveralModel
 from ramify.posterior.levels import LevelsPosterior
 
@@ -51,7 +49,7 @@ def fit_levels(
     cpu.append(time.process_time())
     draws, off = pool(G, found, drawn, seed)
     cpu.append(time.process_time())
-    moved = laplace_sds(G, found)
+    laplace, rules = np.abs(moved_sds(G, found)).max(0).tolist()
     said = {
         "method": "levels",
         "seconds": time.perf_counter() - began,
@@ -60,15 +58,15 @@ def fit_levels(
         "kept": G.size,
         "algebra": G.algebra,
         "integrated": adapter.factors[adapter.integrated].name,
-        "quadrature_points": 1 if G.rule is None else len(np.asarray(G.rule.log_weight)),
+        "quadrature_points": round(G.points),  # the mean over rows
         "evaluations": G.evaluations,
         "factorizations": G.factors,
         "log_marginal": found.optimum.value,
         "converged": found.converged,
         "left_sds": float(np.sqrt(2 * found.gain)),
         "design": notes,
-        "bias_sds": 0.0,
-        "laplace_sds": float(np.abs(moved).max()),
+        "bias_sds": rules,
+        "laplace_sds": laplace,
         **iterated_notes(G, found),
         **drawn.notes,
         "theta_profile_nats": off,
@@ -129,9 +127,7 @@ def start(model: LevelsModel) -> np.ndarray:
             )
         else:
             values[name] = np.full(parameter.shape, STARTS.get(kind, 0.8))
-    with jax.enable_x64(True):
-        own = {name: jnp.asarray(value, jnp.float64) for name, value in values.items()}
-        return np.array(model.theta.unconstrain(own))
+    return model.unconstrained(values)
 
 
 def load_levels(saved: SavedFit, several: Any = None) -> LevelsPosterior:

@@ -119,10 +119,18 @@ class DensityDesign(Design):
         """The vector v of every row."""
         return self.with_z(self.without_z(beta, u), z)
 
-    def by_group(self, values: Float64[np.ndarray, " n"]) -> Float64[np.ndarray, " N"]:
+    def around(
+        self, base: Slopes, z: np.ndarray, root: np.ndarray, points: Float64[np.ndarray, "K M"]
+    ) -> np.ndarray:
+        """The vectors v at z + root x of each group, for points x: [n, K, V]."""
+        return self.with_z(base, z[:, None] + np.einsum("nij,kj->nki", root, points))
+
+    def by_group(self, values: Float64[np.ndarray, "n *K"]) -> Float64[np.ndarray, "N *K"]:
         """Sums over the rows of each group."""
         n = self.grouped_rows
-        return np.bincount(self.code[:n], values[:n], self.N)
+        if values.ndim == 1:
+            return np.bincount(self.code[:n], values[:n], self.N)
+        return np.stack([self.by_group(column) for column in values.T], 1)
 
     def loose(self, values: Float64[np.ndarray, " n"]) -> float:
         """The sum over the priors of kept levels."""
@@ -221,10 +229,10 @@ class DensityDesign(Design):
         return level, np.zeros((len(level), 0))
 
     def by_level(
-        self, term: KeptTerm, values: Float64[np.ndarray, " n"]
+        self, term: KeptTerm, values: Float64[np.ndarray, " n"], rows: Any = slice(None)
     ) -> Float64[np.ndarray, " L"]:
-        """Sums over the rows of each level of a kept term."""
-        return np.bincount(self.of_term(term)[0], values, term.levels + 1)[:-1]
+        """Sums over the rows, or some rows, of each level of a kept term."""
+        return np.bincount(self.of_term(term)[0][rows], values, term.levels + 1)[:-1]
 
     def level_products(self, term: KeptTerm, curvature: Curvatures) -> Float64[np.ndarray, "L m m"]:
         """Sums over the rows of each level of curvatures in its effects."""
@@ -236,10 +244,10 @@ class DensityDesign(Design):
         return found
 
     def moved_by(
-        self, term: KeptTerm, delta: Float64[np.ndarray, "L K m"], effects: list[int]
+        self, term: KeptTerm, delta: Float64[np.ndarray, "L K m"], effects: list[int], rows: Any
     ) -> np.ndarray:
-        """By how much the vectors v move with some effects of the levels of a term, [n, K, V]."""
-        level = self.of_term(term)[0]
+        """By how much vectors v of rows move with some effects of a term's levels, [n, K, V]."""
+        level = self.of_term(term)[0][rows]
         padded = np.concatenate([delta, np.zeros((1, *delta.shape[1:]))])
         found = np.zeros((len(level), delta.shape[1], self.M + self.places.shape[1]))
         found[:, :, [self._slot(term) + m for m in effects]] = padded[level]
@@ -255,6 +263,11 @@ class DensityDesign(Design):
         place = np.full(self.N + 1, -1)
         place[groups] = np.arange(len(groups))
         return self.taken(place[self.code] >= 0, place, len(groups))
+
+    @property
+    def may_be_cut(self) -> bool:
+        """No: a program takes all rows."""
+        return False
 
     def observed(self) -> "DensityDesign":
         """The rows of the table alone."""

@@ -12,6 +12,7 @@ from ramify.levels.closed_forms import constant
 from ramify.levels.outer import Outer
 
 SMALL = 200_000  # entries of an array that stands for a sparse matrix
+FILLED = 0.2  # of the entries of G'K
 Rows = Float64[np.ndarray, " n"]
 
 
@@ -64,9 +65,22 @@ class Design:
             return base + self.of_z(z)
         return base[:, None] + np.einsum("rm,rkm->rk", self.W, z[self.code])
 
-    def by_group(self, values: Rows) -> Float64[np.ndarray, " N"]:
+    def around(
+        self, base: Rows, z: np.ndarray, root: np.ndarray, points: Float64[np.ndarray, "K M"]
+    ) -> np.ndarray:
+        """The linear predictor at z + root x of each group, for points x: [n, K]."""
+        spread = np.einsum("rm,rmc->rc", self.W, root[self.code])
+        return (base + self.of_z(z))[:, None] + spread @ points.T
+
+    def by_group(self, values: Float64[np.ndarray, "n *K"]) -> Float64[np.ndarray, "N *K"]:
         """Sums over the rows of each group."""
-        return np.bincount(self.code, values, self.N)
+        return np.bincount(self.code, values, self.N) if values.ndim == 1 else self.members @ values
+
+    @cached_property
+    def members(self) -> Any:
+        """G', the membership of rows in groups, sparse [N, n]."""
+        n = len(self.code)
+        return sp.csr_array((np.ones(n), (self.code, np.arange(n))), (self.N, n))
 
     def weighted(self, values: Rows) -> Float64[np.ndarray, "N M"]:
         """Sums over the rows of each group of values times w_r."""
@@ -109,6 +123,40 @@ class Design:
             offset=self.offset[rows],
             columns={name: column[rows] for name, column in self.columns.items()},
         )
+
+    @property
+    def group_sizes(self) -> Float64[np.ndarray, " N"]:
+        """The observations of each group: a row counts its trials, and its weight times."""
+        counts = [self.columns[name] for name in ("trials", "weights") if name in self.columns]
+        return self.by_group(np.prod([np.ones(len(self.code)), *counts], 0))
+
+    @property
+    def may_be_cut(self) -> bool:
+        """Whether `cut` is there."""
+        return True
+
+    def cut(
+        self, number: Int64[np.ndarray, " N"], count: int
+    ) -> list[tuple[np.ndarray, np.ndarray, "Design"]]:
+        """The groups with each number: their rows, themselves, and their design without kept effects."""
+        runs = lambda numbers: np.split(
+            np.argsort(numbers, kind="stable"), np.cumsum(np.bincount(numbers))[:-1]
+        )
+        place, found = np.empty(self.N, np.int64), []
+        for rows, groups in zip(runs(number[self.code]), runs(number), strict=True):
+            place[groups] = np.arange(len(groups))
+            own = Design(
+                place[self.code[rows]],
+                len(groups),
+                self.W[rows],
+                np.zeros((len(rows), 0)),
+                sp.csr_array((len(rows), 0)),
+                self.offset[rows],
+                {name: column[rows] for name, column in self.columns.items()},
+                (),
+            )
+            found.append((rows, groups, own))
+        return found
 
     def observed(self) -> "Design":
         """The rows of the table alone: here all."""
@@ -192,9 +240,11 @@ class Design:
             self._terms[term.start] = level, columns
         return self._terms[term.start]
 
-    def by_level(self, term: KeptTerm, values: Rows) -> Float64[np.ndarray, " L"]:
-        """Sums over the rows of each level of a kept term."""
-        return np.bincount(self.of_term(term)[0], values, term.levels)
+    def by_level(
+        self, term: KeptTerm, values: Rows, rows: Any = slice(None)
+    ) -> Float64[np.ndarray, " L"]:
+        """Sums over the rows, or some rows, of each level of a kept term."""
+        return np.bincount(self.of_term(term)[0][rows], values, term.levels)
 
     def level_products(self, term: KeptTerm, curvature: Rows) -> Float64[np.ndarray, "L m m"]:
         """Sums over the rows of each level of curvature times k_r k_r', k_r its columns of the term."""
@@ -206,11 +256,11 @@ class Design:
         return found
 
     def moved_by(
-        self, term: KeptTerm, delta: Float64[np.ndarray, "L K m"], effects: list[int]
+        self, term: KeptTerm, delta: Float64[np.ndarray, "L K m"], effects: list[int], rows: Any
     ) -> np.ndarray:
-        """By how much the linear predictors move with some effects of the levels of a term, [n, K]."""
+        """By how much linear predictors of rows move with some effects of a term's levels, [n, K]."""
         level, columns = self.of_term(term)
-        return np.einsum("rm,rkm->rk", columns[:, effects], delta[level])
+        return np.einsum("rm,rkm->rk", columns[rows][:, effects], delta[level[rows]])
 
     def expanded(self, slope: Rows, curvature: Rows, moved: np.ndarray) -> np.ndarray:
         """The second-order expansion of the rows' log likelihood less its value, after a move [n, K]."""
@@ -229,10 +279,17 @@ class Design:
         return row, place, pattern
 
     @cached_property
-    def outer(self) -> tuple[Outer, Outer] | None:
-        """The pairs of entries in rows of K and of G'K; None where they are too many."""
-        pairs = Outer.of(self.K), Outer.of(self.entries[2])
-        return None if pairs[0] is None or pairs[1] is None else (pairs[0], pairs[1])
+    def filled(self) -> bool:
+        """Whether so much of G'K is not zero that its products are cheaper as those of an array."""
+        pattern = self.entries[2]
+        return pattern.nnz > FILLED * pattern.shape[0] * pattern.shape[1]
+
+    @cached_property
+    def outer(self) -> tuple[Outer, Outer | None] | None:
+        """The pairs of entries in rows of K and, if it is not filled, of G'K; None where too many."""
+        of_rows = Outer.of(self.K)
+        of_groups = None if self.filled else Outer.of(self.entries[2])
+        return None if of_rows is None or not (self.filled or of_groups) else (of_rows, of_groups)
 
     def grouped(self, values: Rows) -> Any:
         """G' diag(values) K: sums over the rows of each group of values times k_r, [N, q]."""

@@ -126,8 +126,9 @@ def integrate(
         return Integral(value, rows.slope, rows.curvature, shared, solved)
     points, log_weight = np.asarray(rule.points), np.asarray(rule.log_weight)
     z = solved.z[:, None] + np.einsum("nij,kj->nki", solved.root, points)  # [N, K, M]
-    rows = differentiate(model, given, design, design.with_z(base, z))
-    height = np.stack([design.by_group(column) for column in rows.value.T], 1)
+    eta = design.around(base, solved.z, solved.root, points)
+    rows = differentiate(model, given, design, eta)
+    height = design.by_group(rows.value)
     height += -0.5 * np.einsum("nki,ij,nkj->nk", z, given.precision, z)
     height += 0.5 * (given.log_det - model.M * np.log(2 * np.pi)) + log_weight
     top = height.max(1, keepdims=True)
@@ -135,13 +136,10 @@ def integrate(
     total = weight.sum(1, keepdims=True)
     value = (np.log(total) + top)[:, 0] + volume
     weight /= total
-    at_rows = weight[design.code]
-    mean = lambda values: np.einsum("rk,rk...->r...", at_rows, values)
-    shared = [
-        np.einsum("rk,rk...->r...", at_rows * phi[design.code], rows.slope)
-        for phi in _polynomials(points, weight)
-    ]
-    return Integral(value, mean(rows.slope), mean(rows.curvature), np.stack(shared), solved)
+    mean = lambda weight, values: np.einsum("rk,rk...->r...", weight[design.code], values)
+    shared = [mean(weight * phi, rows.slope) for phi in _polynomials(points, weight)]
+    slope, curvature = mean(weight, rows.slope), mean(weight, rows.curvature)
+    return Integral(value, slope, curvature, np.stack(shared), solved)
 
 
 def _polynomials(
@@ -158,5 +156,5 @@ def _polynomials(
         for other in [np.ones_like(weight), *found]:
             own = own - np.einsum("nk,nk,nk->n", weight, own, other)[:, None] * other
         size = np.sqrt(np.einsum("nk,nk->n", weight, own**2))
-        found.append(own / np.maximum(size, 1e-12)[:, None])
+        found.append(own * np.where(size > 1e-8, 1 / np.maximum(size, 1e-8), 0.0)[:, None])
     return found

@@ -68,8 +68,11 @@ def _scattered(
     assert design.outer is not None
     of_rows, of_groups = design.outer
     found = of_rows.sums([design.K.data], curvature[design.entries[0]])
-    found -= of_groups.sums([of_u.data for of_u in parts])
+    if of_groups is not None:
+        found -= of_groups.sums([of_u.data for of_u in parts])
     found = found.reshape(of_rows.q, of_rows.q).T
+    for own in [of_u.toarray() for of_u in parts if of_groups is None]:
+        found -= own.T @ own
     prior = precision.tocoo()
     found[prior.coords] += prior.data
     return found

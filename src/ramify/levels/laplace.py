@@ -7,9 +7,12 @@ delta ~ N(0, P^-1), found by quadrature; the sum over levels is added to G. Its 
 much that moves theta.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from jaxtyping import Float64
 
+from ramify.levels.blocks import Block
 from ramify.levels.design import Design, KeptTerm
 from ramify.levels.integral import root_of
 from ramify.levels.marginal_state import State
@@ -20,44 +23,58 @@ ORDER = {1: 7, 2: 5}  # points along each effect of a level; of more effects one
 MOST = 3.0  # nats of a level, beyond which the quadrature is not believed
 
 
-def correction(model: LevelsModel, given: Given, design: Design, state: State) -> float:
+class Held(NamedTuple):
+    """What is held while a level's effects vary."""
+
+    model: LevelsModel
+    given: Given
+    design: Design
+    blocks: list[Block]
+    state: State
+
+
+def correction(held: Held) -> float:
     """The sum over the levels of all kept terms, in nats."""
+    model, given, design, _, state = held
     if model.linear:
         return 0.0
     total = 0.0
     for term, own in zip(design.kept, given.kept, strict=True):
-        blocks = own + design.level_products(term, state.integral.solved.rows.curvature)
-        if term.effects in ORDER:
-            total += _levels(model, given, design, state, term, blocks)
-        else:
-            for m in range(term.effects):
-                total += _levels(model, given, design, state, term, blocks, m)
+        products = own + design.level_products(term, state.integral.solved.rows.curvature)
+        every = list(range(term.effects))
+        for effects in [every] if term.effects in ORDER else [[m] for m in every]:
+            total += _levels(held, term, products, effects)
     return total
 
 
 def _levels(
-    model: LevelsModel,
-    given: Given,
-    design: Design,
-    state: State,
-    term: KeptTerm,
-    blocks: Float64[np.ndarray, "L m m"],
-    only: int | None = None,
+    held: Held, term: KeptTerm, products: Float64[np.ndarray, "L m m"], effects: list[int]
 ) -> float:
-    """The sum over the levels of one term, for all of its effects or only one."""
-    effects = list(range(term.effects)) if only is None else [only]
+    """The sum over the levels of one term, for some of its effects."""
     m = len(effects)
     rule = gauss_hermite(ORDER[m], m)
     points = np.asarray(rule.points)
-    root = root_of(blocks[:, effects][:, :, effects])
-    moved = design.moved_by(term, np.einsum("lij,kj->lki", root, points), effects)
-    solved = state.integral.solved
-    eta = design.with_z(state.base, solved.z)
-    rows = solved.rows
-    rest = model.log_lik(given, design, eta[:, None] + moved) - rows.value[:, None]
-    rest -= design.expanded(rows.slope, rows.curvature, moved)
-    phi = np.stack([design.by_level(term, column) for column in rest.T], 1)
+    root = root_of(products[:, effects][:, :, effects])
+    delta = np.einsum("lij,kj->lki", root, points)
+    phi = sum(_rest(held, term, delta, effects, block) for block in held.blocks)
     log_weight = np.asarray(rule.log_weight) - 0.5 * np.sum(points**2, 1)
     log_weight -= 0.5 * m * np.log(2 * np.pi)
     found = np.logaddexp.reduce(np.clip(phi, -50, 50) + log_weight, axis=1)
     return float(np.clip(found, -MOST, MOST).sum())
+
+
+def _rest(
+    held: Held,
+    term: KeptTerm,
+    delta: Float64[np.ndarray, "L K m"],
+    effects: list[int],
+    block: Block,
+) -> Float64[np.ndarray, "L K"]:
+    """Phi, as far as the rows of a block have part in it, at moves delta of the levels' effects."""
+    model, given, design, _, state = held
+    solved, base = block.taken(state.integral.solved), state.base[block.rows]
+    eta, rows = block.design.with_z(base, solved.z), solved.rows
+    moved = design.moved_by(term, delta, effects, block.rows)
+    rest = model.log_lik(given, block.design, eta[:, None] + moved) - rows.value[:, None]
+    rest -= design.expanded(rows.slope, rows.curvature, moved)
+    return np.stack([design.by_level(term, column, block.rows) for column in rest.T], 1)

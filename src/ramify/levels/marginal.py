@@ -1,16 +1,18 @@
 """G(theta): the log of theta's marginal posterior, z integrated out and b by Laplace's method."""
 
+from collections import deque
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 from jaxtyping import Float64
 
+from ramify.levels.blocks import blocks_of, integrated, left_out
 from ramify.levels.design import Design
-from ramify.levels.integral import integrate, rule_for, solve
+from ramify.levels.integral import rule_for
 from ramify.levels.iterated import Iterated
 from ramify.levels.kept import Algebra, Kept, assemble, choose, factorize
-from ramify.levels.laplace import correction
+from ramify.levels.laplace import Held, correction
 from ramify.levels.marginal_state import Effects, State
 from ramify.levels.model import Given, LevelsModel
 
@@ -18,6 +20,7 @@ CLOSE = 1e-7  # nats that the last step in b may gain
 MOST_STEPS = 60
 NEAR, APART = 0.01, 0.2  # gain near the maximum; difference of value's slope and slope, in sds of b
 SLOW = 0.2  # of the gain of the step before: a factor that shrinks it less is made anew
+SEEN = 4  # times theta's entries: the last maxima from which the next is predicted
 
 
 class Optimum(NamedTuple):
@@ -50,15 +53,29 @@ class Marginal:
     def __init__(self, model: LevelsModel, design: Design, algebra: Algebra | None = None):
         self.model, self.design = model, design
         self.rule = rule_for(model, len(design.offset), design.N)
+        self.blocks = blocks_of(model, design, self.rule)
         forced = algebra if design.kept else None  # there is nothing to choose for
         self.algebra: Algebra = forced or choose(design)
         self.evaluations, self.factors, self.stalled = 0, 0, 0
         self._last: Optimum | None = None
+        self._seen: deque[tuple[np.ndarray, np.ndarray]] = deque(maxlen=SEEN * model.theta.size)
 
     @property
     def size(self) -> int:
         """The number of kept effects, q."""
         return self.design.X.shape[1] + self.design.K.shape[1]
+
+    @property
+    def points(self) -> float:
+        """Points of the rules for z, the mean over rows."""
+        rows = [len(block.design.offset) * block.points for block in self.blocks]
+        return sum(rows) / max(len(self.design.offset), 1)
+
+    def left_out(self, at: Optimum) -> float:
+        """Nats that the coarser rules of groups with many rows leave out of G."""
+        state = at.state
+        own = self.blocks, state.base, state.integral
+        return left_out(self.model, at.given, *own, self.rule)
 
     def start(self) -> Effects:
         """All effects zero."""
@@ -87,8 +104,8 @@ class Marginal:
         """F and its slope in b."""
         model, design = self.model, self.design
         base = design.without_z(at.beta, at.u)
-        found = solve(model, given, design, base, at.z)
-        integral = integrate(model, given, design, base, found, self.rule)
+        integral = integrated(model, given, self.blocks, base, at.z)
+        found = integral.solved
         prior, slope, common = model.common_prior(at.beta)
         pulled = precision @ at.u
         value = integral.value + design.loose(found.rows.value) + prior
@@ -136,17 +153,29 @@ class Marginal:
         begin = begin or self._last
         given = given or self.model.at(theta)
         precision = self.precision(given)
-        state = self.state(given, precision, self.start() if begin is None else begin.effects)
+        effects = self.start() if begin is None else self._predicted(theta, begin)
+        state = self.state(given, precision, effects)
         # Near its theta the last factor serves for steps: only log |S| needs one of this theta.
         old = None if begin is None or self.model.linear else begin.kept
         state, kept = self._maximised(given, precision, state, old)
-        value = given.log_prior + state.value - 0.5 * kept.log_det
-        value += 0.5 * self.size * np.log(2 * np.pi)
-        more = correction(self.model, given, self.design, state)
+        value = self._marginal(given, state.value, kept)
+        more = correction(Held(self.model, given, self.design, self.blocks, state))
         found = Optimum(theta, given, state, kept, value + more, more)
         self.stalled += isinstance(kept, Iterated) and kept.stalled
         self._last = found
+        self._seen.append((theta, np.concatenate([found.effects.beta, found.effects.u])))
         return found
+
+    def _predicted(self, theta: Float64[np.ndarray, " D"], begin: Optimum) -> Effects:
+        """Where the maximum at theta is expected: b^ as a linear function of theta, by the last ones."""
+        at = begin.effects
+        if self.model.linear or len(self._seen) <= len(theta):
+            return at
+        thetas, maxima = map(np.stack, zip(*self._seen, strict=True))
+        apart, change = thetas - begin.theta, maxima - np.concatenate([at.beta, at.u])
+        share = np.linalg.lstsq(apart.T, theta - begin.theta, rcond=1e-6)[0]  # the smallest
+        moved = share @ change
+        return self.moved(begin.state, *np.split(moved, [len(at.beta)]))
 
     def _maximised(
         self, given: Given, precision: Any, state: State, kept: Kept | Iterated | None
@@ -192,13 +221,35 @@ class Marginal:
             length *= 0.4
         return None
 
-    def values(self, thetas: Float64[np.ndarray, "n D"]) -> Float64[np.ndarray, " n"]:
-        """G at many thetas; minus infinity where b could not be found."""
+    def values(
+        self, thetas: Float64[np.ndarray, "n D"], begin: Optimum | None = None
+    ) -> Float64[np.ndarray, " n"]:
+        """G at many thetas, from a maximum nearby; minus infinity where b could not be found."""
         each = zip(thetas, self.model.at_each(thetas), strict=True)
-        return np.array([self._value(theta, given) for theta, given in each])
+        return np.array([self._value(theta, begin, given) for theta, given in each])
 
-    def _value(self, theta: Float64[np.ndarray, " D"], given: Given) -> float:
+    def _value(
+        self, theta: Float64[np.ndarray, " D"], begin: Optimum | None, given: Given
+    ) -> float:
+        begin = begin or self._last
         try:
-            return self.optimum(theta, None, given).value
+            if begin is None or not (self.model.linear and isinstance(begin.kept, Kept)):
+                return self.optimum(theta, begin, given).value
+            return self._exact(begin, given)
         except (NotSolved, np.linalg.LinAlgError, FloatingPointError):
             return -np.inf
+
+    def _exact(self, begin: Optimum, given: Given) -> float:
+        """G of a linear model, where F is a quadratic of b: its maximum is known before it is gone to."""
+        self.evaluations += 1
+        precision = self.precision(given)
+        state = self.state(given, precision, begin.effects)
+        kept = self.factor(state, precision)
+        beta, u = kept.solve(state.slope_beta, state.slope_u)
+        gain = 0.5 * float(state.slope_beta @ beta + state.slope_u @ u)
+        return self._marginal(given, state.value + gain, kept)
+
+    def _marginal(self, given: Given, maximum: float, kept: Kept | Iterated) -> float:
+        """G, less Laplace's error, by the maximum of F over b."""
+        constant = 0.5 * self.size * np.log(2 * np.pi)
+        return given.log_prior + maximum - 0.5 * kept.log_det + constant

@@ -118,6 +118,12 @@ class LevelsModel:
         """Named, constrained values of thetas, [n, ...] each."""
         return self._evaluated(thetas)[0]
 
+    def unconstrained(self, values: Mapping[str, Any]) -> Float64[np.ndarray, " D"]:
+        """Theta of named, constrained values."""
+        own = {name: np.asarray(values[name], np.float64) for name in self.theta.parameters}
+        with jax.enable_x64(True):
+            return np.array(_unconstrained(self.core, self.terms, self.correlated, own))
+
     def _evaluated(self, thetas: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Values and log prior densities, in chunks of one compiled shape."""
         own, found = (self.core, self.terms, self.correlated), []
@@ -205,21 +211,34 @@ class LevelsModel:
 
     def derivatives(self, given: Given, design: Design, eta: np.ndarray) -> "Derivatives":
         """The derivatives of the rows' log likelihood at linear predictors [n] or [n, K], in float64."""
-        form = self.closed_form
-        own = design.columns if form is None else design.with_constant(form[0])
-        columns = {n: c if eta.ndim == 1 else c[:, None] for n, c in own.items()}
-        if form is not None:
-            value, slope, curvature = FORMS[form[0]](given.values, columns, eta)
-            value, weights = value + form[1], columns.get("weights")
+        columns = self._columns(design, eta)
+        if self.closed_form is not None:
+            value, more = self._closed(given, columns, eta)
+            slope, curvature = more()
+            weights = columns.get("weights")
             if weights is not None:
-                value, slope, curvature = value * weights, slope * weights, curvature * weights
+                slope, curvature = slope * weights, curvature * weights
             return Derivatives(value, slope, curvature)
         with jax.enable_x64(True):
             return Derivatives(*map(np.asarray, _of_rows(self.core, given.values, columns, eta)))
 
     def log_lik(self, given: Given, design: Design, eta: np.ndarray) -> np.ndarray:
         """The rows' log likelihood alone."""
-        return self.derivatives(given, design, eta).value
+        if self.closed_form is None:
+            return self.derivatives(given, design, eta).value
+        return self._closed(given, self._columns(design, eta), eta)[0]
+
+    def _columns(self, design: Design, eta: np.ndarray) -> dict[str, np.ndarray]:
+        form = self.form
+        own = design.columns if form is None else design.with_constant(form)
+        return {n: c if eta.ndim == 1 else c[:, None] for n, c in own.items()}
+
+    def _closed(self, given: Given, columns: Mapping[str, np.ndarray], eta: np.ndarray) -> Any:
+        assert self.closed_form is not None
+        name, added = self.closed_form
+        value, more = FORMS[name](given.values, columns, eta)
+        value = value + added if added else value
+        return value * columns["weights"] if "weights" in columns else value, more
 
 
 class Derivatives(NamedTuple):
@@ -261,6 +280,13 @@ def _values(
         return values, core.log_prior(values) + log_det
 
     return jax.vmap(one)(thetas)
+
+
+@program
+def _unconstrained(
+    core: LevelsCore, terms: tuple[int, ...], correlated: tuple[bool, ...], values: Named
+) -> Float[Array, " D"]:
+    return _space(core, terms, correlated).unconstrain(values)
 
 
 @program

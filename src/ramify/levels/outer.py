@@ -9,14 +9,16 @@ import numpy as np
 from jaxtyping import Float64
 
 MOST = 10_000_000  # pairs of entries that are kept
+TOGETHER = 2**16  # pairs whose products stay in a processor's cache
 
 
 class Outer(NamedTuple):
-    """The pairs of entries in the same row of a sparse matrix A, for A' diag(w) A."""
+    """The pairs of entries in the same row of a sparse matrix A, for A' diag(w) A; in order of places."""
 
     first: np.ndarray  # the number of the entry with the larger column
     second: np.ndarray
-    place: np.ndarray  # in the lower triangle, columns one after the other
+    place: np.ndarray  # in the lower triangle, columns one after the other: those that have pairs
+    start: np.ndarray  # where the pairs of each place begin, and where the last end
     q: int
 
     @classmethod
@@ -32,14 +34,25 @@ class Outer(NamedTuple):
         second, q = first - back, pattern.shape[1]
         columns = pattern.indices.astype(np.int64)
         place = columns[second] * q + columns[first]
-        return cls(first.astype(np.int32), second.astype(np.int32), place, q)
+        order = np.argsort(place)
+        place = place[order]
+        start = np.flatnonzero(np.diff(place, prepend=-1))
+        own = place[start], np.append(start, len(place)), q
+        return cls(first[order], second[order], *own)
 
     def sums(self, entries: list[np.ndarray], weight: Any = 1.0) -> Float64[np.ndarray, " qq"]:
         """The sum of A' diag(weight) A over A's with these entries: its lower triangle, as one column.
 
         `weight` is that of each entry's row, and may be negative.
         """
-        found = np.zeros(len(self.first))
-        for own in entries:
-            found += (weight * own)[self.first] * own[self.second]
-        return np.bincount(self.place, found, self.q * self.q)
+        found, left = np.zeros(len(self.place)), [weight * own for own in entries]
+        cuts = np.searchsorted(self.start, np.arange(0, len(self.first), TOGETHER))
+        cuts = np.unique(np.append(cuts, len(self.place)))
+        for low, high in zip(cuts[:-1], cuts[1:], strict=True):
+            begin, end = self.start[low], self.start[high]
+            first, second = self.first[begin:end], self.second[begin:end]
+            products = sum(a[first] * b[second] for a, b in zip(left, entries, strict=True))
+            found[low:high] = np.add.reduceat(products, self.start[low:high] - begin)
+        whole = np.zeros(self.q * self.q)
+        whole[self.place] = found
+        return whole

@@ -7,8 +7,6 @@ theta has few entries, and G is smooth, in float64 and without noise.
 
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float64
 
@@ -21,6 +19,7 @@ from ramify.levels.model import differentiate
 
 EM_STEPS = 5
 EM_DRAWS = 8
+MOST_SHARE = 0.8  # of a step of EM that the next one is long
 ENOUGH = 100_000  # rows times draws for parameters of the likelihood
 ROUNDS = 3  # of Newton along each coordinate by itself
 NEWTON_STEPS = 30
@@ -37,8 +36,13 @@ class Found(NamedTuple):
 
     optimum: Optimum
     precision: Float64[np.ndarray, "D D"]
-    gain: float  # nats that one more step would gain
+    slope: Float64[np.ndarray, " D"]  # of G there, along the axes of `whitening`
     converged: bool
+
+    @property
+    def gain(self) -> float:
+        """Nats that one more step would gain."""
+        return 0.5 * float(self.slope @ self.slope)
 
     @property
     def mean(self) -> Float64[np.ndarray, " D"]:
@@ -51,10 +55,10 @@ def search(G: Marginal, theta: Float64[np.ndarray, " D"]) -> Found:
     optimum, axes, star = _by_coordinate(G, *expectation_maximisation(G, theta))
     wide = np.where(G.model.transformed, WIDEST, FURTHER * np.diag(axes))
     precision, slope = _measured(G, optimum, axes, star)
-    white, centre, gain = whitening(precision), optimum.theta, np.inf
+    white, centre, converged = whitening(precision), optimum.theta, False
     for step in range(NEWTON_STEPS):
-        gain = 0.5 * float(slope @ slope)
-        if gain < CLOSE:
+        converged = 0.5 * float(slope @ slope) < CLOSE
+        if converged:
             break
         before, optimum = optimum, _climbed(G, optimum, white @ np.clip(slope, -3.0, 3.0))
         if optimum is before and optimum.theta is centre:
@@ -68,7 +72,7 @@ def search(G: Marginal, theta: Float64[np.ndarray, " D"]) -> Found:
             axes = _limited(white, wide)
             precision, slope = _measured(G, optimum, axes, _star(G, optimum, axes))
             white, centre = whitening(precision), optimum.theta
-    return Found(optimum, precision, gain, gain < CLOSE)
+    return Found(optimum, precision, slope, converged)
 
 
 def _by_coordinate(
@@ -116,34 +120,22 @@ def _limited(
 
 def _star(G: Marginal, at: Optimum, axes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """First and second differences of G along each of the axes, columns."""
-    ahead, behind = (
-        np.array([_value(G, at, at.theta + sign * axis) for axis in axes.T]) for sign in (1, -1)
-    )
+    thetas = np.concatenate([at.theta + axes.T, at.theta - axes.T])
+    ahead, behind = np.split(G.values(thetas, at), 2)
     slope, diagonal = 0.5 * (ahead - behind), ahead + behind - 2 * at.value
     bad = ~np.isfinite(slope) | ~np.isfinite(diagonal)
     return np.where(bad, 0.0, slope), np.where(bad, -1.0, diagonal)
-
-
-def _value(G: Marginal, at: Optimum, theta: np.ndarray) -> float:
-    """G at theta, from the maximum over b at a theta nearby."""
-    try:
-        return G.optimum(theta, at).value
-    except (NotSolved, np.linalg.LinAlgError):
-        return -np.inf
 
 
 def _precision(
     G: Marginal, at: Optimum, axes: np.ndarray, diagonal: np.ndarray
 ) -> Float64[np.ndarray, "D D"]:
     """Minus the Hessian of G, by differences along the axes and between pairs of them."""
-    D = len(diagonal)
-    hessian = np.diag(diagonal)
-    for i in range(D):
-        for j in range(i):
-            both = axes[:, i] + axes[:, j]
-            second = sum(_value(G, at, at.theta + sign * both) for sign in (1, -1)) - 2 * at.value
-            cross = 0.5 * (second - diagonal[i] - diagonal[j])
-            hessian[i, j] = hessian[j, i] = cross if np.isfinite(cross) else 0.0
+    hessian, (i, j) = np.diag(diagonal), np.tril_indices(len(diagonal), -1)
+    both = (axes[:, i] + axes[:, j]).T
+    ends = G.values(np.concatenate([at.theta + both, at.theta - both]), at)
+    cross = 0.5 * (sum(np.split(ends, 2)) - 2 * at.value - diagonal[i] - diagonal[j])
+    hessian[i, j] = hessian[j, i] = np.where(np.isfinite(cross), cross, 0.0)
     back = np.linalg.inv(axes)
     return definite(back.T @ -hessian @ back)
 
@@ -167,9 +159,13 @@ def expectation_maximisation(
     """Theta after a few steps of EM, with moments from draws of b; and rough sds of theta."""
     if isinstance(G.model, DensityLevels):
         return begun(G, theta)
+    path = [theta]
     for step in range(EM_STEPS):
-        optimum = G.optimum(theta)
-        theta = _maximised(G, optimum, np.random.default_rng(step))
+        path.append(_maximised(G, G.optimum(path[-1]), np.random.default_rng(step)))
+    # Its steps shrink by the same share each: with all that would follow the last one.
+    before, last = path[-2] - path[-3], path[-1] - path[-2]
+    share = np.clip(last / np.where(before == 0, np.inf, before), 0.0, MOST_SHARE)
+    theta = path[-1] + last * share / (1 - share)
     levels = {t: term.levels for t, term in zip(G.model.kept, G.design.kept, strict=True)}
     scale = []
     for name, parameter in G.model.theta.parameters.items():
@@ -187,16 +183,16 @@ def _maximised(G: Marginal, optimum: Optimum, rng: np.random.Generator) -> np.nd
     drawn = draw_kept(optimum, rng, EM_DRAWS)
     solved = optimum.state.integral.solved
     at, moments = optimum.effects, {t: 0.0 for t in range(len(model.terms))}
-    predictors = []
+    predictors, spread = [], np.einsum("nik,njk->ij", solved.root, solved.root)  # of z given b
     for beta, u in zip(drawn.beta, drawn.u, strict=True):
         z = G.moved(optimum.state, beta - at.beta, u - at.u).z
-        z = z + np.einsum("nij,nj->ni", solved.root, rng.normal(size=z.shape))
-        predictors.append(design.eta(beta, u, z))
-        start = 0
+        noise = np.einsum("nij,nj->ni", solved.root, rng.normal(size=z.shape))
+        predictors.append(design.eta(beta, u, z + noise))
+        both, start = z.T @ z + spread, 0
         for t in model.integrated:
-            own = z[:, start : start + model.terms[t]]
-            moments[t] += own.T @ own / (design.N * EM_DRAWS)
-            start += model.terms[t]
+            own = slice(start, start + model.terms[t])
+            moments[t] += both[own, own] / (design.N * EM_DRAWS)
+            start = own.stop
         for t, term in zip(model.kept, design.kept, strict=True):
             own = u[term.start : term.stop].reshape(term.levels, term.effects)
             moments[t] += own.T @ own / (term.levels * EM_DRAWS)
@@ -207,9 +203,7 @@ def _maximised(G: Marginal, optimum: Optimum, rng: np.random.Generator) -> np.nd
             correlation = moment / np.outer(sd, sd)
             shrunk = 0.98 * correlation + 0.02 * np.eye(len(sd))
             values[f"cor_{t}"] = np.linalg.cholesky(shrunk)
-    with jax.enable_x64(True):
-        theta = np.array(model.theta.unconstrain({n: jnp.asarray(v) for n, v in values.items()}))
-    return _likelihood_maximised(G, theta, np.stack(predictors, 1))
+    return _likelihood_maximised(G, model.unconstrained(values), np.stack(predictors, 1))
 
 
 def _likelihood_maximised(

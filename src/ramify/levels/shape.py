@@ -1,8 +1,9 @@
 """The shape of theta's posterior beyond a Gaussian, and a pool of draws of theta and b from it.
 
 Where G is cheap, points from a skewed Student t are weighted by it. Where it is not, G along each axis of
-its Gaussian is followed by a polynomial of degree four through four more points, and the sum of these
-stands for G: sds of factors with few levels are skewed each by itself.
+its Gaussian is followed by a polynomial of degree four through four more points, and between each two
+axes by products of their powers through four corners; the sum of these stands for G. Sds of factors with
+few levels are skewed each by itself, and a correlation is the wider the smaller its sds are.
 """
 
 from collections.abc import Callable
@@ -25,6 +26,10 @@ POINTS = 500  # of theta that are weighted
 CHEAP = 1.5e9  # work of all evaluations of G, below which the points are weighted by G itself
 WIDE, CHEAP_WIDE = 0.2, 6e9  # the same where an sd of theta is wide, and its posterior skewed
 ALONG = (-2.4, -1.2, 1.2, 2.4)  # sds along an axis
+NARROW = 0.1  # of logarithms: along such an axis the two ends are enough
+CORNER = 1.8  # sds along both of two axes
+BETWEEN = 4e9  # work of all corners
+MOST_BETWEEN = 0.5  # of the fall of the Gaussian: what corners may add to G, far from all of them
 NOISE, MORE = (
     0.03,
     4,
@@ -39,6 +44,7 @@ NODES = (8, 64)  # thetas at which b is solved for
 NODE_WORK = 6e8
 POOL, POOL_NUMBERS, FEWEST = 4000, 2e7, 300  # draws, the most numbers in them, and the fewest draws
 DRAW_WORK = 4e10  # of draws by Lanczos' method
+TOGETHER = 100  # draws that are moved at once
 
 
 class Cloud(NamedTuple):
@@ -73,9 +79,8 @@ class Pool(NamedTuple):
 def work(G: Marginal) -> float:
     """The work of one evaluation of G, in multiplications, roughly."""
     n, q = len(G.design.offset), G.size
-    points = 1 if G.rule is None else len(np.asarray(G.rule.log_weight))
     touched = float(np.sum(np.diff(G.design.entries[2].indptr).astype(np.float64) ** 2))
-    rows = G.design.row_work * n * (50.0 + 0.0 if G.model.linear else 50.0 * points)
+    rows = G.design.row_work * n * (50.0 + 0.0 if G.model.linear else 50.0 * G.points)
     factors = 1 if G.model.linear else 3
     if G.algebra == "iterative":
         return rows + 2.0 * n * PROBES * ITERATIONS
@@ -90,7 +95,7 @@ def cloud(G: Marginal, found: Found, seed: int) -> Cloud:
     sd = np.sqrt(np.diag(np.linalg.inv(found.precision)))
     wide = sd[G.model.transformed].max(initial=0.0) > WIDE
     cheap = work(G) * 2 * POINTS < (CHEAP_WIDE if wide else CHEAP)
-    values = G.values if cheap else Profile.through(G, found).values
+    values = G.values if cheap else Profile.through(G, found, wide).values
     points, log_weight, log_t = weigh_theta(values, learned, POINTS if cheap else 8 * POINTS, seed)
     normal = log_weight - np.logaddexp.reduce(log_weight)
     moved, noise = with_control(points, log_weight, log_t, learned)
@@ -124,7 +129,7 @@ def corrected(G: Marginal, found: Found, drawn: Cloud, seed: int) -> Cloud:
     if stands is None or count < 5 * LOOKED:
         return drawn
     points = drawn.draws(np.random.default_rng([seed, 11]), count)
-    off = lambda some: np.array([_value(G, found, p) for p in some]) - stands(some)
+    off = lambda some: G.values(some, found.optimum) - stands(some)
     first = off(points[:LOOKED])
     if np.std(first) < OFF:
         return drawn
@@ -157,23 +162,55 @@ def evidence(
 
 
 class Profile(NamedTuple):
-    """What stands for G: its value at the mode, less half a square and a polynomial along each axis."""
+    """What stands for G less its value at the mode: polynomials along each axis and between each two."""
 
     centre: Float64[np.ndarray, " D"]
     axes: Float64[np.ndarray, "D D"]
     coefficients: Float64[np.ndarray, "D 4"]  # of t, t^2, t^3 and t^4
+    between: Float64[np.ndarray, "3 D D"]  # of t_i t_j, t_i^2 t_j and t_i^2 t_j^2
 
     @classmethod
-    def through(cls, G: Marginal, found: Found) -> "Profile":
-        """The profile through G at points along each axis."""
-        axes, along = whitening(found.precision), np.array(ALONG)
+    def through(cls, G: Marginal, found: Found, wide: bool) -> "Profile":
+        """The profile through G at points along each axis and, where theta is wide, at corners."""
+        axes, D = whitening(found.precision), len(found.mean)
+        logs = np.where(G.model.transformed, np.abs(axes).T, np.inf).max(1)
+        rows = [cls._along(G, found, axis, k, logs[k] > NARROW) for k, axis in enumerate(axes.T)]
+        alone = cls(found.mean, axes, np.stack(rows), np.zeros((3, D, D)))
+        if not wide or 2 * D * (D - 1) * work(G) > BETWEEN:
+            return alone
+        return alone._replace(between=alone.corners(G, found))
+
+    @staticmethod
+    def _along(
+        G: Marginal, found: Found, axis: np.ndarray, number: int, wide: bool
+    ) -> Float64[np.ndarray, " 4"]:
+        """The coefficients along an axis; if it is narrow, the first two are those of the search."""
+        along = np.array(ALONG if wide else (ALONG[0], ALONG[-1]))
+        change = G.values(found.mean + along[:, None] * axis, found.optimum) - found.optimum.value
+        change = np.where(np.isfinite(change), change, -(along**2))
         powers = along[:, None] ** np.arange(1, 5)
-        rows = []
-        for axis in axes.T:
-            own = np.array([_value(G, found, found.mean + t * axis) for t in along])
-            change = own - found.optimum.value
-            rows.append(np.linalg.solve(powers, np.where(np.isfinite(change), change, -(along**2))))
-        return cls(found.mean, axes, np.stack(rows))
+        if wide:
+            return np.linalg.solve(powers, change)
+        known = np.array([found.slope[number], -0.5])
+        more = np.linalg.solve(powers[:, 2:], change - powers[:, :2] @ known)
+        return np.concatenate([known, more])
+
+    def corners(self, G: Marginal, found: Found) -> Float64[np.ndarray, "3 D D"]:
+        """The coefficients between axes, by which the profile is G at all corners."""
+        D, signs = len(self.centre), np.array([(1, 1), (1, -1), (-1, 1), (-1, -1)])
+        between = np.zeros((3, D, D))
+        for i in range(D):
+            for j in range(i):
+                thetas = self.centre + CORNER * signs @ self.axes[:, [i, j]].T
+                height = G.values(thetas, found.optimum) - found.optimum.value
+                off = height - self.values(thetas)
+                off = off if np.isfinite(off).all() else np.zeros(4)
+                of_i, of_j = signs.T * off
+                between[0, i, j] = np.mean(of_i * signs[:, 1]) / CORNER**2
+                between[1, i, j] = np.mean(of_j) / CORNER**3
+                between[1, j, i] = np.mean(of_i) / CORNER**3
+                between[2, i, j] = np.mean(off) / CORNER**4
+        return between
 
     def values(self, thetas: Float64[np.ndarray, "n D"]) -> Float64[np.ndarray, " n"]:
         """G less its value at the mode, as the profile has it; beyond its points with the last slope."""
@@ -184,14 +221,20 @@ class Profile(NamedTuple):
         inside = np.einsum("dnk,dk->dn", powers, self.coefficients)
         outside = np.einsum("dnk,dk->dn", slopes, self.coefficients) * (t - near)
         bent = np.where(outside < 0, 0.0, -0.5 * (t - near) ** 2)
-        return np.sum(inside + np.minimum(outside, 0.0) + bent, 0)
+        return np.sum(inside + np.minimum(outside, 0.0) + bent, 0) + self._between(near)
+
+    def _between(self, t: Float64[np.ndarray, "D n"]) -> Float64[np.ndarray, " n"]:
+        first, second, third = self.between
+        square = t**2
+        found = np.sum(t * (first @ t) + square * (second @ t + third @ square), 0)
+        return np.minimum(found, MOST_BETWEEN * 0.5 * np.sum(square, 0))
 
 
-def laplace_sds(G: Marginal, found: Found) -> Float64[np.ndarray, " D"]:
-    """By how many sds the correction of Laplace's method moves each coordinate of theta."""
-    if G.model.linear or not G.design.kept:
-        return np.zeros(len(found.mean))
-    return _moved(G, found, lambda optimum: optimum.correction)
+def moved_sds(G: Marginal, found: Found) -> Float64[np.ndarray, "D 2"]:
+    """By how many sds Laplace's correction moves theta, and what coarser rules leave out would."""
+    if G.model.linear or not G.design.kept and all(block.rule is G.rule for block in G.blocks):
+        return np.zeros((len(found.mean), 2))
+    return _moved(G, found, lambda own: np.array([own.correction, G.left_out(own)]))
 
 
 def probe_sds(G: Marginal, found: Found) -> float:
@@ -212,13 +255,6 @@ def _moved(G: Marginal, found: Found, part: Callable[[Optimum], Any]) -> np.ndar
         slope.append(ends[0] - ends[1])
     moved = axes @ np.array(slope)
     return (moved.T / np.sqrt(np.diag(axes @ axes.T))).T
-
-
-def _value(G: Marginal, found: Found, theta: np.ndarray) -> float:
-    try:
-        return G.optimum(theta, found.optimum).value
-    except (NotSolved, np.linalg.LinAlgError):
-        return -np.inf
 
 
 def pool(G: Marginal, found: Found, drawn: Cloud, seed: int) -> tuple[Pool, float]:
@@ -247,14 +283,17 @@ def pool(G: Marginal, found: Found, drawn: Cloud, seed: int) -> tuple[Pool, floa
         own = np.flatnonzero(nearest == k)
         optimum = _solved(G, found, theta[node])
         draws = draw_kept(optimum, rng, len(own))
-        beta[own], u[own] = draws.beta + shift.beta, draws.u + shift.u
+        beta[own], u[own] = draws.beta, draws.u
         centres.append(np.concatenate([optimum.effects.beta, optimum.effects.u]))
         heights.append(optimum.value - found.optimum.value)
     response = _response(white[nodes], np.stack(centres))
-    moved = (white - white[nodes][nearest]) @ response
+    moved = white - white[nodes][nearest]
+    beta += moved @ response[:, :P] + shift.beta
+    for own in range(0, count, TOGETHER):  # in place, and in a processor's cache
+        u[own : own + TOGETHER] += moved[own : own + TOGETHER] @ response[:, P:] + shift.u
     apart = 0.0 if drawn.stands is None else np.array(heights) - drawn.stands(theta[nodes])
     off = float(np.sqrt(np.mean(np.square(apart))))
-    return Pool(theta, beta + moved[:, :P], u + moved[:, P:]), off
+    return Pool(theta, beta, u), off
 
 
 def _nodes(G: Marginal, white: np.ndarray, rng: np.random.Generator) -> np.ndarray:

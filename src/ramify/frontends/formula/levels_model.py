@@ -108,6 +108,17 @@ class LevelsFormulaModel(LevelsModel):
             f"common effects; levels: {by})" + "".join(f"\n  note: {line}" for line in self.notes)
         )
 
+    def _common_prior(self, beta: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        if not self.normal_common:
+            return super()._common_prior(beta)
+        own = [self.priors[name] for name in common_names(self.formula)]
+        loc, scale = (np.array([float(getattr(p, n)) for p in own]) for n in ("loc", "scale"))
+        core: Any = self.core
+        unit, near = (np.asarray(x, np.float64) for x in (core.common_unit, core.common_near))
+        apart = (near + unit * beta - loc) / scale
+        value = -0.5 * apart**2 + np.log(unit / (scale * np.sqrt(2 * np.pi)))
+        return float(value.sum()), -apart * unit / scale, (unit / scale) ** 2
+
     def groups(self, table: Any) -> Groups:
         """A table of the user's, with outcomes, as the groups that this model is fitted to."""
         return read_groups(self.formula, table, "table")
