@@ -51,6 +51,29 @@ def test_categories_interactions_and_their_names(table):
         np.testing.assert_array_equal(column, np.asarray(expected[name], float), err_msg=name)
 
 
+@pytest.mark.parametrize("kind", ["int8", "uint8", "int32", "uint64", "float32"])
+@pytest.mark.parametrize(
+    "part, expected",
+    [
+        ("I(n * n)", lambda n, m: n * n),
+        ("I(n - 100)", lambda n, m: n - 100),
+        ("{n ** 3 + m}", lambda n, m: n**3 + m),
+        ("n:m", lambda n, m: n * m),
+        ("log(n)", lambda n, m: np.log(n)),
+        ("I(flag + flag)", lambda n, m: 2.0 * (n > 50)),
+    ],
+)
+def test_arithmetic_is_in_double_precision(part, expected, kind):
+    n = np.random.default_rng(0).integers(1, 100, N)
+    n, m = n * (10**6 if kind in ("int32", "uint64") else 1), n[::-1]
+    rows = {"n": n.astype(kind), "m": m.astype(kind), "flag": n > 50}
+    exact = expected(np.float64(rows["n"]), np.float64(rows["m"]))
+    coding, matrix, frame = coded(f"0 + {part}", rows)
+    again = from_plain(json.loads(json.dumps(to_plain(coding))))
+    for found in (matrix, coding.matrix(frame), again.matrix(frame)):
+        np.testing.assert_allclose(found[:, 0], exact, rtol=1e-12)
+
+
 def test_nested_terms_are_those_written_out(table):
     for nested, plain in [
         ("kind/x", "kind + kind:x"),

@@ -40,7 +40,7 @@ class Coding(NamedTuple):
     def matrix(self, frame: Any, what: str = "table") -> Float64[np.ndarray, "n P"]:
         """The design matrix of new rows; `what` is what the user calls their table."""
         text = {n: frame[n].astype(object) for n in frame.columns if is_category(frame[n])}
-        frame = frame.assign(**text)
+        frame = _wide(frame).assign(**text)
         own = [t for t in self.terms if t.kind not in ("intercept", "offset")]
         with np.errstate(all="ignore"):
             parts = [term.eval_new_data(frame) for term in own]
@@ -51,6 +51,7 @@ class Coding(NamedTuple):
     def offset(self, frame: Any, what: str = "table") -> Float64[np.ndarray, " n"] | None:
         """The sum of the offsets of new rows, if there are any."""
         own = [term for term in self.terms if term.kind == "offset"]
+        frame = _wide(frame)
         with np.errstate(all="ignore"):
             found = [np.asarray(t.eval_new_data(frame), np.float64).ravel() for t in own]
         for term, part in zip(own, found, strict=True):
@@ -105,7 +106,7 @@ def code(
             # Of a/b, a and a:b share a component, and are coded differently.
             term.components = copy.deepcopy(term.components)
     _check_level_counts(description.common_terms, frame, n or len(frame))
-    _evaluate(description, part, frame)
+    _evaluate(description, part, _wide(frame))
     terms = sorted(description.common_terms, key=lambda t: t.kind != "intercept")
     own = [t for t in terms if t.kind not in ("intercept", "offset")]
     first = ["Intercept"] if len(terms) and terms[0].kind == "intercept" else []
@@ -124,6 +125,15 @@ def code(
         _check_finite(term, np.asarray(term.data), frame, "table")
         _check_columns_differ(term)
     return Coding(part, terms, names, owners, kinds), matrix
+
+
+def _wide(frame: Any) -> Any:
+    """The frame with numbers of 64 bits: products of smaller ones wrap around, logarithms are rounded."""
+    to = {"i": np.int64, "u": np.int64, "f": np.float64}
+    small = [n for n in frame.columns if frame[n].dtype.kind in to and frame[n].dtype.itemsize < 8]
+    large = [n for n in frame.columns if frame[n].dtype == np.uint64]
+    kinds = {n: to[frame[n].dtype.kind] for n in small} | dict.fromkeys(large, np.float64)
+    return frame.astype(kinds) if kinds else frame
 
 
 def _evaluate(description: Any, part: str, frame: Any) -> None:

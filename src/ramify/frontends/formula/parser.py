@@ -12,7 +12,7 @@ from formulae.parser import ParseError, Parser
 from formulae.resolver import Resolver, ResolverError
 from formulae.scanner import ScanError, Scanner
 from formulae.terms import Call, Term
-from formulae.terms.call_resolver import CallResolver, CallResolverError, LazyCall
+from formulae.terms.call_resolver import CallResolver, CallResolverError, LazyCall, LazyOperator
 from formulae.terms.terms import Model
 
 UNREADABLE = (ParseError, ScanError, ResolverError, CallResolverError, RecursionError)
@@ -78,6 +78,23 @@ class _CallResolver(CallResolver):
             raise CallResolverError("something that is no function is called")
         call = super().visitCallExpr(expr)
         return _ComparableCall(call.callee, call.args, call.kwargs)
+
+    def visitBinaryExpr(self, expr: Any) -> Any:
+        found = super().visitBinaryExpr(expr)
+        return _Operator(found.op, *found.args)
+
+
+class _Operator(LazyOperator):
+    """An operator that takes booleans for numbers, and products and powers of integers as floats.
+
+    NumPy's sum of two booleans is a boolean, and its integers wrap around.
+    """
+
+    def eval(self, data_mask: Any, env: Any) -> Any:
+        kinds = "biu" if self.symbol in ("*", "**") else "b"
+        is_one = lambda x: getattr(getattr(x, "dtype", None), "kind", "O") in kinds
+        found = [arg.eval(data_mask, env) for arg in self.args]
+        return self.op(*(x.astype(float) if is_one(x) else x for x in found))
 
 
 class _ComparableCall(LazyCall):
