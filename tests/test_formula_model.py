@@ -388,8 +388,9 @@ def test_messages_call_coordinates_of_theta_as_the_user_does():
 def test_a_copy_makes_its_densities_when_they_are_asked_for(table):
     """JAX takes models apart and puts them together at every call of a program."""
     model, _ = from_formula("y ~ x + (1 | g)", table, likelihood="gaussian")
-    copy = jax.tree.map(lambda x: x, model)
+    copy, other = (jax.tree.map(lambda x: x, model) for _ in range(2))
     assert {*copy.__dict__} == {"core"} and jax.tree.structure(copy) == jax.tree.structure(model)
+    assert other.structure.prior is not None and other.structure.trusted
     theta = np.full(model.theta.size, 0.3, np.float32)
     assert float(copy.log_prior(theta)) == float(model.log_prior(theta))
     assert hasattr(model, "formula") and not hasattr(copy, "formula")

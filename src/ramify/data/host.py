@@ -24,12 +24,15 @@ class Range(NamedTuple):
     batches: tuple[Batch, ...]
 
 
-def ranges(*data: Groups, rows: int | None = None, places: int | None = None) -> Iterator[Range]:
+def ranges(
+    *data: Groups, rows: int | None = None, places: int | None = None, small: bool = False
+) -> Iterator[Range]:
     """Yields all groups in their order, in blocks of about `rows` rows and at most `places` groups."""
     # The data sets have the same groups in the same order, and so have their batches of a block. The
-    # largest group may need more rows. Few shapes are used, so that few are compiled.
+    # largest group may need more rows. Few shapes are used, so that few are compiled; `small` asks for
+    # the shape of small data.
     sizes = np.max([groups.sizes for groups in data], axis=0)
-    R, B = shared_shape(sizes)
+    R, B = shared_shape(sizes, small)
     R = max(min(R, rows or R), int(sizes.max(initial=1)))
     B = min(B, rounded(places or B))
     members = sequential(sizes, R, B)

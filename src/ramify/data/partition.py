@@ -34,11 +34,11 @@ def block_shape(sizes: Sizes, rows: int | None = None, most: int | None = None) 
     return R, min(-(-B // 8) * 8, len(sizes))
 
 
-def shared_shape(sizes: Sizes) -> tuple[int, int]:
+def shared_shape(sizes: Sizes, small: bool = False) -> tuple[int, int]:
     """R rows and B groups of a block, from few sizes: similar data share a shape, and its programs."""
     # Small blocks take a CPU no longer than large ones, if they are not so many that the host is busy.
     # An accelerator needs large ones.
-    small = int(sizes.sum()) <= budgets.SMALL_DATA_ROWS
+    small = small or int(sizes.sum()) <= budgets.SMALL_DATA_ROWS
     R = budgets.SMALL_BLOCK_ROWS if small else budgets.on_this_device(budgets.RESULT_ROWS)
     R, B = max(R, rounded(int(sizes.max(initial=1)))), budgets.SMALL_BLOCK_GROUPS
     # A third of the rows may stay empty, so that part of the data has the shape of the whole.

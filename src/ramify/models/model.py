@@ -80,7 +80,7 @@ class Model:
         ... )
     """
 
-    structure = BlockStructure()  # what is known of the densities
+    structure: BlockStructure  # what is known of the densities
 
     if not TYPE_CHECKING:  # for whom a call makes a Model
 
@@ -105,8 +105,7 @@ class Model:
         self.theta, self.z = Space(theta), Space(z)
         self._log_prior, self._log_local, self._log_lik = log_prior, log_local, log_lik
         self._simulate = simulate
-        if structure is not None:
-            self.structure = structure.on_blocks(self.theta)
+        self.structure = structure.on_blocks(self.theta) if structure else BlockStructure()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(theta: {_describe(self.theta)}; z: {_describe(self.z)})"

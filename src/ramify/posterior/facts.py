@@ -46,10 +46,10 @@ def effects_of(posterior: Any, groups: Groups, draws: int, seed: int) -> Effects
     some = groups if len(drawn) == N else groups.subset(positions=drawn)
     work = some.n_rows * (min(posterior.local_draws, 16) + SOLVING)
     draws = int(np.clip(WORK // max(work, 1), min(50, draws), draws))
-    names, parts = [], []
-    theta = set(posterior.sample_theta(draws, seed))
-    for _, block in posterior.sample_blocks(draws, some, seed):
-        names, values = _flat(posterior, {n: v for n, v in block.items() if n not in theta})
+    names, parts, K = [], [], posterior._local_draws(None)
+    # In the blocks of small data, which other pictures of some groups have, whatever the fit had.
+    for _, block in posterior._blocks(draws, posterior._for_locals(some, K), seed, K, small=True):
+        names, values = _flat(posterior, block)
         parts.append((values.mean(0), *np.quantile(values, [0.05, 0.95], axis=0)))
     mean, low, high = (np.concatenate(x).astype(np.float64) for x in zip(*parts, strict=True))
     centre = mean if centre is None else centre

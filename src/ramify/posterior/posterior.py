@@ -129,13 +129,13 @@ class Posterior(Questions):
             yield labels, theta | block
 
     def _blocks(
-        self, draws: int, groups: Groups, seed: int, K: int
+        self, draws: int, groups: Groups, seed: int, K: int, small: bool = False
     ) -> Iterator[tuple[Shaped[np.ndarray, " B"], Named]]:
         # Each block by itself: between two of them runs the code of whoever asked.
         key = jax.random.key(seed)
         theta = computing(posterior_theta)(key, self.family, self.model, draws)
         places = max(budgets.SAMPLED_NUMBERS // (draws * self.model.z.size), 1)
-        for block in ranges(groups, places=places):
+        for block in ranges(groups, places=places, small=small):
             known = computing(condition)(self.family, self.model, block.batches[0], K)
             z = computing(sample_block)(known, self.adapter, theta, K)
             labels = groups.labels[block.start : block.stop]
