@@ -1,10 +1,10 @@
 """A group's z integrated out: log p(y_i | theta) from K points of z, and its derivatives.
 
-In one or two dimensions the points are those of a quadrature rule around the group's mode. In three to
-seven a rule whose directions are turned at random for each group takes the noise of draws off theta,
-once it has been found. Else they are importance draws (`weigh_block`), from a Student t around the solved conditional. What these
-are weighted by is nearly the Gaussian that the expansion of log p(y_i, z | theta) around the group's
-mode describes, and that Gaussian's integral is known. So only the difference is left to the draws:
+In one or two dimensions the points are those of a quadrature rule around the group's mode. In more they
+are importance draws (`weigh_block`), from a Student t around the solved conditional; in three to seven,
+once theta has been found, those of a rule whose directions are turned at random for each group. What
+draws are weighted by is nearly the Gaussian that the expansion of log p(y_i, z | theta) around the
+group's mode describes, and that Gaussian's integral is known. So only the difference is left to them:
 
     log p^(y_i | theta) = log C(theta) + log mean_k w_k(theta) - log mean_k v_k(theta),
 
