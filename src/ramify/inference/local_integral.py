@@ -1,9 +1,10 @@
 """A group's z integrated out: log p(y_i | theta) from K points of z, and its derivatives.
 
-In one or two dimensions the points are those of a quadrature rule around the group's mode. In more
-they are importance draws (`weigh_block`), from a Student t around the solved conditional. What these
-are weighted by is nearly the Gaussian that the expansion of log p(y_i, z | theta) around the group's
-mode describes, and that Gaussian's integral is known. So only the difference is left to the draws:
+In one or two dimensions the points are those of a quadrature rule around the group's mode. In more they
+are importance draws (`weigh_block`), from a Student t around the solved conditional; in three to seven,
+once theta has been found, those of a rule whose directions are turned at random for each group. What
+draws are weighted by is nearly the Gaussian that the expansion of log p(y_i, z | theta) around the
+group's mode describes, and that Gaussian's integral is known. So only the difference is left to them:
 
     log p^(y_i | theta) = log C(theta) + log mean_k w_k(theta) - log mean_k v_k(theta),
 
@@ -42,13 +43,22 @@ FARTHEST = 50.0  # log of a ratio: larger ones are far out, where their Gaussian
 
 
 def quadrature(
-    model: Model, uses_theta: bool, batch: Batch, local: Local, rule: Rule
+    model: Model,
+    uses_theta: bool,
+    batch: Batch,
+    local: Local,
+    rule: Rule,
+    turns: Float[Array, "B order M M"] | None = None,
 ) -> Callable[[Array], Float[Array, " B"]]:
-    """Theta -> log p(y_i | theta) by a rule whose points are spread as the Gaussian `local` is."""
+    """Theta -> log p(y_i | theta) by a rule whose points are spread as the Gaussian `local` is.
+
+    With `turns` the points at each radius of the rule are turned, by a matrix of each group's own.
+    """
     # Its points do not move with theta: so the gradient is Fisher's identity.
-    step = jnp.einsum("bij,kj->bik", local.scale, rule.points)
+    step = _steps(local.scale, rule, turns)
     z = local.mean[..., None] + step
-    likelihood = lambda theta: log_liks_at(model, theta, z, batch)
+    radii = 1 if turns is None else turns.shape[1]
+    likelihood = lambda theta: _log_liks_in(radii, model, theta, z, batch)
     fixed = None if uses_theta else likelihood(jnp.zeros(model.theta.size))
     prior = _log_prior_at(model, batch, local.mean, step)
     log_volume = jnp.sum(jnp.log(jnp.diagonal(local.scale, axis1=-2, axis2=-1)), -1)
@@ -58,6 +68,30 @@ def quadrature(
         return jax.nn.logsumexp(prior(theta) + known + rule.log_weight, -1) + log_volume
 
     return log_mass
+
+
+def _steps(
+    scale: Float[Array, "B M M"], rule: Rule, turns: Float[Array, "B order M M"] | None
+) -> Float[Array, "B M K"]:
+    """From the mean to each point of the rule."""
+    if turns is None:
+        return jnp.einsum("bij,kj->bik", scale, rule.points)
+    B, order, M, _ = turns.shape
+    at_radius = rule.points.reshape(order, -1, M)
+    turned = jnp.einsum("bij,brjl->bril", scale, turns)
+    return jnp.einsum("bril,rnl->birn", turned, at_radius).reshape(B, M, -1)
+
+
+def _log_liks_in(
+    parts: int, model: Model, theta: Array, z: Float[Array, "B M K"], batch: Batch
+) -> Float[Array, "B K"]:
+    """`log_liks_at` of so many parts of the points, one after the other: memory is that of one part."""
+    if parts == 1:
+        return log_liks_at(model, theta, z, batch)
+    B, M, K = z.shape
+    each = jnp.moveaxis(z.reshape(B, M, parts, K // parts), 2, 0)
+    found = jax.lax.map(lambda z: log_liks_at(model, theta, z, batch), each)
+    return jnp.moveaxis(found, 0, 1).reshape(B, K)
 
 
 def _log_prior_at(

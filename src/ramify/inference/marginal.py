@@ -181,13 +181,12 @@ class Marginal:
         """How far a step may go in each coordinate, [D]."""
         return prior_reach(self.model, mean)
 
-    def curvatures_by_other_draws(self, mean: np.ndarray, blocks: int, count: int) -> np.ndarray:
-        """The Hessian of F at the mean by each of so many other sets of draws, [count, D, D]."""
-        found = []
-        for number in range(1, count + 1):
-            self.check_budget()
-            found.append(self(mean[None], blocks, True, number).hessian)
-        return np.stack(found)
+    def curvature_by_other_draws(self, mean: np.ndarray, blocks: int, number: int) -> np.ndarray:
+        """The Hessian of F at the mean by the draws of this number."""
+        self.check_budget()
+        found = self(mean[None], blocks, True, number).hessian
+        assert found is not None
+        return found
 
     def _slopes(self, thetas: np.ndarray, blocks: int) -> np.ndarray:
         """The gradient of F at each of any number of thetas, [n, D]."""
@@ -238,6 +237,30 @@ class Marginal:
         found = self._sweep(thetas, every, draws=number)[1].slopes
         return found[: len(thetas)].astype(np.float64)
 
+    def by_turned_rule(self, order: int) -> "Marginal":
+        """F by a turned rule of so many radii, on the same blocks and from the same modes."""
+        problem, told = self.problem.by_turned_rule(order), (self.points, self.report, self.budget)
+        other = Marginal(problem, self.source, self.engine, self.key, *told)
+        other.memory = self.memory
+        return other
+
+    def judged(self, mean: np.ndarray, blocks: int, turns: int) -> tuple[np.ndarray, np.ndarray]:
+        """Of a turned rule, by the first blocks: the slope of its bias, and the variance of a slope."""
+        # The bias is at most the change from a rule of one radius less. Both are turned in one way, and
+        # what that does to their slopes cancels.
+        rules, slopes = (self.problem, self.problem.with_rule(self.problem.order - 1)), []
+        for rule in rules:
+            self.check_budget()
+            slopes.append(self._sweep(mean[None], blocks, problem=rule, alike=True)[1].slopes[0])
+        scatter = self._sweep(np.tile(mean, (turns, 1)), blocks)[1].scatter
+        variance = scatter / (turns - 1)
+        return self._scaled(slopes[1] - slopes[0], blocks), self._scaled(variance, blocks)
+
+    def turned_slope(self, mean: np.ndarray, turns: int) -> np.ndarray:
+        """The slope at the mean by all groups, averaged over so many turns of the rule."""
+        self.check_budget()
+        return self._expand(np.tile(mean, (turns, 1)), len(self.source)).slopes.mean(0)
+
     def solve(
         self, number: int, theta: np.ndarray, begin: Float[np.ndarray, "B M"] | None
     ) -> Around:
@@ -259,7 +282,8 @@ class Marginal:
         hessian = hessian[:n].astype(np.float64).sum(0) + self._scaled(out.hessian, blocks)
         values, slopes = total(value, out.values), total(slope, out.slopes)
         more, steeper = self.tilt.at(thetas)
-        return Sums(values + more, slopes + steeper, hessian + n * self.tilt.hessian, out.steps)
+        hessian += n * self.tilt.hessian
+        return Sums(values + more, slopes + steeper, hessian, out.steps, out.scatter)
 
     def _scaled(self, total: np.ndarray, blocks: int) -> np.ndarray:
         """A sum over the first blocks as one over all groups: they are a random sample."""
@@ -277,12 +301,13 @@ class Marginal:
         problem: Problem | None = None,
         curved: bool = False,
         draws: int = 0,
+        alike: bool = False,
     ) -> tuple[Array, Sums]:
         """A sweep over the first blocks, or those; points are repeated to fill the compiled shape."""
         numbers = list(range(blocks)) if isinstance(blocks, int) else blocks
         if self.budget is not None and isinstance(blocks, int):
             self.budget.steps += 1
-        at = self._at(thetas, of, curved, draws)
+        at = self._at(thetas, of, curved, draws, alike)
         told = at, eqx.filter(problem or self.problem, eqx.is_array)
         return at.thetas, self.engine.sum(self._sums, self.source, told, self._modes, numbers)
 
@@ -292,6 +317,7 @@ class Marginal:
         of: tuple[float, float] = (1.0, 0.0),
         curved: bool = False,
         draws: int = 0,
+        alike: bool = False,
     ) -> At:
         """What a sweep is told."""
         D = self.model.theta.size
@@ -299,7 +325,7 @@ class Marginal:
         count, columns = (jax.device_put(np.int32(n)) for n in (len(thetas), D if curved else 0))
         centre = floats(thetas.mean(0))
         key = jax.random.fold_in(self.key, draws) if draws else self.key
-        return At(key, centre, padded, count, floats(of), columns)
+        return At(key, centre, padded, count, floats(of), columns, jax.device_put(np.bool_(alike)))
 
     def tell(self, value: float, precision: np.ndarray, blocks: int, points: int = 1) -> None:
         """Reports the ELBO that follows from E_q[F] and the precision of q(theta)."""

@@ -39,6 +39,7 @@ class Search(NamedTuple):
         None  # sd of each mean over seeds, in posterior sds; None while unknown
     )
     sd_noise: np.ndarray | None = None  # of each sd, of itself; None if unknown
+    by_draws: bool = False  # whether a turned rule has failed to take the noise of draws off
     reach: np.ndarray | None = None  # of a step in each coordinate, if some are of a larger scale
     memory: Any = None  # what F keeps from sweep to sweep: the modes of all groups
 

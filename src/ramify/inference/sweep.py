@@ -21,7 +21,16 @@ from ramify.inference.louis import louis_hessian
 from ramify.models.model import Model
 from ramify.models.traced import normal_prior
 from ramify.numerics.arrays import floats
-from ramify.numerics.points import Rule, gauss_hermite, group_points, sigma_points
+from ramify.numerics.points import (
+    TURNED_DIMS,
+    Rule,
+    gauss_hermite,
+    group_points,
+    group_turns,
+    sigma_points,
+    sphere_rule,
+    turned_rule,
+)
 from ramify.numerics.programs import program
 
 
@@ -34,16 +43,36 @@ class Problem(NamedTuple):
     rule: Rule | None = None
     hessian: bool = False  # whether a sweep can return the Hessian, which takes longer to compile
     normal: bool = False  # whether every p(z | theta, y_i) is, so that the rule is exact
+    turned: bool = False  # whether directions of the rule are turned at random, for each group
 
     @property
     def order(self) -> int:
-        """Points of the rule along each coordinate."""
-        return round(self.local_draws ** (1 / self.model.z.size))
+        """Points of the rule along each coordinate, or its radii if it is turned."""
+        M = self.model.z.size
+        if self.turned:
+            return self.local_draws // len(sphere_rule(M)[1])
+        return round(self.local_draws ** (1 / M))
+
+    @property
+    def can_turn(self) -> bool:
+        """Whether a turned rule can take the place of the draws."""
+        # Where rows are few the draws of a matched site have a control that the rule has not.
+        own = self.rule is None and not self.solver.matched
+        return own and self.model.z.size in TURNED_DIMS
+
+    def by_turned_rule(self, order: int) -> "Problem":
+        """The same problem with a turned rule of so many radii in place of the draws."""
+        K = order * len(sphere_rule(self.model.z.size)[1])
+        own = self._replace(local_draws=K, hessian=False, turned=True)
+        return own.with_rule(order)
 
     def with_rule(self, order: int) -> "Problem":
-        """The same problem by the product rule of this order, filled up to as many points as now."""
+        """The same problem by the rule of this order, filled up to as many points as now."""
         # A normal p(z | theta, y_i) needs no such rule: few points are exact, whatever M is.
         M = self.model.z.size
+        if self.turned:
+            rule = turned_rule(order, M, self.local_draws)
+            return self._replace(rule=Rule(*map(floats, rule)))
         room = max(self.local_draws, order**M)
         rule = sigma_points(M) if self.normal else gauss_hermite(order, M, room)
         return self._replace(rule=Rule(*map(floats, rule)))
@@ -65,6 +94,7 @@ class At(NamedTuple):
     count: Int[Array, ""]  # pyright: ignore[reportIncompatibleMethodOverride]
     of: Float[Array, "2"]  # slopes of what: [1, 0] for F, [0, 1] for the bias of draws
     columns: Int[Array, ""]  # of the Hessian, all or none
+    alike: Bool[Array, ""]  # whether a turned rule is turned in one way at all its radii
 
 
 class Sums(NamedTuple):
@@ -74,6 +104,7 @@ class Sums(NamedTuple):
     slopes: Any
     hessian: Any
     steps: Any
+    scatter: Any  # of the slopes of a turned rule around their mean in each block, [D, D]
 
 
 class Modes(NamedTuple):
@@ -110,20 +141,32 @@ def sweep_block(problem: Problem, batch: Batch, at: At, modes: Modes) -> tuple[S
 @program
 def integrate_block(problem: Problem, batch: Batch, at: At, site: Site) -> tuple[Sums, Modes]:
     """The same from the sites at the centre."""
-    start = Ready(site, _draws(problem, batch, at.key))
+    start = Ready(site, None if problem.turned else _draws(problem, batch, at.key))
 
     def at_point(s: Array, sums: Sums) -> Sums:
-        integral = _integral(problem, batch, start, at.thetas[s], problem.solver.uses_theta)
+        # A turned rule is turned anew at every point.
+        own = Ready(site, _turns(problem, batch, at, s)) if problem.turned else start
+        integral = _integral(problem, batch, own, at.thetas[s], problem.solver.uses_theta)
         value, slope, hessian = _expand_theta(problem, batch, at, integral, at.thetas[s])
         values, slopes = sums.values.at[s].set(value), sums.slopes.at[s].set(slope)
-        return Sums(values, slopes, sums.hessian + hessian, sums.steps)
+        return sums._replace(values=values, slopes=slopes, hessian=sums.hessian + hessian)
 
     S, D = at.thetas.shape
-    none = Sums(jnp.zeros(S), jnp.zeros((S, D)), jnp.zeros((D, D)), site.steps)
+    square = jnp.zeros((D, D))
+    none = Sums(jnp.zeros(S), jnp.zeros((S, D)), square, site.steps, square)
     sums = jax.lax.fori_loop(0, at.count, at_point, none)
+    if problem.turned:
+        sums = sums._replace(scatter=_scatter(sums.slopes, at.count))
     # A group that found no mode begins anew, so that F does not depend on what came before.
     found = jnp.where(site.converged[:, None], site.anchor, jnp.nan)
     return sums, Modes(found, site.converged | ~batch.group_mask)
+
+
+def _scatter(slopes: Float[Array, "S D"], count: Int[Array, ""]) -> Float[Array, "D D"]:
+    """Products of the first slopes' deviations from their mean, summed."""
+    counts = jnp.arange(len(slopes)) < count
+    apart = jnp.where(counts[:, None], slopes - jnp.sum(slopes, 0) / count, 0)
+    return apart.T @ apart
 
 
 Bounds = Callable[[Array], tuple[Array, Array]]  # theta -> log p^(y_i | theta), and its bias
@@ -157,7 +200,7 @@ def _expand_theta(
 
 
 class Ready(NamedTuple):
-    """What F at any theta begins from: a block's sites at a centre, and its importance draws, if any."""
+    """What F at any theta begins from: a block's sites at a centre, and its draws or turns, if any."""
 
     site: Site
     draws: Array | None
@@ -195,6 +238,12 @@ def _draws(problem: Problem, batch: Batch, key: PRNGKeyArray) -> Array | None:
     return group_points(key, batch.index, problem.local_draws, problem.model.z.size)
 
 
+def _turns(problem: Problem, batch: Batch, at: At, number: Array) -> Array:
+    """How each group's rule is turned at the point of this number."""
+    turns = group_turns(at.key, number, batch.index, (problem.order, problem.model.z.size))
+    return jnp.where(at.alike, turns[:, :1], turns)
+
+
 def _integral(problem: Problem, batch: Batch, start: Ready, theta: Array, again: bool) -> Integral:
     """Log p^(y_i | theta) of each group by points around its conditional at this theta."""
     model, solver = problem.model, problem.solver
@@ -202,5 +251,5 @@ def _integral(problem: Problem, batch: Batch, start: Ready, theta: Array, again:
     if problem.rule is None:
         assert start.draws is not None
         return weigh_block(model, solver, batch, site, local, start.draws)
-    log_mass = quadrature(model, solver.uses_theta, batch, local, problem.rule)
+    log_mass = quadrature(model, solver.uses_theta, batch, local, problem.rule, start.draws)
     return lambda theta: (log_mass(theta), jnp.zeros(len(batch.index)))

@@ -11,15 +11,20 @@ MOST_BIAS = 0.05  # of theta's means, in posterior sds, before K is doubled
 # The same of a rule where groups are few: theta's posterior is wide, and the rule is worse at its ends.
 MOST_RULE_BIAS = 0.01
 LITTLE_BIAS = 0.01  # by a sample of the groups: past it all are asked
+HOPELESS = 10 * MOST_BIAS  # of a turned rule: two more radii divide it by about fifty
 MOST_NOISE = 0.02  # of theta's means, in posterior sds, before more draws are averaged over
 LOUD = 0.2  # of one sweep with many groups: past it more draws are taken before their noise is averaged
-OTHER_CURVATURES = 3  # sets of draws that the precision is averaged over, beside the first
+OTHER_CURVATURES = 3  # most sets of draws that the precision is averaged over, beside the first
 FAR = 0.5  # of the noise of K draws: an average over more is not taken from so far, but from more draws
 
 
 def bias(s: Search, F: Marginal) -> Search:
-    """Estimates how far K draws move the mean of q(theta)."""
+    """Estimates how far K draws move the mean of q(theta), where no turned rule can replace them."""
     try:
+        if _may_turn(s, F):
+            if (found := _turned(s, F)) is not None:
+                return found
+            s = s._replace(by_draws=True)
         bias = _bias_sds(s, F)
     except OutOfBudget:
         return s
@@ -33,12 +38,55 @@ def bias(s: Search, F: Marginal) -> Search:
 
 def _bias_sds(s: Search, F: Marginal) -> np.ndarray:
     """The bias in posterior sds. A rule's is nearly the same for all groups, and some of them tell it."""
-    sds = np.sqrt(np.diag(np.linalg.inv(s.precision)))
+    sds = _sds(s)
     some = len(F.source) if F.problem.rule is None else F.blocks_with(budgets.JUDGING_GROUPS)
     bias = np.linalg.solve(s.precision, F.bias(s.mean, some)) / sds
     if some == len(F.source) or np.abs(bias).max() < LITTLE_BIAS:
         return bias
     return np.linalg.solve(s.precision, F.bias(s.mean)) / sds
+
+
+def _may_turn(s: Search, F: Marginal) -> bool:
+    """Whether a turned rule is to be tried: with many groups, if K was not chosen by the user."""
+    tried = s.by_draws or s.local_draws == s.most_draws
+    return s.points == 1 and F.problem.rule is None and not tried and F.problem.can_turn
+
+
+def _turned(s: Search, F: Marginal) -> Search | None:
+    """Moves the mean to the mode of F by a turned rule; None where that is not good enough."""
+    found = _judged(s, F)
+    if found is None:
+        return None
+    order, bias, alone = found
+    turns = int(np.clip(np.ceil((alone.max() / MOST_NOISE) ** 2), 1, F.points))
+    slope = F.by_turned_rule(order).turned_slope(s.mean, turns)
+    move = np.linalg.solve(s.precision, slope)
+    if not (np.abs(move) / _sds(s)).max() < FAR:  # the precision by these draws is of no use either
+        return None
+    tilt = Tilt(s.mean, slope - F(s.mean[None], blocks_of(s, F)).slope, 0 * s.precision)
+    s = _averaged_precision(s, F) if F.exact else s
+    s = s._replace(mean=s.mean + np.linalg.solve(s.precision, slope), tilt=tilt, phase="done")
+    return s._replace(bias=bias, noise=alone / np.sqrt(turns))
+
+
+def _judged(s: Search, F: Marginal) -> tuple[int, np.ndarray, np.ndarray] | None:
+    """The order of a turned rule, its bias, and the noise of one turn; None if the bias is too large."""
+    blocks = F.blocks_with(budgets.TURNED_GROUPS)
+    turns = min(1 + -(-budgets.TURNED_DIFFERENCES // blocks), F.points)
+    covariance, sds = np.linalg.inv(s.precision), _sds(s)
+    for order in budgets.TURNED_ORDERS:
+        slope, variance = F.by_turned_rule(order).judged(s.mean, blocks, turns)
+        bias = covariance @ slope / sds
+        if np.abs(bias).max() < MOST_BIAS:
+            return order, bias, np.sqrt(np.diag(covariance @ variance @ covariance)) / sds
+        if not np.abs(bias).max() < HOPELESS:
+            return None
+    return None
+
+
+def _sds(s: Search) -> np.ndarray:
+    """Those of q(theta)."""
+    return np.sqrt(np.diag(np.linalg.inv(s.precision)))
 
 
 def noise(s: Search, F: Marginal) -> Search:
@@ -70,14 +118,20 @@ def noise(s: Search, F: Marginal) -> Search:
 
 
 def _averaged_precision(s: Search, F: Marginal) -> Search:
-    """The precision as an average over several draws, and what noise is left in each sd."""
-    try:
-        others = F.curvatures_by_other_draws(s.mean, curvature_blocks(s, F), OTHER_CURVATURES)
-    except OutOfBudget:
-        return s
-    each = [s.precision, *map(definite, -others[np.isfinite(others).all((1, 2))])]
-    sds = np.sqrt([np.diag(np.linalg.inv(precision)) for precision in each])
-    noise = sds.std(0, ddof=1) / sds.mean(0) / np.sqrt(len(each)) if len(each) > 1 else None
+    """The precision as an average over draws, until little noise is left in the sds: how much in each."""
+    each, noise = [s.precision], None
+    for number in range(1, 1 + OTHER_CURVATURES):
+        try:
+            other = F.curvature_by_other_draws(s.mean, curvature_blocks(s, F), number)
+        except OutOfBudget:
+            break
+        if not np.isfinite(other).all():
+            continue
+        each.append(definite(-other))
+        sds = np.sqrt([np.diag(np.linalg.inv(precision)) for precision in each])
+        noise = sds.std(0, ddof=1) / sds.mean(0) / np.sqrt(len(each))
+        if noise.max() < MOST_NOISE / 2:
+            break
     return s._replace(precision=np.mean(each, 0), sd_noise=noise)
 
 

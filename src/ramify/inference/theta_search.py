@@ -7,7 +7,8 @@ The phase of a state says what its next step does:
     open, climb            Newton to the mode of F on a part of the groups, then on four times as many
     laplace, newton        with many groups: the mode of F over all groups, and its curvature there
     spread, look, average  with few: variational Newton on fixed points of q(theta)
-    bias, noise            what K local draws leave; an average over other draws takes off the noise
+    bias                   what K local draws leave; with many groups a turned rule takes their place
+    noise                  an average over other draws takes off their noise
     double                 where the bias is too large: again with twice as many
     more, again            where the noise is: to the mode of F by as many more as it takes
 
@@ -110,7 +111,8 @@ def _open(s: Search, F: Marginal) -> Search:
     precision = _first_precision(s, F) if guessed and here.hessian is None else s.precision
     s = moved(s, s.mean, _known_precision(here, precision), here)
     F.tell(s.value, s.precision, blocks_of(s, F))
-    s = s._replace(phase="climb", tries=0, calm=0, length=LONGEST, measured=guessed)
+    known = guessed or here.hessian is not None
+    s = s._replace(phase="climb", tries=0, calm=0, length=LONGEST, measured=known)
     return _next_climb(s, F)
 
 
@@ -183,8 +185,9 @@ def _next_climb(s: Search, F: Marginal) -> Search:
 
 
 def _laplace(s: Search, F: Marginal) -> Search:
-    """Measures the curvature at the mode."""
-    target = _rough_precision(s, F, s.precision, curvature_blocks(s, F))
+    """Measures the curvature at the mode, unless the last step of the climb did."""
+    known = F.exact and s.measured and s.rounds == 0
+    target = s.precision if known else _rough_precision(s, F, s.precision, curvature_blocks(s, F))
     steady = updates.largest_change(s.precision, target) < 0.3
     s = s._replace(precision=target, steady=steady, rounds=s.rounds + 1, tries=0, length=1.0)
     if updates.newton_move(s.precision, s.slope)[1] < WORTHWHILE:

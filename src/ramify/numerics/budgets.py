@@ -39,6 +39,9 @@ MOST_LOCAL_DRAWS = 2048  # K is doubled no further, whatever bias is left in the
 # Fewest and most sweeps, each by other draws, that take the noise of K draws off theta: with many
 # groups, where a sweep of the search is at one theta, and with few, where it is at many.
 NOISE_SWEEPS = {"many": (6, 64), "few": (8, 40)}
+# Radii of turned rules, which are tried in turn to take that noise off at once; groups whose blocks tell
+# a rule's bias and noise, and from how many differences of two slopes of a block the noise is known.
+TURNED_ORDERS, TURNED_GROUPS, TURNED_DIFFERENCES = (5, 7), 2000, 12
 SHARED_DRAWS = 512  # of each group's z, where all weighted draws of theta share them
 WEIGHTED_THETA_WORK = {"cpu": 2**28, "accelerator": 2**33}  # that weighted draws of theta may take
 NEEDED_THETA_WORK = 4  # times as much where theta's posterior is seen not to be a Gaussian

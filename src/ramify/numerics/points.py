@@ -7,10 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import ndtri
 from jaxtyping import Array, Float, Int, PRNGKeyArray
-from scipy.special import betaincinv, fdtri
+from scipy.special import betaincinv, fdtri, roots_genlaguerre
 
-from ramify.numerics.hashing import standard_normal, uniforms
+from ramify.numerics.hashing import normals, standard_normal, uniforms
 from ramify.numerics.triangular import FREEDOM
+
+TURNED_DIMS = range(3, 8)  # of `turned_rule`
 
 
 class Rule(NamedTuple):
@@ -54,6 +56,60 @@ def sigma_points(dim: int) -> Rule:
     points = np.sqrt(dim) * np.concatenate([np.eye(dim), -np.eye(dim)])
     log_weight = 0.5 * dim * (1 + np.log(2 * np.pi)) - np.log(2 * dim)
     return Rule(points, np.full(2 * dim, log_weight))
+
+
+def turned_rule(order: int, dim: int, room: int | None = None) -> Rule:
+    """A rule of `order` radii, each with the directions of `sphere_rule`; with 3 to 7 dimensions.
+
+    Exact where f is a standard normal density times a polynomial of degree five, or one of degree
+    4 order - 2 in the length of x alone. It is filled up to `room` points, by whole radii.
+
+    Example:
+        >>> rule = turned_rule(3, 4)
+        >>> density = np.exp(-0.5 * np.sum(rule.points**2, 1)) / (2 * np.pi) ** 2
+        >>> square = (rule.points[:, 0] * rule.points[:, 1]) ** 2
+        >>> float(np.sum(np.exp(rule.log_weight) * density * square).round(6))
+        1.0
+    """
+    directions, share = sphere_rule(dim)
+    half_square, weight = roots_genlaguerre(order, dim / 2 - 1)
+    radius = np.sqrt(2 * half_square)
+    log_weight = np.log(weight / weight.sum()) + half_square + 0.5 * dim * np.log(2 * np.pi)
+    filler = (0, (room or order * len(share)) - order * len(share))
+    return Rule(
+        np.pad((radius[:, None, None] * directions).reshape(-1, dim), (filler, (0, 0))),
+        np.pad((log_weight[:, None] + np.log(share)).ravel(), filler, constant_values=-np.inf),
+    )
+
+
+def sphere_rule(dim: int) -> tuple[Float[np.ndarray, "n M"], Float[np.ndarray, " n"]]:
+    """Directions and positive weights that average polynomials of degree five over the sphere.
+
+    Corners of a simplex and the midpoints of its edges, both ways (Mysovskikh, 1980; Genz and Monahan,
+    "A stochastic algorithm for high-dimensional integrals over unbounded regions", 1999).
+    """
+    if dim not in TURNED_DIMS:
+        raise ValueError(
+            f"expected 3 to 7 dimensions, got {dim}: in more, some weights are negative."
+        )
+    corner = np.linalg.svd(np.eye(dim + 1) - 1 / (dim + 1))[0][:, :dim] * np.sqrt(1 + 1 / dim)
+    first, second = np.triu_indices(dim + 1, 1)
+    middle = corner[first] + corner[second]
+    middle /= np.linalg.norm(middle, axis=1, keepdims=True)
+    each = 2 * (dim + 1) ** 2 * (dim + 2)
+    kinds = [(middle, 4 * (dim - 1) ** 2 / dim / each), (corner, dim * (7 - dim) / each)]
+    kinds = [(x, weight) for x, weight in kinds if weight > 0]
+    both = np.concatenate([np.concatenate([x, -x]) for x, _ in kinds])
+    return both, np.concatenate([np.full(2 * len(x), weight) for x, weight in kinds])
+
+
+def group_turns(
+    key: PRNGKeyArray, number: Int[Array, ""], index: Int[Array, " B"], shape: tuple[int, int]
+) -> Float[Array, "B order M M"]:
+    """The random turns of this number for each radius of each group's rule; `shape` is order and M."""
+    words = jax.random.key_data(key)
+    own = jax.random.wrap_key_data(words.at[-1].add(number.astype(words.dtype)))
+    return orthogonal(normals(own, index, (*shape, shape[1])))
 
 
 def spread_points(count: int, dim: int) -> np.ndarray:
