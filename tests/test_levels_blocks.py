@@ -1,0 +1,107 @@
+"""The integrals of several factors block by block, values of G, and profiles that stand for it."""
+
+import numpy as np
+import pytest
+
+import ramify as rf
+from levels_tables import apart, problem, table
+from ramify.fitting.levels import start
+from ramify.levels import blocks, shape
+from ramify.levels.blocks import blocks_of, integrated
+from ramify.levels.integral import integrate, rule_for, solve
+from ramify.levels.marginal import Marginal
+from ramify.levels.model import LevelsModel
+from ramify.levels.search import search
+
+SLOPES = "yes ~ x + (1 + x | a) + (1 | b)"
+
+
+def test_blocks_are_the_whole(monkeypatch):
+    model, design = problem(SLOPES, "bernoulli")
+    monkeypatch.setattr(blocks, "TOGETHER", 700)
+    monkeypatch.setattr(blocks, "MANY", np.inf)
+    given, rule = model.at(apart(model)), rule_for(model, len(design.offset), design.N)
+    base, z = np.random.default_rng(0).normal(size=len(design.offset)), np.zeros((design.N, 2))
+    cut = blocks_of(model, design, rule)
+    assert len(cut) > 3
+    own = model, given, design, base
+    whole = integrate(*own, solve(*own, z), rule)
+    found = integrated(model, given, cut, base, z)
+    for name in ("groups", "slope", "curvature", "shared"):
+        np.testing.assert_allclose(getattr(found, name), getattr(whole, name), atol=1e-5)
+    for mine, theirs in zip(found.solved.rows, whole.solved.rows, strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_what_a_coarser_rule_leaves_out_is_measured(monkeypatch):
+    rng, n = np.random.default_rng(3), 3000
+    rows = {"a": np.arange(n) % 60, "b": rng.integers(0, 12, n), "x": rng.normal(size=n)}
+    z = 1.2 * rng.normal(size=(2, 60))[:, rows["a"]]
+    eta = z[0] + z[1] * rows["x"] + 0.5 * rng.normal(size=12)[rows["b"]]
+    rows["yes"] = (rng.random(n) < 1 / (1 + np.exp(-eta))).astype(float)
+    model, design = problem(SLOPES, "bernoulli", rows=rows)
+    coarse = Marginal(model, design)
+    assert coarse.points == 9
+    found = search(coarse, start(model))
+    sd = np.sqrt(np.diag(np.linalg.inv(found.precision)))
+    said = shape.moved_sds(coarse, found)[:, 1]
+    monkeypatch.setattr(blocks, "MANY", np.inf)
+    fine = search(Marginal(model, design), found.mean)
+    moved = (fine.mean - found.mean) / sd
+    # Both searches end where one more step would gain some thousandths of a nat.
+    assert np.abs(moved - said).max() < 0.05
+    assert 0.001 < np.abs(said).max() < 0.1
+
+
+def test_values_of_a_linear_model_are_those_of_its_optima():
+    model, design = problem("y ~ x + (1 + x | a) + (1 | b)")
+    G = Marginal(model, design)
+    thetas = np.stack([apart(model, seed) for seed in range(4)])
+    begin = G.optimum(start(model))
+    truth = [G.optimum(theta).value for theta in thetas]
+    np.testing.assert_allclose(G.values(thetas, begin), truth, rtol=1e-10)
+
+
+def test_normal_priors_of_common_effects_need_no_program():
+    model, _ = rf.from_formula("y ~ x + w + (1 | a) + (1 | b)", table())
+    beta = np.array([0.3, -1.0, 2.0])
+    truth = LevelsModel._common_prior(model, beta)
+    for mine, theirs in zip(model._common_prior(beta), truth, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5)
+
+
+def test_a_profile_is_the_marginal_at_its_points_and_corners():
+    model, design = problem("y ~ x + (1 | a) + (1 | b)")
+    G = Marginal(model, design)
+    found = search(G, start(model))
+    profile = shape.Profile.through(G, found, wide=True)
+    ends = [shape.ALONG[0], shape.ALONG[-1]]
+    t = np.concatenate([np.diag([end] * 3) for end in ends])
+    corners = shape.CORNER * np.array([(1, 1, 0), (-1, 1, 0), (0, -1, 1), (-1, 0, -1)])
+    thetas = found.mean + np.concatenate([t, corners]) @ profile.axes.T
+    truth = G.values(thetas, found.optimum) - found.optimum.value
+    np.testing.assert_allclose(profile.values(thetas), truth, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_corners_bring_a_profile_to_the_sds_of_the_marginal(monkeypatch):
+    rng, n, levels = np.random.default_rng(1), 1200, 24
+    a, b, x = rng.integers(0, 40, n), rng.integers(0, levels, n), rng.normal(size=n)
+    own = rng.normal(size=(levels, 2)) * [0.5, 0.12]
+    y = 0.5 * rng.normal(size=40)[a] + own[b, 0] + own[b, 1] * x + rng.normal(size=n)
+    rows = {"a": a, "b": b, "x": x, "y": y}
+    model, design = problem("y ~ x + (1 | a) + (1 + x | b)", rows=rows)
+    G = Marginal(model, design)
+    found = search(G, start(model))
+    spread = []
+    for cheap in (1e30, 0.0):
+        for name, value in {"CHEAP": cheap, "CHEAP_WIDE": cheap, "NOISE": 0.0}.items():
+            monkeypatch.setattr(shape, name, value)  # 2,000 points of G, or a profile
+        cloud = shape.cloud(G, found, 0)
+        values = [v.reshape(len(v), -1) for v in model.values(cloud.points).values()]
+        apart = np.concatenate(values, 1) - cloud.weight @ np.concatenate(values, 1)
+        spread.append(np.sqrt(cloud.weight @ apart**2))
+    free = spread[0] > 1e-6
+    ratio = spread[1][free] / spread[0][free]
+    assert np.abs(ratio - 1).max() < 0.11  # 0.15 without corners
