@@ -13,7 +13,7 @@ MOST_RULE_BIAS = 0.01
 LITTLE_BIAS = 0.01  # by a sample of the groups: past it all are asked
 MOST_NOISE = 0.02  # of theta's means, in posterior sds, before more draws are averaged over
 LOUD = 0.2  # of one sweep with many groups: past it more draws are taken before their noise is averaged
-OTHER_CURVATURES = 3  # sets of draws that the precision is averaged over, beside the first
+CURVATURES = 3  # sets of draws that the precision is averaged over
 FAR = 0.5  # of the noise of K draws: an average over more is not taken from so far, but from more draws
 
 
@@ -70,14 +70,21 @@ def noise(s: Search, F: Marginal) -> Search:
 
 
 def _averaged_precision(s: Search, F: Marginal) -> Search:
-    """The precision as an average over several draws, and what noise is left in each sd."""
+    """The precision by slopes, an average over several draws, and what noise is left in each sd."""
+    # The Hessian of K draws takes the variance of scores from those draws, and that is too small: where
+    # most of the information is missing (few rows, many effects), sds would be too small by a tenth.
+    blocks, each = curvature_blocks(s, F), []
     try:
-        others = F.curvatures_by_other_draws(s.mean, curvature_blocks(s, F), OTHER_CURVATURES)
+        for number in range(CURVATURES):
+            F.check_budget()
+            each.append(F.secants(s.mean, s.precision, blocks, True, number))
     except OutOfBudget:
         return s
-    each = [s.precision, *map(definite, -others[np.isfinite(others).all((1, 2))])]
+    each = [definite(-hessian) for hessian in each if np.isfinite(hessian).all()]
+    if len(each) < 2:
+        return s
     sds = np.sqrt([np.diag(np.linalg.inv(precision)) for precision in each])
-    noise = sds.std(0, ddof=1) / sds.mean(0) / np.sqrt(len(each)) if len(each) > 1 else None
+    noise = sds.std(0, ddof=1) / sds.mean(0) / np.sqrt(len(each))
     return s._replace(precision=np.mean(each, 0), sd_noise=noise)
 
 
