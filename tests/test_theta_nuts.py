@@ -158,6 +158,8 @@ def test_more_draws_are_weighted_where_theta_is_seen_not_to_be_gaussian(monkeypa
     posterior = rf.fit(*made)
     assert posterior.family.weighted is not None and not posterior.notes.get("warnings")
     monkeypatch.setattr(budgets, "NEEDED_THETA_WORK", 1)
+    assert rf.fit(*made).notes["theta_curves"] == ["sd(Intercept | g)"]
+    monkeypatch.setitem(budgets.CURVES_WORK, "cpu", 1)
     assert "is not the Gaussian" in rf.fit(*made).notes["warnings"][0]
 
 

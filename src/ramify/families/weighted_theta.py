@@ -32,9 +32,13 @@ class WeightedTheta(eqx.Module):
     @classmethod
     def of_chains(cls, theta: Float64[np.ndarray, "C n D"]) -> "WeightedTheta":
         """Draws of chains, of equal weight."""
-        points = theta.reshape(-1, theta.shape[-1])
-        even = np.full(len(points), -np.log(len(points)))
-        return cls(floats(points), floats(even), len(theta))
+        return cls.even(theta.reshape(-1, theta.shape[-1]), len(theta))
+
+    @classmethod
+    def even(cls, points: Float64[np.ndarray, "T D"], chains: int = 0) -> "WeightedTheta":
+        """Draws of equal weight."""
+        log_weight = np.full(len(points), -np.log(len(points)))
+        return cls(floats(points), floats(log_weight), chains)
 
     @property
     def weight(self) -> Float64[np.ndarray, " T"]:

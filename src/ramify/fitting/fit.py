@@ -100,7 +100,8 @@ def fit(
         progress: show a progress bar; by default on a terminal and in a notebook.
         theta: what stands for theta in a `solved` fit: "gaussian"; "weighted", draws with importance
             weights; or "nuts", draws from theta's marginal posterior by NUTS. By default the first
-            of these that is near enough, and NUTS only if it should take no more than seconds.
+            of these that is near enough, and NUTS only if it should take no more than seconds; where
+            theta is skewed and all would take longer, draws with marginals by curves (`docs/math.md`).
         checkpoint: a folder where the state of the fit is kept, every minute and at Ctrl-C or
             SIGTERM. The same call goes on from what is there; on a CPU the answer is bit for bit
             that of a fit which was not stopped. A checkpoint of another fit is refused.

@@ -1,6 +1,7 @@
 """What stands for theta beside the Gaussian q(theta), where that is not near enough.
 
-In this order: the Gaussian itself, draws from a Student t weighted by F, and draws by NUTS from exp F.
+In this order: the Gaussian itself, draws from a Student t weighted by F, draws by NUTS from exp F, and
+where both take too long draws with skewed marginals, by F along curves.
 """
 
 from dataclasses import replace
@@ -16,6 +17,8 @@ from ramify.families.branched import Branched
 from ramify.families.weighted_theta import WeightedTheta
 from ramify.inference.marginal import Marginal, OutOfBudget
 from ramify.inference.shared_draws import Values, by_shared_draws, can_share
+from ramify.inference.theta_copula import AVERAGED, draw_theta
+from ramify.inference.theta_curves import RINGS, follow
 from ramify.inference.theta_nuts import (
     CHAINS,
     CHUNK,
@@ -47,6 +50,8 @@ MOST_COUNT = 0.6  # of theta's points that are effective: their weights are even
 MOST_NOISE = 0.04  # posterior sds: of the means of weighted draws, past which NUTS is better
 COARSE = 0.3  # nats of rounding in F, past which it is that which makes theta's weights uneven
 WIDEST, WIDE = 8, 0.15  # coordinates of theta, and their sds, whose shape is looked at
+# Nats by which F, 1.5 sds away, differs from a Gaussian: one that is not; one that is not quite.
+SKEWED, BENT = 0.5, 0.15
 # Points where F is computed in two ways, and nats between the two for each sd that they are away: if
 # the gap grows with the distance, a mean is moved by so many sds.
 FAR_POINTS, FOLLOWED = 4, 0.05
@@ -56,6 +61,7 @@ EVALUATIONS = CHAINS * (CHUNK + 500) * LEAPS  # that NUTS usually takes
 MOST_DIVERGED = 0.005  # of the transitions: more are a region that the chains do not enter
 KEPT = 4000  # draws by NUTS, at most
 UNEVEN = "draws of the global parameters are weighted unevenly: their means and sds may be off"
+ASK = 'fit with theta="nuts"'
 
 Shaped = tuple[Branched, dict[str, Any]]  # the family, and notes on its theta
 
@@ -101,29 +107,31 @@ def with_shape(family: Branched, F: Marginal, learned: Learned, allowed: Allowed
 
 
 def _with_shape(family: Branched, F: Marginal, learned: Learned, allowed: Allowed) -> Shaped:
-    far, asked = None, allowed.asked
+    bent, asked = [], allowed.asked
     if asked == "gaussian" or (asked is None and (allowed.gaussian or not allowed.points)):
-        far = not_gaussian(F.model, F, learned)
-        if asked == "gaussian" or not far:
-            return family, {"warnings": [f'{far}; fit with theta="nuts"']} if far else {}
+        bent = not_gaussian(F, learned)
+        if asked == "gaussian" or not bent:
+            return family, {"warnings": [f"{_skewed(F.model, bent)}; {ASK}"]} if bent else {}
         allowed = allowed._replace(points=allowed.needed)
     cloud = _cloud(F, learned, allowed) if allowed.points else None
     if asked == "weighted" or (asked is None and cloud is not None and cloud.even):
         family, notes = _weighted(family, F, learned, cloud)
         doubted = cloud is not None and not cloud.enough and not notes["warnings"]
-        return family, notes | (
-            {"warnings": [f'{UNEVEN}; fit with theta="nuts"']} if doubted else {}
-        )
+        return family, notes | ({"warnings": [f"{UNEVEN}; {ASK}"]} if doubted else {})
     if asked is None and cloud is not None and (noise := value_noise(F, learned)) > COARSE:
         return family, _uneven(cloud, noise)
     seconds = _nuts_seconds(F, allowed.groups, EVALUATIONS)
     if asked == "nuts" or seconds <= budgets.NUTS_SECONDS:
         return _by_nuts(family, F, learned, cloud, allowed)
+    work = budgets.on_this_device(budgets.CURVES_WORK)
+    if cloud is None and _curves_work(F, allowed.groups) < work:
+        return _by_curves(family, F, learned, bent, allowed.seed)
     family, notes = _weighted(family, F, learned, cloud)
     notes["theta_nuts_seconds"] = seconds
     if cloud is not None and cloud.enough:
         return family, notes
-    more = f'{UNEVEN if cloud else far}; theta="nuts" would take some {seconds:.0f} s'
+    why = UNEVEN if cloud else _skewed(F.model, bent)
+    more = f'{why}; theta="nuts" would take some {seconds:.0f} s'
     return family, notes | {"warnings": notes["warnings"] or [more]}
 
 
@@ -187,6 +195,23 @@ def _by_nuts(
     return replace(family, weighted=WeightedTheta.of_chains(found.theta[:, ::thin])), notes
 
 
+def _by_curves(
+    family: Branched, F: Marginal, learned: Learned, bent: list[int], seed: int
+) -> Shaped:
+    """The family with draws of theta whose marginals are those of F along curves."""
+    centre, curves = follow(F, learned.mean, learned.precision, bent)
+    theta, shift = draw_theta(F, centre, learned.precision, curves, seed)
+    names = [F.model.adapter.coordinates()[place] for place in bent]
+    notes = {"theta_curves": names, "theta_shift_sds": shift, "warnings": []}
+    return replace(family, weighted=WeightedTheta.even(theta)), notes
+
+
+def _curves_work(F: Marginal, groups: Groups) -> int:
+    """Row likelihoods of all curves and of the draws that follow, at most."""
+    evaluations = 4 * len(RINGS) * WIDEST + AVERAGED
+    return evaluations * F.problem.local_draws * (groups.n_rows + len(groups))
+
+
 def _complaints(model: Model, found: Sampled) -> list[str]:
     """Warnings if the chains do not agree, are too short, or left out a region."""
     one = model.adapter.global_values(found.theta[0, :1])
@@ -248,23 +273,29 @@ def _width(F: Marginal, learned: Learned) -> float | None:
     return float(np.sqrt(max(curvature, 0.0))) if np.isfinite(curvature) else None
 
 
-def not_gaussian(model: Model, F: Marginal, learned: Learned) -> str | None:
-    """A warning if F is far from a parabola, as it is for the log of an sd near zero."""
+def not_gaussian(F: Marginal, learned: Learned) -> list[int]:
+    """Coordinates along which F is not quite a parabola, if it is far from one along some of them."""
     # F is evaluated 1.5 sds to both sides of the widest coordinates, where a Gaussian falls by 1.125.
     covariance = np.linalg.inv(learned.precision)
     sd = np.sqrt(np.diag(covariance))
-    widest = [i for i in np.argsort(-sd)[:WIDEST] if sd[i] > WIDE]
+    widest = [int(i) for i in np.argsort(-sd)[:WIDEST] if sd[i] > WIDE]
     if not widest:
-        return None
+        return []
     way = 1.5 * covariance[widest] / sd[widest, None]
     try:
         values = F.values(learned.mean + np.concatenate([0 * way[:1], way, -way]))
     except OutOfBudget:
-        return None
+        return []
     fall = (values[0] - values[1:]).reshape(2, -1)
-    far = ~(np.abs(fall - 1.125) < 0.5).all(0)
-    names = ", ".join(model.adapter.coordinates()[i] for i in np.asarray(widest)[far])
-    return names and (
+    off = np.abs(fall - 1.125).max(0)
+    far = bool(np.any(~(off < SKEWED)))
+    return [place for place, nats in zip(widest, off, strict=True) if far and not nats < BENT]
+
+
+def _skewed(model: Model, bent: list[int]) -> str:
+    """A warning of coordinates such as the log of an sd near zero."""
+    names = ", ".join(model.adapter.coordinates()[place] for place in bent)
+    return (
         f"the posterior of {names} is not the Gaussian that q(theta) is, on the scale where it is "
         "learned (an sd near zero, perhaps): its interval may be too narrow"
     )

@@ -165,6 +165,17 @@ class Marginal:
             found = self(mean[None], blocks, curved=True).hessian
             assert found is not None
             return _symmetric(found)
+        return self.secants(mean, precision, blocks, one_sided)
+
+    def secants(
+        self,
+        mean: np.ndarray,
+        precision: np.ndarray,
+        blocks: int,
+        one_sided: bool = False,
+        draws: int = 0,
+    ) -> np.ndarray:
+        """The Hessian as gradients differ along the axes of N(mean, precision^-1), by these draws."""
         back = np.linalg.cholesky(precision)
         axes = np.linalg.inv(back)  # rows of unit length in q
         if one_sided:
@@ -172,7 +183,7 @@ class Marginal:
             ahead, behind, apart = mean + far * axes, mean[None], far
         else:
             ahead, behind, apart = mean + axes, mean - axes, 2.0
-        slopes = self._slopes(np.concatenate([ahead, behind]), blocks)
+        slopes = self._slopes(np.concatenate([ahead, behind]), blocks, draws)
         change = (slopes[: len(ahead)] - slopes[len(ahead) :]) / apart
         white = change @ axes.T  # about -1, [axis, axis]
         return _symmetric(back @ _symmetric(white) @ back.T)
@@ -188,9 +199,10 @@ class Marginal:
         assert found is not None
         return found
 
-    def _slopes(self, thetas: np.ndarray, blocks: int) -> np.ndarray:
+    def _slopes(self, thetas: np.ndarray, blocks: int, draws: int = 0) -> np.ndarray:
         """The gradient of F at each of any number of thetas, [n, D]."""
-        return np.concatenate([self._expand(c, blocks).slopes for c in self._chunks(thetas)])
+        chunks = self._chunks(thetas)
+        return np.concatenate([self._expand(c, blocks, False, draws).slopes for c in chunks])
 
     def values(self, thetas: np.ndarray) -> np.ndarray:
         """F at each of any number of thetas [n, D], all groups included, [n]."""

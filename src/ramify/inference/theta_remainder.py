@@ -119,19 +119,28 @@ def noise(s: Search, F: Marginal) -> Search:
 
 def _averaged_precision(s: Search, F: Marginal) -> Search:
     """The precision as an average over draws, until little noise is left in the sds: how much in each."""
-    each, noise = [s.precision], None
+    # The Hessian of K draws takes the variance of scores from those draws. That is too small where rows
+    # are few and effects many, and sds would be too small by a tenth: slopes are compared there.
+    by_slopes = s.by_draws or not F.problem.can_turn
+    each, noise, blocks = [] if by_slopes else [s.precision], None, curvature_blocks(s, F)
     for number in range(1, 1 + OTHER_CURVATURES):
         try:
-            other = F.curvature_by_other_draws(s.mean, curvature_blocks(s, F), number)
+            other = (
+                F.secants(s.mean, s.precision, blocks, True, number)
+                if by_slopes
+                else F.curvature_by_other_draws(s.mean, blocks, number)
+            )
         except OutOfBudget:
             break
         if not np.isfinite(other).all():
             continue
         each.append(definite(-other))
         sds = np.sqrt([np.diag(np.linalg.inv(precision)) for precision in each])
-        noise = sds.std(0, ddof=1) / sds.mean(0) / np.sqrt(len(each))
-        if noise.max() < MOST_NOISE / 2:
+        noise = sds.std(0, ddof=1) / sds.mean(0) / np.sqrt(len(each)) if len(each) > 1 else None
+        if noise is not None and noise.max() < MOST_NOISE / 2:
             break
+    if noise is None:
+        return s
     return s._replace(precision=np.mean(each, 0), sd_noise=noise)
 
 

@@ -46,6 +46,7 @@ SHARED_DRAWS = 512  # of each group's z, where all weighted draws of theta share
 WEIGHTED_THETA_WORK = {"cpu": 2**28, "accelerator": 2**33}  # that weighted draws of theta may take
 NEEDED_THETA_WORK = 4  # times as much where theta's posterior is seen not to be a Gaussian
 WEIGHTED_THETA_DRAWS = 800, 4000  # fewest that are worth weighing, and most that are weighed
+CURVES_WORK = {"cpu": 2**31, "accelerator": 2**36}  # of curves along theta's skewed coordinates
 # NUTS on theta where that is not Gaussian: seconds that a fit may take for it unasked, at so many row
 # likelihoods a second and seconds beside them for each evaluation of F.
 NUTS_SECONDS, NUTS_RATE, NUTS_OVERHEAD = 25.0, 6e7, 2e-5

@@ -37,7 +37,7 @@ def findings(notes: Mapping[str, Any], N: int) -> list[Finding]:
     found = [_unfinished(notes), _bias(notes), _noise(notes), _unconverged(notes, N)]
     found += [_width(notes), _uneven_theta(notes), _second_modes(notes), _uneven(notes)]
     found += [_laplace(notes), _profile(notes), _stalled(notes), _rising_prior(notes)]
-    found += [_changed(notes)]
+    found += [_changed(notes), _curves(notes)]
     warnings = [Finding(1, line) for line in notes.get("warnings", [])]
     return [finding for finding in found if finding is not None] + warnings
 
@@ -129,6 +129,15 @@ def _profile(notes: Mapping[str, Any]) -> Finding | None:
         "draws are from: intervals may be off"
     )
     return Finding(1 + (off > 2 * FAR), said) if off > FAR else None
+
+
+def _curves(notes: Mapping[str, Any]) -> Finding | None:
+    names = notes.get("theta_curves", [])
+    said = (
+        f"the posterior of {named(names, len(names))} is skewed, and its draws are an approximation, by "
+        'curves: sds may be off by a tenth; fit with theta="nuts" to be sure'
+    )
+    return Finding(1, said) if names else None
 
 
 def _rising_prior(notes: Mapping[str, Any]) -> Finding | None:

@@ -1,0 +1,99 @@
+"""Draws of theta with skewed marginals of some coordinates, and the others Gaussian given these.
+
+With f_j how far the others move along the curve of theta_j, they are linear in f, and so is what one
+skewed coordinate does to another. An sd near zero moves the others by its square: f is bounded below.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float64
+from scipy.special import ndtr
+
+from ramify.inference.marginal import Marginal
+from ramify.inference.theta_curves import Curve
+from ramify.numerics.points import normal_points
+
+GRID, BEYOND = 2000, 12.0  # points of a marginal's table; nats below its top where that ends
+LEAST = (
+    0.05  # nats for each unit of theta_j, at least, by which a log density falls beyond its curve
+)
+DRAWS, MANY = 4000, 8  # of theta, and times as many of which they are chosen
+AVERAGED = 32  # draws that the slopes of F are averaged over
+
+
+class Margin(NamedTuple):
+    """A curve's marginal as a table, and how far the others have moved at each of its values."""
+
+    at: Float64[np.ndarray, " n"]
+    share: Float64[np.ndarray, " n"]  # the distribution function
+    moved: Float64[np.ndarray, " n"]
+
+    @classmethod
+    def of(cls, curve: Curve) -> "Margin":
+        """By a spline through the curve; beyond its ends the log density falls on as it did.
+
+        Example:
+            >>> at = np.linspace(-4, 4, 9)[:, None]
+            >>> margin = Margin.of(Curve(0, at[:, 0], -0.5 * at[:, 0] ** 2, at, at[:, 0]))
+            >>> float(margin.draws(np.array([1.0]))[0][0].round(3))
+            1.0
+        """
+        from scipy.interpolate import CubicSpline  # which is slow to import
+
+        spline = CubicSpline(curve.at, curve.log_density, bc_type="natural")
+        ends, slopes = curve.at[[0, -1]], spline(curve.at[[0, -1]], 1)
+        slopes = np.array([max(slopes[0], LEAST), min(slopes[1], -LEAST)])
+        left = BEYOND + curve.log_density[[0, -1]] - curve.log_density.max()
+        low, high = ends - np.maximum(left, 0.0) / slopes
+        at = np.linspace(low, high, GRID)
+        near = np.clip(at, *ends)
+        log_density = spline(near) + (at - near) * np.where(at < near, *slopes)
+        density = np.exp(log_density - log_density.max())
+        share = np.append(0.0, np.cumsum(0.5 * (density[1:] + density[:-1])))
+        moved = CubicSpline(curve.at, curve.moved, bc_type="natural")(near)
+        return cls(at, share / share[-1], moved)
+
+    def draws(self, normal: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Values whose levels are those of normal numbers, and how far the others move with them."""
+        at = np.interp(ndtr(normal), self.share, self.at)
+        return at, np.interp(at, self.at, self.moved)
+
+
+def draw_theta(
+    F: Marginal, centre: np.ndarray, precision: np.ndarray, curves: list[Curve], seed: int
+) -> tuple[Float64[np.ndarray, "T D"], float]:
+    """Draws of theta, and by how many sds F's slopes moved the others' means: the largest."""
+    own = np.array([curve.place for curve in curves])
+    rest = np.setdiff1d(np.arange(len(centre)), own)
+    at, moved = _skewed(precision, curves, np.random.default_rng(seed))
+    given = precision[np.ix_(rest, rest)]
+    slopes = -np.linalg.solve(given, precision[np.ix_(rest, own)])
+    noise = normal_points(DRAWS, len(rest)) @ np.linalg.inv(np.linalg.cholesky(given))
+    theta = np.empty((DRAWS, len(centre)))
+    theta[:, own], theta[:, rest] = at, centre[rest] + moved @ slopes.T + noise
+    # E_q[grad F] = 0, less grad log q with its noise. The second half of the points mirrors the first.
+    half = AVERAGED // 2
+    some = np.r_[:half, DRAWS // 2 : DRAWS // 2 + half]
+    pull = F.expand(theta[some])[1][:, rest] + noise[some] @ given
+    shift = np.linalg.solve(given, pull.mean(0))
+    theta[:, rest] += shift
+    return theta, float(np.max(np.abs(shift) / theta[:, rest].std(0)))
+
+
+def _skewed(
+    precision: np.ndarray, curves: list[Curve], rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draws of the coordinates of the curves, [DRAWS, k], and how far each moves the others."""
+    own = np.array([curve.place for curve in curves])
+    normal = normal_points(MANY * DRAWS, len(own))
+    pairs = [Margin.of(curve).draws(y) for curve, y in zip(curves, normal.T, strict=True)]
+    at, moved = (np.stack(x, 1) for x in zip(*pairs, strict=True))
+    covariance = np.linalg.inv(precision)[np.ix_(own, own)]
+    cross = np.linalg.inv(covariance) - np.diag(1 / np.diag(covariance))
+    apart = moved - moved.mean(0)  # so that marginals remain what they are
+    weight = np.exp(-0.5 * np.sum((apart @ cross) * apart, 1))
+    levels = (np.arange(DRAWS) + rng.random()) / DRAWS
+    place = np.searchsorted(np.cumsum(weight) / weight.sum(), levels)
+    chosen = rng.permutation(np.minimum(place, len(weight) - 1))
+    return at[chosen], moved[chosen]
