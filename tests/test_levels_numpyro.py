@@ -190,3 +190,27 @@ def test_options_of_one_factor_get_a_sentence():
     )
     with pytest.raises(ValueError, match="school_klass is not nested in school"):
         rf.from_numpyro(around, crossed)
+
+
+PRIORS = {
+    "outcomes": lambda y, n: dist.HalfNormal(1 + jnp.abs(y).mean()),
+    "levels": lambda y, n: dist.HalfNormal(1.0 + n),
+    "rows": lambda y, n: dist.HalfNormal(float(y.shape[0])),
+}
+
+
+@pytest.mark.parametrize("reads", PRIORS)
+def test_a_prior_of_globals_that_reads_the_data_is_refused(reads):
+    """It would be that of one row: the model is run on rows one by one."""
+
+    def fn(y=None, *, school, n_school, school_klass, n_school_klass):
+        sd = numpyro.sample("sd", PRIORS[reads](y, n_school))
+        with numpyro.plate("schools", n_school):
+            of_school = numpyro.sample("of_school", dist.Normal(0, sd))
+        with numpyro.plate("classes", n_school_klass):
+            of_class = numpyro.sample("of_class", dist.Normal(0, 1))
+        with numpyro.plate("rows", school.shape[0]):
+            numpyro.sample("y", dist.Normal(of_school[school] + of_class[school_klass], 1), obs=y)
+
+    with pytest.raises(ValueError, match="the log density of sd, which belong to no level"):
+        rf.from_numpyro(fn, NESTED)

@@ -195,7 +195,7 @@ def _groups():
     from_table = lambda data=None, **own: rf.Groups.from_table(
         table() if data is None else data, **{"by": "g", "rows": ["x", "y"], **own}
     )
-    yield Case("Groups: by a list", lambda: from_table(by=["g", "k"]), ["by="])
+    yield Case("Groups: by an unknown factor", lambda: from_table(by=["g", "zz"]), ['"zz"'])
     yield Case("Groups: by is a row", lambda: from_table(rows=["g", "y"]), ['"g"'])
     yield Case("Groups: rows of text", lambda: from_table(rows=["k"]), ['"k"', "numbers"])
     yield Case("Groups: unknown row", lambda: from_table(rows=["zz"]), ['"zz"'])

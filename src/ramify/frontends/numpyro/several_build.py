@@ -49,6 +49,14 @@ def check_agreement(model: NumpyroSeveral, groups: Groups) -> None:
         for name, value in jax.vmap(space.values)(own).items():
             values[name] = jnp.moveaxis(value, 0, model.sites.axes[name])
     whole = run(model.fn, model.call.bind(block, *columns), from_values(values))
+    own = [n for n, where in model.sites.places.items() if where == THETA]
+    alone = model.log_prior(theta) - model.theta.constrain(theta)[1]
+    if not np.isclose(alone, sum(whole[n].log_prob.sum() for n in own), rtol=1e-3):
+        raise Refused(
+            f"the log density of {', '.join(own)}, which belong to no level, depends on the rows or on "
+            "how many rows or levels there are. Compute what it needs beforehand and pass it as a "
+            "constant, by functools.partial."
+        )
     for place in sorted({*model.sites.places.values()} - {THETA}):
         names = [n for n, where in model.sites.places.items() if where == place]
         found = _one_by_one(model, block, columns, (theta, flat), place)
