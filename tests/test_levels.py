@@ -60,10 +60,11 @@ def test_linear_models_are_exact_at_any_theta(text, algebra):
         assert (np.abs(off) < 6 / np.sqrt(20_000) * np.outer(sd, sd)).all()
 
 
-def test_curvature_added_up_by_places_is_exact():
+@pytest.mark.parametrize("filled", [False, True])
+def test_curvature_added_up_by_places_is_exact(filled):
     model, design = problem(LINEAR["crossed, slopes in both"])
     theta = apart(model)
-    vars(design)["dense"] = None  # as if it were large
+    vars(design).update(dense=None, filled=filled)  # as if it were large
     found, truth = Marginal(model, design, "dense").optimum(theta), exact(model, design, theta)
     assert design.outer is not None
     assert found.value == pytest.approx(truth.value, abs=1e-7)

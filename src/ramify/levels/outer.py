@@ -51,7 +51,9 @@ class Outer(NamedTuple):
         for low, high in zip(cuts[:-1], cuts[1:], strict=True):
             begin, end = self.start[low], self.start[high]
             first, second = self.first[begin:end], self.second[begin:end]
-            products = sum(a[first] * b[second] for a, b in zip(left, entries, strict=True))
+            products = np.zeros(end - begin)
+            for a, b in zip(left, entries, strict=True):
+                products += a[first] * b[second]
             found[low:high] = np.add.reduceat(products, self.start[low:high] - begin)
         whole = np.zeros(self.q * self.q)
         whole[self.place] = found
