@@ -4,7 +4,7 @@ VENV ?= .venv
 # At most four workers; a file stays on one worker, so its compiled functions and fixtures are shared.
 PYTEST_FLAGS ?= -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # Every annotated shape and type in the library is checked on every call that a test makes. That takes a
-# fifth of the time: by default for files that reach every room, and for all of the slow tests.
+# fifth of the time: it is done for files that reach every room.
 SHAPES := --jaxtyping-packages=ramify,beartype.beartype
 SHAPED := $(addprefix tests/test_,fit.py marginal.py metrics.py posterior.py formula_posterior.py \
 	numpyro_posterior.py report.py loo.py update.py gaussian.py)
@@ -36,7 +36,7 @@ test: lint ## Lint, types, tests and docstring examples (all but the slow ones)
 	$(PY) -m pytest $(PYTEST_FLAGS) $(SHAPES) $(SHAPED)
 
 test-slow: $(STAMP) ## The tests marked slow, which compute more than they compile
-	XLA_FLAGS="$(XLA_FLAGS) --xla_backend_optimization_level=3" $(PY) -m pytest $(PYTEST_FLAGS) $(SHAPES) -m slow
+	XLA_FLAGS="$(XLA_FLAGS) --xla_backend_optimization_level=3" $(PY) -m pytest $(PYTEST_FLAGS) -m slow
 
 lint: $(STAMP) ## Style, formatting and types
 	$(PY) -m ruff check .

@@ -182,7 +182,7 @@ class Ridge(Marginal):
         self.values_seen += 1
         return Expansion(float(self.value(thetas.mean(0))), self._slopes(thetas, blocks)[0])
 
-    def _slopes(self, thetas, blocks):
+    def _slopes(self, thetas, blocks, draws=0):
         self.slopes_seen += len(thetas)
         return np.asarray(jax.vmap(jax.grad(self.value))(jnp.asarray(thetas)), float)
 
@@ -223,7 +223,7 @@ def test_steps_to_where_no_slope_is_are_not_taken():
     """A finite value with a slope that is no number: the search stays where both are."""
 
     class Cliff(Ridge):
-        def _slopes(self, thetas, blocks):
+        def _slopes(self, thetas, blocks, draws=0):
             slopes = super()._slopes(thetas, blocks)
             return np.where(thetas[:, :1] > -0.9, np.nan, slopes)
 
@@ -256,7 +256,7 @@ def test_a_look_around_is_never_far():
         def value(self, t):
             return -0.5 * (t[0] ** 2 + 1e-7 * t[1] ** 2)
 
-        def _slopes(self, thetas, blocks):
+        def _slopes(self, thetas, blocks, draws=0):
             assert np.abs(thetas).max() <= 1 + 1e-9  # from zero
             return super()._slopes(thetas, blocks)
 
@@ -286,7 +286,7 @@ class Skewed(Marginal):
     def __init__(self):
         pass
 
-    def _slopes(self, thetas, blocks):
+    def _slopes(self, thetas, blocks, draws=0):
         return np.stack([1 - np.exp(thetas[:, 0]), -2 * thetas[:, 1]], 1)
 
 
