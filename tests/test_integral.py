@@ -258,3 +258,29 @@ def test_half_of_the_draws_without_weight():
     assert 0 <= float((corrected - plain)[0]) <= 1.0
     assert float(left[0]) < -1000  # and the bias that is reported tells that all is not well
     assert np.isfinite(jax.grad(lambda w: bound(w)[0].sum())(w)).all()
+
+
+def test_far_from_the_draws_an_integral_is_never_too_large():
+    """Groups of three effects drawn where tau is 1, at a tau of 0.007: p(y | tau) is then p(y | z = 0).
+
+    The control alone would add some 60 nats to each group there, and a search for theta believe them.
+    """
+    rng = np.random.default_rng(3)
+    g, b = np.repeat(np.arange(30), 20), rng.normal(size=(30, 3))
+    x = rng.normal(size=(g.size, 2))
+    y = rng.poisson(np.exp(1 + b[g, 0] + (b[g, 1:] * x).sum(1)).clip(max=200)).astype(float)
+    counts = lambda eta: dist.NegativeBinomial2(jnp.exp(1 + eta), 3.0)
+    m = rf.Model(
+        theta={"log_tau": rf.real()},
+        z={"b": rf.real(3)},
+        log_prior=lambda t: -(t["log_tau"] ** 2),
+        log_local=lambda t, z, group: dist.Normal(0, jnp.exp(t["log_tau"])).log_prob(z["b"]).sum(),
+        log_lik=lambda t, z, row: counts(z["b"][0] + z["b"][1:] @ row["x"]).log_prob(row["y"]),
+    )
+    batch = whole(rf.Groups.from_table({"g": g, "x": x, "y": y}, by="g", rows=["x", "y"]))
+    own = solver(m, batch, rounds=0)
+    site = own.prepare(m, batch, jnp.zeros(1))
+    points = group_points(jax.random.key(0), batch.index, 40, 3)
+    weigh = weigh_block(m, own, batch, site, Local(site.anchor, site.scale), points)
+    exact = jax.ops.segment_sum(counts(0.0).log_prob(y), g, 30)
+    assert np.all(weigh.bound(jnp.array([-5.0]))[0] < exact + 3.0)

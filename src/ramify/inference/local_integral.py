@@ -39,6 +39,7 @@ from ramify.numerics.points import Rule, quarter_sizes
 from ramify.numerics.small_linalg import inverse_factor
 from ramify.numerics.sums import log_mean_exp
 
+COVERED = 3.0  # nats that the control may add to a group's integral
 FARTHEST = 50.0  # log of a ratio: larger ones are far out, where their Gaussian is nothing
 
 
@@ -163,8 +164,9 @@ def controlled(
     """Log p^(y_i | theta) with the Gaussian's control where it is definite, and the bias left in it."""
     value, bias = bound(parts.log_weight)
     noise, noise_bias = bound(parts.log_weight_gaussian, parts.times)
-    control = lambda x: jnp.where(definite, x, 0)
-    return value + control(parts.log_integral - noise), bias - control(noise_bias)
+    known = jnp.where(definite, parts.log_integral - noise, 0)
+    # Where it is large, the draws are not where this theta has its z, and say nothing of it.
+    return value + jnp.clip(known, -COVERED, COVERED), bias - jnp.where(definite, noise_bias, 0)
 
 
 class Weigh(NamedTuple):
