@@ -24,11 +24,11 @@ from ramify.inference.theta_search import Search
 from ramify.numerics import budgets
 
 
-def counts():
-    """Counts of 40 groups with their own levels."""
+def counts(N=40):
+    """Counts of groups with their own levels."""
     rng = np.random.default_rng(0)
-    group = np.repeat(np.arange(40), rng.integers(1, 8, 40))
-    y = rng.poisson(np.exp(0.5 + 0.7 * rng.normal(size=40)[group]))
+    group = np.repeat(np.arange(N), rng.integers(1, 8, N))
+    y = rng.poisson(np.exp(0.5 + 0.7 * rng.normal(size=N)[group]))
     model = rf.Model(
         theta={"mu": rf.real(), "tau": rf.positive()},
         z={"b": rf.real()},

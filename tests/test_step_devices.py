@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro.distributions as dist
 import optax
 import pytest
 
@@ -15,28 +14,13 @@ from ramify.fitting.states import read_steps, steps_state
 from ramify.inference.placement import mesh_of
 from ramify.inference.progress import Progress
 from ramify.numerics import budgets
+from test_resuming import counts
 
 pytestmark = pytest.mark.skipif(len(jax.local_devices()) < 2, reason="needs two devices")
 STEPS = 30
 
 
-def counts(N=41):
-    """Counts of groups with their own levels; two devices divide neither groups nor rows evenly."""
-    rng = np.random.default_rng(0)
-    group = np.repeat(np.arange(N), rng.integers(1, 8, N))
-    group = group[: group.size - (group.size % 2 == 0)]
-    y = rng.poisson(np.exp(0.5 + 0.7 * rng.normal(size=N)[group]))
-    model = rf.Model(
-        theta={"mu": rf.real(), "tau": rf.positive()},
-        z={"b": rf.real()},
-        log_prior=lambda t: dist.Normal(0, 1).log_prob(t["mu"]) - t["tau"],
-        log_local=lambda t, z, group: dist.Normal(t["mu"], t["tau"]).log_prob(z["b"]),
-        log_lik=lambda t, z, row: dist.Poisson(jnp.exp(z["b"])).log_prob(row["y"]),
-    )
-    return model, rf.Groups.from_table({"g": group, "y": y}, by="g", rows=["y"])
-
-
-MODEL, GROUPS = counts()
+MODEL, GROUPS = counts(41)  # two devices divide neither groups nor rows evenly
 
 
 def fitted(family, devices, rows=40, **options):
