@@ -93,7 +93,7 @@ def cloud(G: Marginal, found: Found, seed: int) -> Cloud:
     nothing = np.zeros(len(found.mean))
     learned = Learned(found.mean, found.precision, 0.0, nothing, None, None, np.zeros(0, int))
     sd = np.sqrt(np.diag(np.linalg.inv(found.precision)))
-    wide = sd[G.model.transformed].max(initial=0.0) > WIDE
+    wide = bool(sd[G.model.transformed].max(initial=0.0) > WIDE)
     cheap = work(G) * 2 * POINTS < (CHEAP_WIDE if wide else CHEAP)
     values = G.values if cheap else Profile.through(G, found, wide).values
     points, log_weight, log_t = weigh_theta(values, learned, POINTS if cheap else 8 * POINTS, seed)
@@ -173,8 +173,8 @@ class Profile(NamedTuple):
     def through(cls, G: Marginal, found: Found, wide: bool) -> "Profile":
         """The profile through G at points along each axis and, where theta is wide, at corners."""
         axes, D = whitening(found.precision), len(found.mean)
-        logs = np.where(G.model.transformed, np.abs(axes).T, np.inf).max(1)
-        rows = [cls._along(G, found, axis, k, logs[k] > NARROW) for k, axis in enumerate(axes.T)]
+        wide_axes = (np.where(G.model.transformed, np.abs(axes).T, np.inf).max(1) > NARROW).tolist()
+        rows = [cls._along(G, found, axis, k, wide_axes[k]) for k, axis in enumerate(axes.T)]
         alone = cls(found.mean, axes, np.stack(rows), np.zeros((3, D, D)))
         if not wide or 2 * D * (D - 1) * work(G) > BETWEEN:
             return alone
