@@ -7,7 +7,7 @@ PYTEST_FLAGS ?= -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # fifth of the time: it is done for files that reach every room.
 SHAPES := --jaxtyping-packages=ramify,beartype.beartype
 SHAPED := $(addprefix tests/test_,fit.py marginal.py metrics.py posterior.py formula_posterior.py \
-	numpyro_posterior.py report.py loo.py update.py gaussian.py)
+	numpyro_posterior.py report.py loo.py update.py gaussian.py levels_blocks.py)
 
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.ramify-installed
