@@ -69,7 +69,8 @@ def test_a_search_may_stop_after_every_step(points, K, monkeypatch):
 
     The rule gets finer once if K was not chosen.
     """
-    monkeypatch.setattr(theta_remainder, "MOST_BIAS", 0.0)
+    for most in ("MOST_BIAS", "MOST_RULE_BIAS"):
+        monkeypatch.setattr(theta_remainder, most, 0.0)
     monkeypatch.setattr(budgets, "MOST_ORDER", {1: 23})
     task = make_task(points, K)
     with Progress(False, 40, None, None) as bar:
