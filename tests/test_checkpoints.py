@@ -265,6 +265,8 @@ def test_kill_9_at_any_moment(case, seed):
     for a, b in zip(answer(folder / "killed"), whole, strict=True):
         np.testing.assert_array_equal(a, b)
     assert not (kept / "command.json").exists()
+    if running.returncode == 0:  # else it was killed while it removed them
+        assert not kept.exists()
 
 
 @pytest.mark.slow
