@@ -9,6 +9,7 @@ NAMES = {
     "cost": "step time and memory of branch and amortized against the number of groups",
     "coverage": "whether 50% and 90% intervals hold the truth, over simulated data; Laplace beside it",
     "cpu": "hierarchical logistic regression with 10,000 groups, compared with NumPyro and GPBoost",
+    "gpu_latency": "large problems on a GPU, call by call: seconds, programs, compiling",
     "gpu": "the paper's largest problem: solved, and amortized with two recipes",
     "latency": "every call of a user's journey in a new process: seconds, programs, compiling",
     "levels": "several grouping factors: lme4's InstEval data beside lme4's published numbers",
