@@ -87,7 +87,10 @@ def _journey(args: argparse.Namespace) -> dict[str, Any]:
     for name in ("elbo", "diagnose", "log_predictive"):
         again[name]()
         meter.done(f"{name} again")
-    notes = [{k: fit.notes.get(k) for k in ("sweeps", "seconds", "bias_sds", "noise_sds")} for fit in fits]
+    notes = [
+        {k: fit.notes.get(k) for k in ("sweeps", "seconds", "bias_sds", "noise_sds")}
+        for fit in fits
+    ]
     return {"calls": meter.rows, "fits": notes, "said": str(fits[0])}
 
 
@@ -110,7 +113,9 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m benchmarks gpu_latency", description=__doc__)
     parser.add_argument("--problem", choices=SIZES, default="ratings")
     parser.add_argument("--users", type=int, help="so many groups instead")
-    parser.add_argument("--runs", nargs="+", choices=("empty", "filled"), default=["empty", "filled"])
+    parser.add_argument(
+        "--runs", nargs="+", choices=("empty", "filled"), default=["empty", "filled"]
+    )
     parser.add_argument("--one", choices=SIZES, help=argparse.SUPPRESS)
     parser.add_argument("--data", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--started", type=float, help=argparse.SUPPRESS)

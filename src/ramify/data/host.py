@@ -38,7 +38,9 @@ def ranges(
     members = sequential(sizes, R, B)
     stops = np.cumsum((members >= 0).sum(1))
     starts = np.concatenate([[0], stops[:-1]])
-    least = min(budgets.SMALL_BLOCK_ROWS, rounded(R))
+    # Filler costs an accelerator less than another shape to compile.
+    least = rounded(R) if jax.default_backend() != "cpu" else budgets.SMALL_BLOCK_ROWS
+    least = min(least, rounded(R))
     fullest = [rounded(int(np.add.reduceat(g.sizes, starts).max()), least) for g in data]
     for start, stop, own in zip(starts.tolist(), stops.tolist(), members, strict=True):
         batches = tuple(pack(g, own, R) for g, R in zip(data, fullest, strict=True))

@@ -65,7 +65,9 @@ def factorize(name: str, raw: Raw) -> Factor:
             f'the labels in column "{name}" cannot be put in order: {error}. Convert them to '
             "strings, integers or timestamps."
         ) from error
-    return Factor(labels, rank.astype(np.int64)[(np.cumsum(used) - 1)[code]])
+    place = rank.astype(np.int64)[np.cumsum(used) - 1]
+    same = np.array_equal(place, np.arange(len(place)))  # as where rows are sorted by integers
+    return Factor(labels, code.astype(np.int64, copy=False) if same else place[code])
 
 
 def _encode(raw: Raw) -> tuple[Codes, Distinct]:
@@ -111,6 +113,9 @@ def _is_null(item: Any) -> bool:
 def _encode_numpy(values: Shaped[np.ndarray, " n"]) -> tuple[Codes, Distinct]:
     """Encodes numbers, strings and times; where Arrow can hash them, since sorting is far slower."""
     values = np.ascontiguousarray(values, values.dtype.newbyteorder("="))
+    if values.dtype.kind in "iu" and len(values) and (values[1:] >= values[:-1]).all():
+        first = np.append(True, values[1:] != values[:-1])  # rows in the order of their groups
+        return np.cumsum(first) - 1, values[first]
     if values.dtype.kind in "iuU":
         return _encode_arrow(pa.array(values))
     if values.dtype.kind in "mM":

@@ -16,7 +16,7 @@ SMALL_DATA_ROWS = 2**15  # data of no more rows are computed in small blocks on 
 SMALL_BLOCK_ROWS, SMALL_BLOCK_GROUPS = 512, 32  # fewest of such a block
 
 # --- The search for theta (`solved`) ---
-SWEEP_ROWS = 2**12, 2**19  # fewest and most of a sweep's block on an accelerator
+SWEEP_ROWS = 2**12, 2**20  # fewest and most of a sweep's block on an accelerator
 SWEEP_MEMORY = 1 / 32  # share of an accelerator's memory for the z of a block
 CURVATURE_GROUPS = 20_000  # they stand for all: sds of theta are then known to a percent
 # Groups that stand for all where theta has been found and is judged: the bias of a quadrature rule, if
@@ -67,8 +67,9 @@ CHECKED_GROUPS, CHECKED_ROWS = 256, 8192  # most for checking a likelihood's cur
 REFINING_STEPS, REFINING_DRAWS, REFINED_JUDGES = 400, 8, 64
 
 # --- After a fit ---
-# Numbers of working memory of all draws that a program takes at once.
-WORKING_NUMBERS = {"cpu": 2**22, "accelerator": 2**27}
+# Numbers of working memory of all draws that a program takes at once; of an accelerator also at most a
+# share of its memory. XLA counts the entries of an array by 32 bits.
+WORKING_NUMBERS, WORKING_MEMORY = {"cpu": 2**22, "accelerator": 2**31}, 1 / 12
 # Weights of points that thetas share, of as many thetas as are worked on together.
 SHARED_WEIGHTS = {"cpu": 2**19, "accelerator": 2**24}
 # Most rows, or groups, of a block after a fit.
@@ -106,7 +107,11 @@ def device_memory() -> float:
 
 def chunk_size(draws: int, per_draw: int) -> int:
     """How many draws a program takes at once when each needs `per_draw` numbers of working memory."""
-    # A power of two, and one of few: every size is compiled anew.
-    room = max(on_this_device(WORKING_NUMBERS) // max(per_draw, 1), 1)
-    wanted = 16 if draws <= 16 else on_this_device({"cpu": 128, "accelerator": 1024})
+    # A power of two, and one of few: every size is compiled anew. An accelerator computes many draws as
+    # fast as few, if they are not mostly filler.
+    numbers, wanted = on_this_device(WORKING_NUMBERS), 16 if draws <= 16 else 128
+    if jax.default_backend() != "cpu":
+        numbers = min(numbers, int(device_memory() * WORKING_MEMORY) // 4)
+        wanted = max(wanted, min(1024, 2 ** (draws - 1).bit_length()))
+    room = max(numbers // max(per_draw, 1), 1)
     return min(wanted, 2 ** (room.bit_length() - 1))

@@ -11,8 +11,9 @@ from ramify.numerics.kept_programs import kept
 # jaxlib 0.10 gives small sums on a CPU to a library (YNNPACK) that computes some of them wrongly:
 # `a + jnp.sum(x[None] * b[:, None], -1)` with shapes [128, 512], [512, 2] and [128, 2], for one.
 EXACT = {"xla_cpu_experimental_ynn_fusion_type": ""}
-# A GPU's compiler tries each product of matrices in many ways first, which takes seconds; ours are small.
-QUICK = EXACT | {"xla_gpu_autotune_level": 0}
+# A GPU's compiler tries each product of matrices in many ways first, or has Triton write a kernel for
+# it, which takes seconds; ours are small.
+QUICK = EXACT | {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
 
 filter_jit: Any = eqx.filter_jit  # whose other options its types leave out
 # For what runs thousands of times.

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Float64, PRNGKeyArray
 
+from ramify.data.batch import Batch
 from ramify.data.groups import Groups
 from ramify.data.host import ranges
 from ramify.families.branched import Branched
@@ -52,8 +53,10 @@ def theta_log_weights(
     lean = len(groups) >= budgets.WELL_KNOWN_GROUPS
     for block in ranges(groups):
         known = condition(family, model, block.batches[0], K)
+        # All draws of theta share the groups' points, so that noise is a smooth function of theta.
+        points = _points(known.batch, theta.key, K, model.z.size)
         chunks = theta.chunks(at_once(known, model, len(total), K))
-        found = [_marginal_block(known, model, theta.key, chunk, K, lean) for chunk in chunks]
+        found = [_marginal_block(known, model, chunk, points, lean) for chunk in chunks]
         *parts, apart = put_together(found, len(total))
         total += double(parts)
         noise += np.asarray(apart, np.float64)
@@ -63,14 +66,17 @@ def theta_log_weights(
 
 
 @program
+def _points(batch: Batch, key: PRNGKeyArray, K: int, M: int) -> Float[Array, "K B M"]:
+    return group_points(key, batch.index, K, M)
+
+
+@program
 def _marginal_block(
-    known: Conditioned, model: Model, key: PRNGKeyArray, chunk: Chunk, K: int, lean: bool
+    known: Conditioned, model: Model, chunk: Chunk, points: Float[Array, "K B M"], lean: bool
 ) -> tuple[Float[Array, " S"], Float[Array, " S"], Float[Array, " S"]]:
     """Sum over groups of log p^(y_i | theta), freed of its 1/K bias, in two parts, and its noise."""
-    # All draws of theta share the groups' points, so that noise is a smooth function of theta. Its sample
-    # is half the difference between two independent halves.
+    # A sample of its noise is half the difference between two independent halves of the points.
     conditional, batch = again_at_theta(known, model, lean), known.batch
-    points = group_points(key, batch.index, K, model.z.size)
     again = known.site is not None and not lean and known.local.follows_theta(model, batch)
 
     def one(theta: Float[Array, " D"]) -> tuple[Array, Array, Array]:
