@@ -1,15 +1,21 @@
-"""Outcomes far from zero: fits and predictions are those of the outcomes that begin at zero, moved."""
+"""Outcomes far from zero: fits and predictions are those of the outcomes that begin at zero, moved.
 
+And linear predictors far from zero: densities and their derivatives are right there.
+"""
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pandas as pd
 import pytest
 from safetensors.numpy import load_file, save_file
+from scipy.special import expit
 
 import ramify as rf
 from quick import slow
 from ramify.data.resident import whole
+from ramify.frontends.formula.row_densities import bernoulli
 from ramify.posterior.facts import outcome_of
 from tampering import resealed
 
@@ -123,3 +129,18 @@ def test_an_offset_that_is_far_as_well(table):
     np.testing.assert_allclose(terms[1], terms[0], rtol=1e-4)
     values = [m.adapter.global_values(theta[None]) for m in (model, other)]
     np.testing.assert_allclose(values[1]["Intercept"], values[0]["Intercept"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("y", [0, 1])
+def test_bernoulli_and_its_derivatives(y):
+    """Log probability, slope and curvature in the log odds, beside those in float64."""
+    eta = np.concatenate(
+        [np.linspace(-45, 45, 181), [-80, 80]]
+    )  # at 0 and -30 there might be kinks
+    log_p = lambda x: bernoulli("logit", x, {}, {"y": jnp.int32(y)})
+    slope = jax.grad(log_p)
+    found = [jax.vmap(f)(jnp.asarray(eta, jnp.float32)) for f in (log_p, slope, jax.grad(slope))]
+    own, sign = (eta, 1) if y else (-eta, -1)
+    exact = -np.logaddexp(0, -own), sign * expit(-own), -expit(own) * expit(-own)
+    for one, other in zip(found, exact, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=2e-7)

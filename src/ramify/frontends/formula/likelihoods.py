@@ -183,6 +183,7 @@ LIKELIHOODS: dict[str, Likelihood] = {
         lambda rng, eta, mean, own: rng.random(mean.shape) < mean,
         lambda link, eta, family, row: dist.Bernoulli(logits=to_logits(link, eta)),
         support="binary",
+        log_prob=rows.bernoulli,
     ),
     "binomial": Likelihood(
         ("logit", "probit", "cloglog"),
