@@ -362,8 +362,8 @@ def test_noise_of_draws_is_told_and_averaged_away():
         def __call__(self, thetas, blocks, curved=False):
             return Expansion(0.0, -(thetas[0] - modes[0]) @ precision)
 
-        def slopes_by_other_draws(self, thetas, number):
-            return -(thetas - modes[number]) @ precision
+        def slopes_by_other_draws(self, thetas, numbers):
+            return np.stack([-(thetas - modes[number]) @ precision for number in numbers])
 
     sd = np.sqrt(np.diag(np.linalg.inv(precision)))
     for points in (1, 8):  # many groups, and few

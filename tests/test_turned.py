@@ -107,7 +107,7 @@ def test_slopes_by_a_turned_rule_against_a_grid():
     seeds = np.stack([F(seed).by_turned_rule(5).turned_slope(mu, 1) for seed in range(8)])
     ratio = np.trace(np.cov(seeds.T)) / np.trace(variance)
     assert 1 / 4 < ratio < 4
-    by_draws = np.stack([F(seed).slopes_by_other_draws(mu[None], 0)[0] for seed in range(8)])
+    by_draws = np.stack([F(seed).slopes_by_other_draws(mu[None], [0])[0, 0] for seed in range(8)])
     assert np.trace(variance) < 0.1 * np.trace(np.cov(by_draws.T))
 
 

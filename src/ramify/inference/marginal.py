@@ -8,7 +8,7 @@ a smooth function of D numbers, and deterministic: a group has the same noise in
 sweep over the data returns it with its gradient; an engine adds up what `inference.sweep` computes.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -242,12 +242,12 @@ class Marginal:
             slopes.append(self._sweep(mean[None], blocks, problem=rule)[1].slopes[0])
         return self._scaled(slopes[1] - slopes[0], blocks)
 
-    def slopes_by_other_draws(self, thetas: np.ndarray, number: int) -> np.ndarray:
-        """Slopes of all groups' share [n, D], by the draws of this number; 0 are those of F."""
+    def slopes_by_other_draws(self, thetas: np.ndarray, numbers: Sequence[int]) -> np.ndarray:
+        """Slopes of all groups' share [sets, n, D], by the draws of these numbers; 0 are those of F."""
         self.check_budget()
-        every = len(self.source)
-        found = self._sweep(thetas, every, draws=number)[1].slopes
-        return found[: len(thetas)].astype(np.float64)
+        sets = [self._at(thetas, draws=number) for number in numbers]
+        found = self._sums_at(sets, len(self.source))
+        return np.stack([sums.slopes[: len(thetas)] for sums in found])
 
     def by_turned_rule(self, order: int) -> "Marginal":
         """F by a turned rule of so many radii, on the same blocks and from the same modes."""
@@ -316,12 +316,18 @@ class Marginal:
         alike: bool = False,
     ) -> tuple[Array, Sums]:
         """A sweep over the first blocks, or those; points are repeated to fill the compiled shape."""
+        at = self._at(thetas, of, curved, draws, alike)
+        return at.thetas, self._sums_at([at], blocks, problem)[0]
+
+    def _sums_at(
+        self, sets: Sequence[At], blocks: int | list[int], problem: Problem | None = None
+    ) -> list[Sums]:
+        """Sums over blocks for each set of points; the sets have one centre, where blocks are solved."""
         numbers = list(range(blocks)) if isinstance(blocks, int) else blocks
         if self.budget is not None and isinstance(blocks, int):
-            self.budget.steps += 1
-        at = self._at(thetas, of, curved, draws, alike)
-        told = at, eqx.filter(problem or self.problem, eqx.is_array)
-        return at.thetas, self.engine.sum(self._sums, self.source, told, self._modes, numbers)
+            self.budget.steps += len(sets)
+        told = sets, eqx.filter(problem or self.problem, eqx.is_array)
+        return self.engine.sum(self._sums, self.source, told, self._modes, numbers)
 
     def _at(
         self,
@@ -349,11 +355,11 @@ class Marginal:
 
 
 def _sums_of_block(
-    problem: Problem, batch: Batch, told: tuple[At, Problem], modes: Modes
-) -> tuple[Sums, Modes]:
+    problem: Problem, batch: Batch, told: tuple[Sequence[At], Problem], modes: Modes
+) -> tuple[list[Sums], Modes]:
     """What a sweep adds up and keeps; `problem` is without its arrays, which are told."""
-    at, arrays = told
-    return sweep_block(eqx.combine(arrays, problem), batch, at, modes)
+    sets, arrays = told
+    return sweep_block(eqx.combine(arrays, problem), batch, sets, modes)
 
 
 def _symmetric(matrix: np.ndarray) -> np.ndarray:

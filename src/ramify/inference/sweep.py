@@ -5,7 +5,7 @@ The modes of all groups at theta, the integral over z around them, and its deriv
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -132,15 +132,18 @@ class Around(NamedTuple):
         return cls(mode, site.converged, site.height + log_det + constant, site.scale)
 
 
-def sweep_block(problem: Problem, batch: Batch, at: At, modes: Modes) -> tuple[Sums, Modes]:
-    """F of a block's groups at the first `at.count` points, and the modes found at the centre."""
-    site = solve_block(problem.solver, problem.model, batch, at.centre, modes.begin)
-    return integrate_block(problem, batch, at, site)
+def sweep_block(
+    problem: Problem, batch: Batch, sets: Sequence[At], modes: Modes
+) -> tuple[list[Sums], Modes]:
+    """F of a block's groups at the points of each set, and the modes at the centre that all share."""
+    site = solve_block(problem.solver, problem.model, batch, sets[0].centre, modes.begin)
+    found = [integrate_block(problem, batch, at, site) for at in sets]
+    return [sums for sums, _ in found], found[0][1]
 
 
 @program
 def integrate_block(problem: Problem, batch: Batch, at: At, site: Site) -> tuple[Sums, Modes]:
-    """The same from the sites at the centre."""
+    """F of a block's groups at the first `at.count` points from their sites, and the modes of these."""
     start = Ready(site, None if problem.turned else _draws(problem, batch, at.key))
 
     def at_point(s: Array, sums: Sums) -> Sums:

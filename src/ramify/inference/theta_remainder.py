@@ -94,14 +94,12 @@ def noise(s: Search, F: Marginal) -> Search:
     # The draws of a sweep are an argument: this compiles nothing.
     if s.points == 1 and F.exact and not len(s.slopes):
         s = _averaged_precision(s, F)
+    fewest, most = budgets.NOISE_SWEEPS["many" if s.points == 1 else "few"]
     try:
-        another = F.slopes_by_other_draws(_noise_points(s, F), len(s.slopes))
+        more = F.slopes_by_other_draws(_noise_points(s, F), _next_sets(s, fewest, most))
     except OutOfBudget:
         return s
-    s = s._replace(slopes=np.append(s.slopes.reshape(-1, *another.shape), another[None], 0))
-    fewest, most = budgets.NOISE_SWEEPS["many" if s.points == 1 else "few"]
-    if len(s.slopes) < fewest:
-        return s
+    s = s._replace(slopes=np.concatenate([s.slopes.reshape(-1, *more.shape[1:]), more]))
     alone = updates.slope_noise(s.slopes.mean(1), s.precision)
     if s.local_draws < s.most_draws and alone.max() > (FAR if s.points > 1 else LOUD):
         return s._replace(phase="double" if s.points > 1 else "more", length=float(alone.max()))
@@ -115,6 +113,15 @@ def noise(s: Search, F: Marginal) -> Search:
     move = updates.at_most(reach_of(s), np.linalg.solve(precision, tilt.slope + own))
     s = s._replace(mean=s.mean + move, precision=precision, noise=noise, tilt=tilt)
     return s._replace(phase="done", slopes=s.slopes[:0])
+
+
+def _next_sets(s: Search, fewest: int, most: int) -> range:
+    """Numbers of the next sets of draws: about as many as make the noise small, if that is known."""
+    have, wanted = len(s.slopes), fewest
+    if have:
+        alone = updates.slope_noise(s.slopes.mean(1), s.precision).max()
+        wanted = int(np.clip(np.ceil((alone / MOST_NOISE) ** 2), have + 1, have + fewest))
+    return range(have, min(wanted, most))
 
 
 def _averaged_precision(s: Search, F: Marginal) -> Search:

@@ -16,8 +16,8 @@ SMALL_DATA_ROWS = 2**15  # data of no more rows are computed in small blocks on 
 SMALL_BLOCK_ROWS, SMALL_BLOCK_GROUPS = 512, 32  # fewest of such a block
 
 # --- The search for theta (`solved`) ---
-SWEEP_ROWS = 2**12, 2**20  # fewest and most of a sweep's block on an accelerator
-SWEEP_MEMORY = 1 / 32  # share of an accelerator's memory for the z of a block
+SWEEP_ROWS = 2**12, 2**22  # fewest and most of a sweep's block on an accelerator
+SWEEP_MEMORY = 1 / 8  # share of an accelerator's memory for the z of a block
 CURVATURE_GROUPS = 20_000  # they stand for all: sds of theta are then known to a percent
 # Groups that stand for all where theta has been found and is judged: the bias of a quadrature rule, if
 # it is far below what is allowed, and the width of q(theta).
