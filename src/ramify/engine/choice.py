@@ -9,10 +9,10 @@ from ramify.engine.dask import DaskEngine
 from ramify.engine.local import Engine, LocalEngine
 
 
-def chosen_engine(engine: Any, devices: int | Sequence[Any] | None) -> Engine:
-    """The engine for `engine=` and `devices=` of a fit."""
+def chosen_engine(engine: Any, devices: int | Sequence[Any] | None, threads: int = 1) -> Engine:
+    """The engine for `engine=` and `devices=` of a fit; `threads` is for a single device."""
     if engine is None:
-        return LocalEngine(chosen_devices(devices))
+        return LocalEngine(chosen_devices(devices), threads)
     if devices is not None:
         raise ValueError("devices= are those of this process: leave it out where engine= is given.")
     if type(engine).__module__.split(".")[0] == "distributed":

@@ -1,7 +1,8 @@
 """Sums over blocks: the protocol of an engine, and the engine that computes in this process."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import reduce
 from typing import Any, Protocol, runtime_checkable
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from ramify.data.batch import Batch
 from ramify.data.sources import BlockSource
+from ramify.numerics.precision import same_settings
 
 # (block, what all blocks are told, what is kept for this block) -> (what to add up, what to keep)
 BlockFunction = Callable[[Batch, Any, Any], tuple[Any, Any]]
@@ -49,11 +51,16 @@ class Engine(Protocol):
 
 
 class LocalEngine:
-    """Computes in this process, on one device or on several."""
+    """Computes in this process, on one device or on several, or by several threads of a CPU."""
 
-    def __init__(self, devices: Sequence[Any] = ()):
-        """Pieces are dealt to these devices in turn; by default JAX's default device has them all."""
+    def __init__(self, devices: Sequence[Any] = (), threads: int = 1):
+        """Pieces are dealt to these devices in turn; by default JAX's default device has them all.
+
+        `threads` compute blocks on a single device. An accelerator needs but one: it works ahead.
+        """
         self.devices: list[Any] = list(devices) if len(devices) > 1 else [None]
+        self.threads = threads if len(self.devices) == 1 else 1
+        self._compiled: BlockFunction | None = None  # what the threads computed last
 
     def sum(
         self,
@@ -64,6 +71,9 @@ class LocalEngine:
         numbers: Sequence[int],
     ) -> Any:
         """See `Engine.sum`. Devices work ahead: the results of a piece are read a piece later."""
+        if self.threads > 1 and len(numbers) > 1:
+            parts = self._by_threads(function, source, shared, kept, numbers)
+            return added([added([next(parts) for _ in piece]) for piece in pieces(numbers)])
         told = [shared if d is None else jax.device_put(shared, d) for d in self.devices]
         blocks, running, sums = source.blocks(numbers), deque(), []
         for k, piece in enumerate(pieces(numbers)):
@@ -78,6 +88,37 @@ class LocalEngine:
             if len(running) > len(self.devices):
                 sums.append(added(jax.device_get(running.popleft())))
         return added([*sums, *(added(jax.device_get(parts)) for parts in running)])
+
+    def _by_threads(
+        self,
+        function: BlockFunction,
+        source: BlockSource,
+        shared: Any,
+        kept: Kept,
+        numbers: Sequence[int],
+    ) -> Iterator[Any]:
+        """What the function returns to be added up, of one block after the other."""
+        settings = same_settings()  # JAX's are those of a thread
+
+        def compute(number: int, block: Batch) -> Any:
+            with settings():
+                part, kept[number] = function(block, shared, kept[number])
+                return jax.device_get(part)
+
+        pool = ThreadPoolExecutor(self.threads)
+        try:
+            running = deque()
+            for number, block in zip(numbers, source.blocks(numbers), strict=True):
+                if len(running) > self.threads:  # so many blocks are in memory
+                    yield running.popleft().result()
+                running.append(pool.submit(compute, number, block))
+                if function is not self._compiled:  # by one thread: others would compile it, too
+                    wait(running)
+                    self._compiled = function
+            while running:
+                yield running.popleft().result()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
     def fetch(self, kept: Sequence[Any]) -> list[Any]:
         """See `Engine.fetch`."""

@@ -23,6 +23,7 @@ from ramify.fitting.fingerprint import fingerprint
 from ramify.fitting.levels import fit_levels
 from ramify.fitting.solved import Task, Wish, fit_solved
 from ramify.fitting.theta_shape import Theta
+from ramify.fitting.threads import cpu_threads
 from ramify.frontends.formula.build import Missing, from_formula
 from ramify.frontends.formula.levels_model import LevelsFormulaModel
 from ramify.frontends.formula.likelihoods import LIKELIHOODS, likely
@@ -147,7 +148,8 @@ def fit(
         if solves:
             budget = Budget(bar, max_steps)
             few = groups if local_draws == 1 else model.adapter.condensed(groups)
-            task = Task(model, few, solves, wish, chosen_engine(engine, devices))
+            engine = chosen_engine(engine, devices, cpu_threads(model, few))
+            task = Task(model, few, solves, wish, engine)
             posterior = fit_solved(task, groups, budget, kept, why)
             again = {"local_draws": local_draws, "draws": draws, "rows": rows, "seed": seed}
             posterior.again = partial(fit, model, progress=False, theta=theta, **again)

@@ -14,7 +14,7 @@ take two thirds of the time, and are wrong in jaxlib 0.10 for a gather with a sm
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache, wraps
 from inspect import signature
 from typing import Any, ParamSpec, TypeVar
@@ -70,6 +70,31 @@ def _settings() -> Iterator[None]:
         jax.debug_infs(False),
     ):
         yield
+
+
+# Settings that a user may have changed for a thread, with what changes them.
+_OF_A_THREAD: dict[str, Callable[[Any], Any]] = {
+    "jax_enable_x64": jax.enable_x64,
+    "jax_default_device": jax.default_device,
+    "jax_default_prng_impl": jax.default_prng_impl,
+    "jax_threefry_partitionable": jax.threefry_partitionable,
+    "jax_numpy_dtype_promotion": jax.numpy_dtype_promotion,
+}
+
+
+def same_settings() -> Callable[[], AbstractContextManager[Any]]:
+    """What gives another thread, within it, the settings with which this thread computes."""
+    values = {name: getattr(jax.config, name) for name in _OF_A_THREAD}
+
+    @contextmanager
+    def entered() -> Iterator[None]:
+        with ExitStack() as stack:
+            stack.enter_context(_settings())
+            for name, value in values.items():
+                stack.enter_context(_OF_A_THREAD[name](value))
+            yield
+
+    return entered
 
 
 _lock, _running, _limits = threading.Lock(), 0, []

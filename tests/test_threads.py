@@ -1,0 +1,122 @@
+"""Blocks computed by several threads of a CPU: the same sums, and one at a time where it must be."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import ramify as rf
+from ramify.data.batch import example
+from ramify.data.partition import block_shape, sequential
+from ramify.data.sources import packed
+from ramify.engine.local import LocalEngine
+from ramify.fitting.threads import cpu_threads
+from ramify.models.traced import one_at_a_time
+
+normal = lambda x, mean: dist.Normal(mean, 1).log_prob(x)
+
+
+def model(log_local=lambda theta, z, group: normal(z["b"], theta["mu"]).sum()):
+    return rf.Model(
+        theta={"mu": rf.real()},
+        z={"b": rf.real(2)},
+        log_prior=lambda theta: normal(theta["mu"], 0),
+        log_local=log_local,
+        log_lik=lambda theta, z, row: normal(row["y"], z["b"].sum()),
+    )
+
+
+def groups():
+    rng = np.random.default_rng(0)
+    group = np.repeat(np.arange(400), rng.integers(1, 9, 400))
+    table = {"g": group, "y": rng.normal(size=group.size) + group % 7}
+    return rf.Groups.from_table(table, by="g", rows=["y"])
+
+
+def sum_by(threads, function):
+    data = groups()
+    R, B = block_shape(data.sizes, 64)
+    source = packed(data, sequential(data.sizes, R, B), R)
+    assert len(source) > 20
+    kept = [np.zeros(())] * len(source)
+    return LocalEngine((), threads).sum(function, source, 1.5, kept, range(len(source))), kept
+
+
+@pytest.mark.parametrize("threads", [2, 5])
+def test_threads_add_up_in_the_same_order(threads):
+    """Sums of float32 that depend on their order are the same bits; every block keeps its own."""
+
+    @jax.jit
+    def squares(batch, shared, kept):
+        return jnp.sum(jnp.where(batch.row_mask, shared * batch.rows["y"], 0) ** 2), batch.index[0]
+
+    (one, first), (many, others) = sum_by(1, squares), sum_by(threads, squares)
+    assert one == many
+    np.testing.assert_array_equal(jax.device_get(first), jax.device_get(others))
+
+
+@pytest.mark.parametrize("theta", ["gaussian", "weighted"])
+def test_a_fit_by_threads_is_the_same(theta, monkeypatch):
+    """Bit for bit, whatever the number of cores."""
+    found = []
+    for threads in (1, 3):
+        monkeypatch.setattr("ramify.fitting.fit.cpu_threads", lambda *_, n=threads: n)
+        found.append(rf.fit(model(), groups(), theta=theta, rows=128, progress=False))
+    one, other = (jax.tree.leaves(fit.family.theta) for fit in found)
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+def test_threads_compute_with_the_settings_of_their_caller():
+    """Those that are a thread's own, which a new thread has not."""
+    seen = []
+
+    def types(batch, shared, kept):
+        seen.append((jnp.zeros(()).dtype, jax.config.jax_default_matmul_precision))
+        return jnp.ones(()), kept
+
+    with jax.enable_x64(True):
+        sum_by(3, types)
+    assert {*seen} == {(np.dtype("float64"), "highest")}
+
+
+def test_what_a_block_raises_is_raised():
+    """And the blocks that have not begun do not."""
+    begun = []
+
+    def fails(batch, shared, kept):
+        begun.append(batch)
+        raise FloatingPointError("of a block")
+
+    with pytest.raises(FloatingPointError, match="of a block"):
+        sum_by(2, fails)
+    assert len(begun) < 10
+
+
+def correlated(theta, z, group):
+    """A covariance of its own for each group: its factor is a call of LAPACK for all of them."""
+    factor = jnp.linalg.cholesky(jnp.eye(2) * (1 + z["b"][0] ** 2))
+    return dist.MultivariateNormal(theta["mu"], scale_tril=factor).log_prob(z["b"])
+
+
+def shared(theta, z, group):
+    """One factor for all groups."""
+    factor = jnp.linalg.cholesky(jnp.eye(2) * jnp.exp(theta["mu"]))
+    return dist.MultivariateNormal(theta["mu"], scale_tril=factor).log_prob(z["b"])
+
+
+def called_back(theta, z, group):
+    """A density in Python."""
+    kind = jax.ShapeDtypeStruct((), jnp.float32)
+    own = jax.pure_callback(lambda x: np.float32(0 * x), kind, z["b"][0], vmap_method="sequential")
+    return normal(z["b"], own).sum()
+
+
+@pytest.mark.parametrize(
+    "log_local, waits", [(correlated, True), (shared, False), (called_back, True)]
+)
+def test_libraries_that_wait_for_threads_compute_one_block_at_a_time(log_local, waits):
+    """Two batched calls of LAPACK at a time could wait for each other forever."""
+    data, own = groups(), model(log_local)
+    assert one_at_a_time(own, example(data)) == waits
+    assert (cpu_threads(own, data) == 1) >= waits
