@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from functools import reduce
 from typing import Any, Protocol, runtime_checkable
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from ramify.data.batch import Batch
 from ramify.data.sources import BlockSource
-from ramify.numerics.precision import same_settings
+from ramify.numerics.threads import by_threads
 
 # (block, what all blocks are told, what is kept for this block) -> (what to add up, what to keep)
 BlockFunction = Callable[[Batch, Any, Any], tuple[Any, Any]]
@@ -98,27 +97,16 @@ class LocalEngine:
         numbers: Sequence[int],
     ) -> Iterator[Any]:
         """What the function returns to be added up, of one block after the other."""
-        settings = same_settings()  # JAX's are those of a thread
 
-        def compute(number: int, block: Batch) -> Any:
-            with settings():
-                part, kept[number] = function(block, shared, kept[number])
-                return jax.device_get(part)
+        def compute(own: tuple[int, Batch]) -> Any:
+            number, block = own
+            part, kept[number] = function(block, shared, kept[number])
+            return part
 
-        pool = ThreadPoolExecutor(self.threads)
-        try:
-            running = deque()
-            for number, block in zip(numbers, source.blocks(numbers), strict=True):
-                if len(running) > self.threads:  # so many blocks are in memory
-                    yield running.popleft().result()
-                running.append(pool.submit(compute, number, block))
-                if function is not self._compiled:  # by one thread: others would compile it, too
-                    wait(running)
-                    self._compiled = function
-            while running:
-                yield running.popleft().result()
-        finally:
-            pool.shutdown(cancel_futures=True)
+        new, self._compiled = function is not self._compiled, function
+        return by_threads(
+            compute, zip(numbers, source.blocks(numbers), strict=True), self.threads, alone=new
+        )
 
     def fetch(self, kept: Sequence[Any]) -> list[Any]:
         """See `Engine.fetch`."""

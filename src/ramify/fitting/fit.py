@@ -23,7 +23,6 @@ from ramify.fitting.fingerprint import fingerprint
 from ramify.fitting.levels import fit_levels
 from ramify.fitting.solved import Task, Wish, fit_solved
 from ramify.fitting.theta_shape import Theta
-from ramify.fitting.threads import cpu_threads
 from ramify.frontends.formula.build import Missing, from_formula
 from ramify.frontends.formula.levels_model import LevelsFormulaModel
 from ramify.frontends.formula.likelihoods import LIKELIHOODS, likely
@@ -35,6 +34,7 @@ from ramify.levels.kept import Algebra
 from ramify.models.model import Model, check_model_and_groups
 from ramify.models.several import SeveralModel
 from ramify.models.structure_check import check_structure
+from ramify.models.threads import cpu_threads
 from ramify.numerics import budgets
 from ramify.numerics.precision import computing
 from ramify.posterior.matching import check_together
@@ -148,7 +148,10 @@ def fit(
         if solves:
             budget = Budget(bar, max_steps)
             few = groups if local_draws == 1 else model.adapter.condensed(groups)
-            engine = chosen_engine(engine, devices, cpu_threads(model, few))
+            # Small blocks take no longer than to hand them to a thread.
+            small = few.n_rows <= budgets.SMALL_DATA_ROWS
+            threads = 1 if small else cpu_threads(model, example(few))
+            engine = chosen_engine(engine, devices, threads)
             task = Task(model, few, solves, wish, engine)
             posterior = fit_solved(task, groups, budget, kept, why)
             again = {"local_draws": local_draws, "draws": draws, "rows": rows, "seed": seed}

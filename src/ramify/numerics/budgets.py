@@ -14,7 +14,6 @@ BLOCK_ROWS = {"cpu": 16_384, "accelerator": 65_536}
 RESIDENT_SHARE = 1 / 4  # of the device's memory: the rows of a store that take more are streamed
 SMALL_DATA_ROWS = 2**15  # data of no more rows are computed in small blocks on a CPU
 SMALL_BLOCK_ROWS, SMALL_BLOCK_GROUPS = 512, 32  # fewest of such a block
-MOST_THREADS = 16  # that compute blocks on a CPU, each with the working memory of a block
 
 # --- The search for theta (`solved`) ---
 SWEEP_ROWS = 2**12, 2**22  # fewest and most of a sweep's block on an accelerator

@@ -7,21 +7,29 @@ import jax
 import numpy as np
 from jaxtyping import Shaped
 
+from ramify.numerics.threads import by_threads
+
 CHUNK = 1024
 
 
 def in_chunks(
-    function: Callable[[Any], Any], points: Shaped[np.ndarray, "S ..."], size: int = CHUNK
+    function: Callable[[Any], Any],
+    points: Shaped[np.ndarray, "S ..."],
+    size: int = CHUNK,
+    threads: int = 1,
 ) -> Any:
     """`function` of all points, `size` at a time, the last filled up; results together on the host."""
-    found = []
-    for start in range(0, len(points), size):
+
+    def at(start: int) -> Any:
         own = points[start : start + size]
         kind = jax.dtypes.canonicalize_dtype(own.dtype)
         # Copied as they are: of `jnp.asarray` each shape is a program.
         filled = np.resize(own, (size, *own.shape[1:])).astype(kind)
-        found.append(function(jax.device_put(filled)))
-    return put_together(found, len(points))
+        return function(jax.device_put(filled))
+
+    starts = range(0, len(points), size)
+    found = map(at, starts) if threads == 1 else by_threads(at, starts, threads)
+    return put_together(list(found), len(points))
 
 
 def put_together(chunks: list[Any], count: int) -> Any:

@@ -20,11 +20,13 @@ from ramify.families.solver import Solver
 from ramify.models.adapter import Adapter, local_values
 from ramify.models.densities import log_joints
 from ramify.models.model import Model
+from ramify.models.threads import cpu_threads
 from ramify.numerics.budgets import chunk_size
 from ramify.numerics.chunks import put_together
 from ramify.numerics.hashing import generator, keys_of, normals
 from ramify.numerics.points import student_points
 from ramify.numerics.programs import program
+from ramify.numerics.threads import by_threads
 from ramify.posterior.conditioned import Conditioned
 
 THETA, LEVELS, OUTCOMES = range(3)  # what a key's streams of random numbers are for
@@ -112,9 +114,12 @@ def map_draws(
     # With K = local_draws > 1, z is one of K draws, chosen by importance weight, so that it is closer
     # to p(z | theta, y) than to q; log q has no meaning then and is zero.
     size = at_once(known, model, len(draws.theta), local_draws)
-    locals_ = lambda chunk: draw_locals(known, model, chunk, local_draws)
-    found = [use(chunk, *locals_(chunk)) for chunk in draws.chunks(size)]
-    return put_together(found, len(draws.theta))
+    of_chunk = lambda chunk: use(chunk, *draw_locals(known, model, chunk, local_draws))
+    threads = 1 if len(draws.theta) <= size else cpu_threads(model, known.batch)
+    found = map(of_chunk, draws.chunks(size))
+    if threads > 1:
+        found = by_threads(of_chunk, draws.chunks(size), threads)
+    return put_together(list(found), len(draws.theta))
 
 
 def locals_of(

@@ -1,0 +1,55 @@
+"""A function of many things by several threads of a CPU, in the order of the things."""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any, TypeVar
+
+import jax
+
+from ramify.numerics.precision import same_settings
+
+Thing = TypeVar("Thing")
+
+MOST_THREADS = 16  # each with working memory of its own
+
+
+def cores() -> int:
+    """Cores that this process may use, up to `MOST_THREADS`; one where an accelerator computes."""
+    if jax.default_backend() != "cpu":
+        return 1
+    has_affinity = hasattr(os, "sched_getaffinity")  # not on macOS and Windows
+    own = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    return min(own, MOST_THREADS)
+
+
+def by_threads(
+    function: Callable[[Thing], Any], things: Iterable[Thing], threads: int, alone: bool = True
+) -> Iterator[Any]:
+    """What the function returns of each, NumPy arrays in place of JAX's, in their order.
+
+    `alone` lets the first end before others begin: what it compiles they would compile as well.
+    """
+    if threads == 1:
+        yield from (jax.device_get(function(thing)) for thing in things)
+        return
+    settings = same_settings()  # JAX's are those of a thread
+
+    def compute(thing: Thing) -> Any:
+        with settings():
+            return jax.device_get(function(thing))
+
+    pool, running = ThreadPoolExecutor(threads), deque()
+    try:
+        for thing in things:
+            if len(running) > threads:  # so many are in memory
+                yield running.popleft().result()
+            running.append(pool.submit(compute, thing))
+            if alone:
+                wait(running)
+                alone = False
+        while running:
+            yield running.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
