@@ -115,7 +115,9 @@ def map_draws(
     # to p(z | theta, y) than to q; log q has no meaning then and is zero.
     size = at_once(known, model, len(draws.theta), local_draws)
     of_chunk = lambda chunk: use(chunk, *draw_locals(known, model, chunk, local_draws))
-    threads = 1 if len(draws.theta) <= size else cpu_threads(model, known.batch)
+    # Batches of families that do not solve may lack columns of the densities.
+    many = known.site is not None and len(draws.theta) > size
+    threads = cpu_threads(model, known.batch) if many else 1
     found = map(of_chunk, draws.chunks(size))
     if threads > 1:
         found = by_threads(of_chunk, draws.chunks(size), threads)
