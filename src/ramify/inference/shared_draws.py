@@ -17,6 +17,7 @@ from ramify.inference.marginal import Marginal
 from ramify.inference.sweep import Modes, Problem, ready
 from ramify.inference.theta_search import Learned
 from ramify.models.model import log_priors
+from ramify.models.threads import cpu_threads
 from ramify.numerics import budgets
 from ramify.numerics.arrays import floats
 from ramify.numerics.chunks import in_chunks
@@ -46,7 +47,8 @@ def by_shared_draws(F: Marginal, learned: Learned) -> Values:
         total = np.asarray(log_priors(F.model, own), np.float64)
         for number, modes in enumerate(modes_of):
             fixed = problem, F.source.block(number), Modes(*map(jnp.asarray, modes)), F.key, centre
-            sums = in_chunks(lambda chunk: _block_values(*fixed, chunk), own, CHUNK)  # noqa: B023
+            one = lambda chunk: _block_values(*fixed, chunk)  # noqa: B023
+            sums = in_chunks(one, own, CHUNK, cpu_threads(F.model, fixed[1]))
             total += np.asarray(sums, np.float64).sum(0)
         return total
 

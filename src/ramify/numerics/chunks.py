@@ -27,8 +27,7 @@ def in_chunks(
         filled = np.resize(own, (size, *own.shape[1:])).astype(kind)
         return function(jax.device_put(filled))
 
-    starts = range(0, len(points), size)
-    found = map(at, starts) if threads == 1 else by_threads(at, starts, threads)
+    found = by_threads(at, range(0, len(points), size), threads)
     return put_together(list(found), len(points))
 
 

@@ -115,13 +115,17 @@ def map_draws(
     # to p(z | theta, y) than to q; log q has no meaning then and is zero.
     size = at_once(known, model, len(draws.theta), local_draws)
     of_chunk = lambda chunk: use(chunk, *draw_locals(known, model, chunk, local_draws))
+    return of_chunks(of_chunk, known, model, draws, size)
+
+
+def of_chunks(
+    function: Callable[[Chunk], Any], known: Conditioned, model: Model, draws: Draws, size: int
+) -> Any:
+    """The function of all draws, `size` at a time and by several threads, put together."""
     # Batches of families that do not solve may lack columns of the densities.
     many = known.site is not None and len(draws.theta) > size
     threads = cpu_threads(model, known.batch) if many else 1
-    found = map(of_chunk, draws.chunks(size))
-    if threads > 1:
-        found = by_threads(of_chunk, draws.chunks(size), threads)
-    return put_together(list(found), len(draws.theta))
+    return put_together(list(by_threads(function, draws.chunks(size), threads)), len(draws.theta))
 
 
 def locals_of(

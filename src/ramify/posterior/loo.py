@@ -27,7 +27,7 @@ from ramify.numerics.psis import log_sum, smoothed
 from ramify.numerics.sums import log_mean_exp
 from ramify.numerics.thresholds import MOST_K_HAT
 from ramify.posterior.conditioned import Conditioned, blocks_of, condition
-from ramify.posterior.draws import Chunk, at_once, map_draws, posterior_theta
+from ramify.posterior.draws import Chunk, at_once, map_draws, of_chunks, posterior_theta
 from ramify.posterior.fitted import Fitted
 from ramify.posterior.held_out import test_values
 from ramify.posterior.marginal_values import has_rule, log_mass_by_group
@@ -168,8 +168,8 @@ def _groups(
             values = log_mass_by_group(known, model, theta.theta, points)
         else:
             size = at_once(known, model, draws, _LOCAL_DRAWS)
-            chunks = [_by_draws(known, model, key, c, _LOCAL_DRAWS) for c in theta.chunks(size)]
-            values = np.concatenate(chunks)[:draws]
+            one = lambda chunk: _by_draws(known, model, key, chunk, _LOCAL_DRAWS)  # noqa: B023
+            values = of_chunks(one, known, model, theta, size)
         yield slice(block.start, block.stop), values[:, : block.stop - block.start]
 
 

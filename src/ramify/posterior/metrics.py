@@ -25,12 +25,19 @@ from ramify.families.branched import Branched
 from ramify.families.build import Family
 from ramify.inference.elbo import weigh, weigh_points
 from ramify.models.model import Model, log_priors
-from ramify.numerics.chunks import put_together
 from ramify.numerics.points import group_points
 from ramify.numerics.programs import program
 from ramify.numerics.sums import log_mean_exp, precise_sum
 from ramify.posterior.conditioned import Conditioned, condition
-from ramify.posterior.draws import Chunk, Draws, at_once, draw_theta, locals_of, map_draws
+from ramify.posterior.draws import (
+    Chunk,
+    Draws,
+    at_once,
+    draw_theta,
+    locals_of,
+    map_draws,
+    of_chunks,
+)
 from ramify.posterior.marginal_values import has_rule, marginal_log_liks
 from ramify.posterior.rounding import log_ratio_terms, rounding, row_terms
 
@@ -136,8 +143,8 @@ def joint_sums(
     total, S = np.zeros(len(draws.theta)), len(draws.theta)
     for block in ranges(groups):
         known = condition(family, model, block.batches[0])
-        found = [_block_joint(known, model, c) for c in draws.chunks(at_once(known, model, S, 1))]
-        total += double(put_together(found, S))
+        joint = lambda chunk: _block_joint(known, model, chunk)  # noqa: B023
+        total += double(of_chunks(joint, known, model, draws, at_once(known, model, S, 1)))
     return total
 
 
@@ -187,8 +194,7 @@ def _tight(
         points = _points(first, known.batch, local_draws, model.z.size) if shared else None
         size = at_once(known, model, S, max(local_draws, 2))
         tight = lambda chunk: _block_tight(known, model, chunk, points, local_draws)  # noqa: B023
-        found = [tight(chunk) for chunk in draws.chunks(size)]
-        *sums, spread = put_together(found, S)
+        *sums, spread = of_chunks(tight, known, model, draws, size)
         total += double(sums)
         variance += float(np.asarray(spread, np.float64).mean())
     return total, variance

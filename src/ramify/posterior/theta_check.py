@@ -17,12 +17,11 @@ from ramify.inference.local_integral import Parts
 from ramify.models.densities import log_joints
 from ramify.models.model import Model
 from ramify.numerics import budgets
-from ramify.numerics.chunks import put_together
 from ramify.numerics.points import group_points, quarter_sizes
 from ramify.numerics.programs import program
 from ramify.numerics.sums import log_mean_exp, precise_sum
 from ramify.posterior.conditioned import Conditioned, condition
-from ramify.posterior.draws import Chunk, Draws, at_once
+from ramify.posterior.draws import Chunk, Draws, at_once, of_chunks
 from ramify.posterior.marginal_values import has_rule, marginal_log_liks
 from ramify.posterior.metrics import double, joint_sums, theta_terms
 
@@ -55,9 +54,8 @@ def theta_log_weights(
         known = condition(family, model, block.batches[0], K)
         # All draws of theta share the groups' points, so that noise is a smooth function of theta.
         points = _points(known.batch, theta.key, K, model.z.size)
-        chunks = theta.chunks(at_once(known, model, len(total), K))
-        found = [_marginal_block(known, model, chunk, points, lean) for chunk in chunks]
-        *parts, apart = put_together(found, len(total))
+        one = lambda chunk: _marginal_block(known, model, chunk, points, lean)  # noqa: B023
+        *parts, apart = of_chunks(one, known, model, theta, at_once(known, model, len(total), K))
         total += double(parts)
         noise += np.asarray(apart, np.float64)
     # A density may overflow at a draw far out: that draw counts for nothing, and not for all others.
