@@ -12,6 +12,7 @@ from ramify.data.partition import block_shape, sequential
 from ramify.data.sources import packed
 from ramify.engine.local import LocalEngine
 from ramify.models.threads import cpu_threads, one_at_a_time
+from ramify.numerics.threads import cores
 
 normal = lambda x, mean: dist.Normal(mean, 1).log_prob(x)
 
@@ -113,11 +114,24 @@ def called_back(theta, z, group):
 
 
 @pytest.mark.parametrize(
+    "asked, threads", [(None, 4), ("", 4), ("2", 2), ("9", 4), ("3,2", 3), ("0", 4)]
+)
+def test_no_more_threads_than_the_process_may_use(asked, threads, monkeypatch):
+    """By its affinity, and by OMP_NUM_THREADS."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(4), raising=False)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if asked is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", asked)
+    assert cores() == threads
+
+
+@pytest.mark.parametrize(
     "log_local, waits", [(correlated, True), (shared, False), (called_back, True)]
 )
 def test_libraries_that_wait_for_threads_compute_one_block_at_a_time(log_local, waits, monkeypatch):
     """Two batched calls of LAPACK at a time could wait for each other forever."""
     monkeypatch.setattr("os.sched_getaffinity", lambda _: range(4), raising=False)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     data, own = groups(), model(log_local)
     assert one_at_a_time(own, example(data)) == waits
     assert cpu_threads(own, example(data)) == (1 if waits else 4)

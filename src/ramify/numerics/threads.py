@@ -21,7 +21,9 @@ def cores() -> int:
         return 1
     has_affinity = hasattr(os, "sched_getaffinity")  # not on macOS and Windows
     own = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
-    return min(own, MOST_THREADS)
+    # Which Dask sets for its workers, and batch systems for their jobs.
+    asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return min(own, int(asked) if asked.isdigit() and int(asked) else own, MOST_THREADS)
 
 
 def by_threads(
