@@ -1,5 +1,7 @@
 """Blocks computed by several threads of a CPU: the same sums, and one at a time where it must be."""
 
+import time
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +14,7 @@ from ramify.data.partition import block_shape, sequential
 from ramify.data.sources import packed
 from ramify.engine.local import LocalEngine
 from ramify.models.threads import cpu_threads, one_at_a_time
-from ramify.numerics.threads import cores
+from ramify.numerics.threads import by_threads, cores
 
 normal = lambda x, mean: dist.Normal(mean, 1).log_prob(x)
 
@@ -45,15 +47,27 @@ def sum_by(threads, function):
 
 @pytest.mark.parametrize("threads", [2, 5])
 def test_threads_add_up_in_the_same_order(threads):
-    """Sums of float32 that depend on their order are the same bits; every block keeps its own."""
+    """Sums that depend on their order are the same bits; every block keeps its own."""
 
     @jax.jit
-    def squares(batch, shared, kept):
-        return jnp.sum(jnp.where(batch.row_mask, shared * batch.rows["y"], 0) ** 2), batch.index[0]
+    def sizes(batch, shared, kept):
+        total = jnp.sum(jnp.where(batch.row_mask, shared * batch.rows["y"], 0))
+        return jnp.exp(30 * jnp.sin(total)), batch.index[0]
 
-    (one, first), (many, others) = sum_by(1, squares), sum_by(threads, squares)
+    (one, first), (many, others) = sum_by(1, sizes), sum_by(threads, sizes)
     assert one == many
     np.testing.assert_array_equal(jax.device_get(first), jax.device_get(others))
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_results_come_in_the_order_of_the_things(alone):
+    """Though the first takes longest."""
+
+    def last_first(n):
+        time.sleep(0.01 * (10 - n))
+        return n
+
+    assert list(by_threads(last_first, range(10), 4, alone)) == list(range(10))
 
 
 @pytest.mark.parametrize("theta", ["gaussian", "weighted"])
