@@ -40,9 +40,8 @@ def coded_rows(formula: Formula, table: Any, what: str, *, outcomes: bool) -> Gr
     parts, units, n = formula.parts, formula.units, n_rows(table, formula.by)
     used = predictors(*formula.every)
     frame = read_frame(table, used, what, n)
-    for part in (formula, *formula.own):
-        for coding in (part.common, part.group):
-            check_levels(coding, frame, what)
+    for coding in formula.codings:
+        check_levels(coding, frame, what)
     own = [i for i, name in enumerate(formula.common.names) if name != "Intercept"]
     X = formula.common.matrix(frame, what)[:, own]
     W = formula.group.matrix(frame, what)
