@@ -174,9 +174,8 @@ def zone_of(table: Table, name: str) -> str | None:
     if series is None:
         zone = getattr(raw[0], "tzinfo", None) if len(raw) else None
         return None if zone is None else str(zone)
-    if not isinstance(series.dtype, nw.Datetime):
-        return None
-    return series.head(0).to_arrow().type.tz
+    # Not by narwhals: it does not know pandas' zones with an underscore, such as America/New_York.
+    return getattr(series.head(0).to_arrow().type, "tz", None)
 
 
 def in_zone(kind: str, times: Shaped[np.ndarray, " n"], zone: str | None) -> Any:

@@ -200,6 +200,8 @@ def _check_columns_differ(term: Any) -> None:
 
 def _check_finite(term: Any, values: Any, frame: Any, what: str) -> None:
     """Raises if a term has a value that can't be computed with, as log(x) of a negative x."""
+    if not len(frame):
+        return
     values = np.asarray(values, np.float64).reshape(len(frame), -1)
     bad: Bool[np.ndarray, " n"] = ~(np.abs(values) < _LARGEST).all(1)
     if not bad.any():
