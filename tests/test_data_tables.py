@@ -9,9 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from ramify.data import tables
 from ramify.data.groups import Groups
 from ramify.data.labels import find
-from ramify.data.tables import append_columns, column_names
+from ramify.data.tables import append_columns, column_names, missing_in
+from ramify.frontends.formula.frame import read_frame
 
 USER = ["bo", "al", "bo", "cy", "al", "bo"]
 X = np.arange(12.0).reshape(6, 2)
@@ -301,3 +303,19 @@ def test_unused_columns_may_share_a_name(kind):
 def test_rows_without_columns_still_count():
     groups = Groups.from_table({"g": ["a", "b", "a"]}, by="g", rows=())
     assert groups.sizes.tolist() == [2, 1] and groups.n_rows == 3 and groups.rows == {}
+
+
+def test_dictionaries_of_arrow_may_have_entries_twice_and_null_entries():
+    """pandas refused both, and a row that refers to a null entry was taken for one with a value."""
+    entries = pa.array(["c", None, "b", "a", "a"])
+    codes = pa.array([4, 0, 1, 3, None, 2], pa.int8())
+    column = pa.DictionaryArray.from_arrays(codes, entries)
+    assert missing_in(column).tolist() == [False, False, True, False, True, False]
+    series = tables.as_series(column)
+    assert series is not None
+    assert series.to_list() == column.to_pylist() == ["a", "c", None, "a", None, "b"]
+    full = column.take(pa.array([0, 1, 3, 5]))
+    frame = read_frame(pa.table({"k": pa.chunked_array([full, full[:2]])}), ["k"])
+    assert frame["k"].tolist() == ["a", "c", "a", "b", "a", "c"]
+    ordered = pa.DictionaryArray.from_arrays(full.indices, entries, ordered=True)
+    assert [*read_frame({"k": ordered}, ["k"])["k"].cat.categories] == ["c", "b", "a"]

@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ramify.frontends.formula.design import check_levels, code, from_plain, to_plain
+from ramify.frontends.formula.design import check_levels, code
 from ramify.frontends.formula.frame import read_frame
+from ramify.frontends.formula.saved_coding import from_plain, to_plain
 
 N = 60
 
@@ -108,6 +109,9 @@ PARTS = [
     "log(w + 1) + np.exp(scale(x)) + sqrt(w):kind",
     "x + offset(log(n)) + offset(w)",
     "scale(log(w + 1)):kind",
+    "binary(kind) + binary(kind, 'c'):x + scale(binary(n))",
+    "I((x + w) * n) + I(x + w * n) + I(x - (w - n))",
+    "x + offset(log(n)) + offset((w + x) * n) + offset(w + x * n)",
 ]
 
 
@@ -121,11 +125,61 @@ def test_saved_codings_code_the_same(part, table):
     np.testing.assert_array_equal(again.matrix(few), coding.matrix(few))
     np.testing.assert_allclose(again.matrix(few), matrix[[7, 3, 50]], rtol=1e-9, atol=1e-9)
     offset = coding.offset(few)
-    if "offset" in part:
+    if part == "x + offset(log(n)) + offset(w)":
         np.testing.assert_allclose(offset, (np.log(table["n"]) + table["w"])[[7, 3, 50]])
+        np.testing.assert_array_equal(again.offset(few), offset)
+    elif "offset" in part:
         np.testing.assert_array_equal(again.offset(few), offset)
     else:
         assert offset is None and again.offset(few) is None
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "of"),
+    [
+        ("I(-x ** 2)", "I(-(x ** 2))", lambda x, w: -(x**2)),
+        ("I((-x) ** 2)", "I((-x) ** 2)", lambda x, w: x**2),
+        ("{w ** 2 ** 3}", "I(w ** (2 ** 3))", lambda x, w: w**8),
+        ("I((w ** 2) ** 3)", "I((w ** 2) ** 3)", lambda x, w: w**6),
+        ("I(w + 1 - x * -w / 2)", "I(w + 1 - x * -w / 2)", lambda x, w: w + 1 + x * w / 2),
+        ("I(w - (x - 1))", "I(w - (x - 1))", lambda x, w: w - x + 1),
+        ("I(w * (x > 0))", "I(w * (x > 0))", lambda x, w: w * (x > 0)),
+        ("I(w ** -1)", "I(w ** (-1))", lambda x, w: 1 / w),
+    ],
+)
+def test_powers_and_brackets_are_those_of_r(part, name, of, table):
+    coding, matrix, _ = coded(f"0 + {part}", table)
+    assert coding.names == [name]
+    np.testing.assert_allclose(matrix[:, 0], of(table["x"], table["w"]), rtol=1e-12)
+
+
+def test_a_coding_that_an_earlier_version_saved_is_read_as_it_was(table):
+    """Its names have no brackets; where it read a power otherwise it is refused."""
+
+    def before(part):
+        plain = json.loads(json.dumps(to_plain(coded(part, table)[0])))
+        for term in plain["terms"]:
+            for component in term["components"]:
+                call, rest = component["name"].split("(", 1)
+                component["name"] = f"{call}({rest[:-1].replace('(', '').replace(')', '')})"
+        return plain
+
+    coding, matrix, frame = coded("0 + I((x + w) * n)", table)
+    np.testing.assert_array_equal(from_plain(before(coding.text)).matrix(frame), matrix)
+    for part in ("0 + I(-x ** 2)", "0 + I(w ** 2 ** 3)"):
+        with pytest.raises(ValueError, match="an earlier version read .* Fit the model again"):
+            from_plain(before(part))
+
+
+def test_unseen_categories_of_a_call(table):
+    for part, odd in (("C(n)", "C(n)"), ("x:S(n)", "S(n)"), ("T(n + 100, 101)", "T(n + 100, 101)")):
+        coding, _, _ = coded(part, {**table, "n": table["n"].astype(np.int8)})
+        frame = read_frame({"x": [0.0, 0.0], "n": np.array([1, 70], np.int8)}, ["x", "n"])
+        with pytest.raises(ValueError) as refused:
+            check_levels(coding, frame, "at")
+        assert f"{odd} of at is {70 + 100 * ('100' in part)} in row 1, a category" in str(
+            refused.value
+        )
 
 
 def test_unseen_categories_and_other_kinds(table):

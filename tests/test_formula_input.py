@@ -375,3 +375,21 @@ def test_rows_with_missing_values_are_dropped_if_asked(kind):
 
 def test_nothing_is_dropped_where_nothing_is_missing():
     assert from_formula("y ~ x + (1 | user)", table(), missing="drop")[1].n_rows == N
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"priors": "Normal(0, 1)"},
+            "priors is 'Normal.*expected a dict of names and distributions",
+        ),
+        ({"priors": {1: "Normal(0, 1)"}}, "expected a dict of names and distributions"),
+        ({"weights": np.ones(4)}, "weights is a ndarray; expected the name of a column"),
+        ({"trials": 3}, "trials is a int; expected the name of a column"),
+    ],
+)
+def test_options_of_another_type(options, said):
+    rows = {"g": [0, 0, 1, 1], "x": [0.0, 1.0, 2.0, 4.0], "y": [1.0, 0.0, 2.0, 1.0]}
+    with pytest.raises(TypeError, match=said):
+        rf.from_formula("y ~ x + (1 | g)", rows, **options)

@@ -150,7 +150,6 @@ def test_refusals(posterior, call, message):
         call(posterior)
 
 
-@pytest.mark.slow
 def test_a_loaded_fit_needs_its_table(posterior, table, tmp_path):
     posterior.save(tmp_path / "fit")
     again = rf.load(tmp_path / "fit")
@@ -158,6 +157,8 @@ def test_a_loaded_fit_needs_its_table(posterior, table, tmp_path):
         again.comparisons("kind")
     found = again.comparisons("kind", table=table, draws=S)
     np.testing.assert_allclose(found.draws, posterior.comparisons("kind", draws=S).draws, atol=1e-4)
+    slope = again.slopes("x", table=table, draws=S)
+    np.testing.assert_allclose(slope.draws, posterior.slopes("x", draws=S).draws, atol=1e-4)
 
 
 @pytest.mark.slow
@@ -265,3 +266,64 @@ def test_columns_of_an_answer_have_one_meaning(posterior, table):
     assert posterior.predictions(by=["term", "region"], table=other, draws=S)["term"][0] == "a"
     with pytest.raises(ValueError, match='"user" is no predictor'):
         posterior.plot.predictions("x", by="user")
+
+
+def test_none_is_no_value_and_not_that_of_the_row(posterior):
+    """The rows kept their own groups, and their own x, where at= set them to None."""
+    with pytest.raises(ValueError, match='"user" says which group .* is null in 160 of 320 rows'):
+        posterior.predictions({"user": [None, "u03"]})
+    with pytest.raises(ValueError, match='"x" of the table has no value in 160 rows'):
+        posterior.predictions({"x": [1.0, None]})
+
+
+def test_large_tables_are_sampled_with_what_is_set(posterior, table, monkeypatch):
+    """Columns that a scenario sets had as many rows as the table before it was sampled."""
+    monkeypatch.setattr("ramify.posterior.interpret._WORK", 0)
+    many = pd.concat([table] * 10)
+    found = posterior.comparisons("x", table=many, draws=S)
+    assert found.said == ("averaged over a random sample of 1,000 of 1,600 rows",)
+    exact = posterior.comparisons("x", draws=S)
+    np.testing.assert_allclose(found["mean"], exact["mean"], atol=0.01)
+
+
+def test_categories_have_the_levels_of_the_fit(posterior, table):
+    """Also in a table that has other levels, or in another order."""
+    for other in (table[table.kind != "a"], table[table.kind == "c"]):
+        assert [*posterior.comparisons("kind", table=other, draws=S)["contrast"]] == [
+            "b - a",
+            "c - a",
+        ]
+    counts = table.assign(n=np.arange(len(table)) % 3)
+    numbers = rf.fit("bought ~ x + C(n) + (1 | user)", counts, likelihood="bernoulli")
+    found = numbers.comparisons(draws=S)
+    assert [*found["contrast"]] == ["1 - 0", "2 - 0", "+1"]
+    assert [*numbers.slopes(draws=S)["term"]] == ["x"]
+    numbers.predictions(table="typical", groups="average", draws=S)
+
+
+def test_rows_without_a_value_of_by_are_a_cell(posterior, table):
+    part = np.where(np.arange(len(table)) % 4 == 0, None, "p")
+    found = posterior.predictions(table=table.assign(part=part), by="part", draws=S)
+    assert [*found["part"]] == ["p", None]
+    cells = posterior.poststratify(table.assign(part=part), None, "part", draws=S)
+    assert [*cells["part"]] == ["p", None]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda p, t: p.predictions("x"), "at is 'x'; expected a dict"),
+        (lambda p, t: p.predictions({"x": []}), 'at sets "x" to \\[\\]; expected a value'),
+        (lambda p, t: p.predictions(by=3), "by is 3; expected the name of a column"),
+        (lambda p, t: p.predictions(quantiles=0.5), "quantiles is 0.5; expected a list"),
+        (lambda p, t: p.predictions(table=t[:0]), "table has no rows"),
+        (lambda p, t: p.slopes("x", {"x": 1}), 'at= sets "x", which is what changes'),
+        (lambda p, t: p.poststratify(t, None, kind="link"), 'kind must be "mean" or'),
+        (lambda p, t: p.poststratify(t.assign(mean=1), "mean"), 'two columns "mean"'),
+        (lambda p, t: p.poststratify(t.assign(n="1")), '"n" of cells holds .*; expected sizes'),
+        (lambda p, t: p.poststratify(t.assign(n=1).drop(columns="x")), 'cells has no column "x"'),
+    ],
+)
+def test_arguments_are_named_where_they_are_wrong(posterior, table, call, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        call(posterior, table)

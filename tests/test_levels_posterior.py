@@ -89,6 +89,24 @@ def test_a_row_without_a_label_has_one_level_in_all_scenarios(fitted):
     assert each[0] == pytest.approx(each[1], abs=1e-9)
 
 
+def test_a_level_set_to_none_is_some_level(fitted):
+    """The rows kept their own."""
+    some = fitted.predictions({"b": [None, 1]}, draws=50)
+    rows = {**table(), "b": np.full(160, None)}
+    none = fitted.predict(rows, kind="mean", draws=50, summary=False)
+    np.testing.assert_allclose(some["sd"][0], none.mean(1).std(), rtol=0.5)
+    assert some["sd"][0] > 2 * fitted.predictions(draws=50)["sd"][0]
+
+
+def test_no_rows_in_no_rows_out(fitted):
+    rows = {name: column[:3] for name, column in table().items()}
+    nothing = {name: column[:0] for name, column in rows.items()}
+    assert len(fitted.predict(nothing, draws=20)["q95"]) == 0
+    assert fitted.predict(nothing, draws=20, summary=False).shape == (20, 0)
+    given = fitted.predict(rows, nothing, draws=20)
+    np.testing.assert_array_equal(given["mean"], fitted.predict(rows, draws=20)["mean"])
+
+
 def test_poststratification_weights_known_and_new_cells(fitted):
     cells = {"a": [0, 1, 77], "b": [1, 1, 99], "c": [0, 3, 0], "x": [0.0, 1.0, 0.0], "n": [3, 1, 2]}
     own = fitted.predict(cells, None, 40, kind="mean", summary=False)

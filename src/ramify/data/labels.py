@@ -74,7 +74,10 @@ def _encode(raw: Raw) -> tuple[Codes, Distinct]:
     """Returns a code for each row, and the label of each; some may be unused, or equal to others."""
     series = as_series(raw)
     if series is not None and series.implementation.is_pandas_like():
-        code, values = series.to_native().factorize()  # Arrow has no type for periods, or tuples
+        native = series.to_native()
+        if native.dtype == object and any(_is_aware(item) for item in native):
+            return _encode_objects(native.to_numpy())
+        code, values = native.factorize()  # Arrow has no type for periods, or tuples
         aware = getattr(values, "tz", None) is not None
         return code, np.asarray(values.tz_convert(None) if aware else values)
     if series is not None:
@@ -98,10 +101,16 @@ def _encode_arrow(raw: Raw) -> tuple[Codes, Distinct]:
 
 def _encode_objects(items: Shaped[np.ndarray, " n"]) -> tuple[Codes, Distinct]:
     seen: dict[Any, int] = {}
-    # The key includes the type, since 1, True and 1.0 are equal but not the same label.
-    new = lambda item: seen.setdefault((type(item), item), len(seen))
+    # The key includes the type, since 1, True and 1.0 are equal but not the same label. Python compares
+    # times of one zone by their clock, which shows two hours of a year twice.
+    own = lambda item: item.astimezone(datetime.UTC) if _is_aware(item) else item
+    new = lambda item: seen.setdefault((type(item), own(item)), len(seen))
     code = np.array([-1 if _is_null(item) else new(item) for item in items], np.int64)
     return code, objects([item for _, item in seen])
+
+
+def _is_aware(item: Any) -> bool:
+    return isinstance(item, datetime.datetime) and item.tzinfo is not None
 
 
 def _is_null(item: Any) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import narwhals.stable.v2 as nw
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from jaxtyping import Bool, Int, Shaped
 
 from ramify.data.parquet import check_names
@@ -68,7 +69,7 @@ def _opened(table: Table, argument: str) -> Any:
     """Returns a table that gives a column by `table[name]`."""
     if isinstance(table, Mapping) or nw.dependencies.is_into_dataframe(table):
         return table
-    if hasattr(table, "__arrow_c_stream__"):
+    if hasattr(table, "__arrow_c_stream__") and not nw.dependencies.is_into_series(table):
         return pa.table(table)
     cure = "call .collect() on it first" if hasattr(table, "collect") else "convert it first"
     raise TypeError(
@@ -173,9 +174,8 @@ def zone_of(table: Table, name: str) -> str | None:
     if series is None:
         zone = getattr(raw[0], "tzinfo", None) if len(raw) else None
         return None if zone is None else str(zone)
-    if not isinstance(series.dtype, nw.Datetime):
-        return None
-    return series.head(0).to_arrow().type.tz
+    # Not by narwhals: it does not know pandas' zones with an underscore, such as America/New_York.
+    return getattr(series.head(0).to_arrow().type, "tz", None)
 
 
 def in_zone(kind: str, times: Shaped[np.ndarray, " n"], zone: str | None) -> Any:
@@ -190,13 +190,37 @@ def in_zone(kind: str, times: Shaped[np.ndarray, " n"], zone: str | None) -> Any
 def as_series(raw: Raw) -> "nw.Series[Any] | None":
     """Returns a column of a data frame library as a narwhals Series; None for NumPy's and lists."""
     if library_of(raw) == "pyarrow":
-        raw = raw if isinstance(raw, pa.ChunkedArray) else pa.chunked_array([raw])
+        raw = _distinct_entries(
+            raw if isinstance(raw, pa.ChunkedArray) else pa.chunked_array([raw])
+        )
     elif library_of(raw) == "pandas":
         import pandas as pd
 
         raw = pd.Series(raw)  # it may be an Index, a Categorical or another array of pandas
     series = nw.from_native(raw, series_only=True, pass_through=True)
     return series if isinstance(series, nw.Series) else None
+
+
+def _distinct_entries(raw: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column whose dictionary, if it has one, has distinct entries and no nulls, as pandas wants.
+
+    Arrow allows both, and takes rows that refer to an entry which is null for rows with a value.
+    """
+    if not pa.types.is_dictionary(raw.type):
+        return raw
+    entries = [chunk.dictionary for chunk in raw.chunks]
+    kept = [own.drop_null().unique() for own in entries]
+    if [*map(len, kept)] == [*map(len, entries)]:
+        return raw
+    look_up = lambda own, new: pc.call_function("index_in", [own], pc.SetLookupOptions(new))
+    chunks = [
+        pa.DictionaryArray.from_arrays(
+            look_up(own, new).take(chunk.indices), new, ordered=raw.type.ordered
+        )
+        for chunk, own, new in zip(raw.chunks, entries, kept, strict=True)
+    ]
+    kind = pa.dictionary(pa.int32(), raw.type.value_type, raw.type.ordered)
+    return pa.chunked_array(chunks, kind)
 
 
 def read(name: str, raw: Raw) -> Column:

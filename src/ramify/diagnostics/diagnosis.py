@@ -26,6 +26,7 @@ from ramify.numerics.programs import program
 from ramify.numerics.psis import effective_draws, k_hat
 from ramify.posterior.conditioned import Conditioned, condition
 from ramify.posterior.draws import Draws, draw_theta
+from ramify.posterior.fitted import check_posterior
 from ramify.posterior.levels import LevelsPosterior
 from ramify.posterior.marginal_values import has_rule
 from ramify.posterior.notebook import html_lines, html_table
@@ -118,6 +119,7 @@ def diagnose(
         draws: S, draws of theta; by default as many as seconds allow, 50 to 1,000.
         seed: the answer is a function of it.
     """
+    check_posterior(posterior, "rf.diagnose(posterior)")
     if isinstance(posterior, LevelsPosterior):
         return _of_levels(posterior)
     groups = posterior._for_metrics(groups)

@@ -28,6 +28,10 @@ def chosen_devices(devices: int | Sequence[Any] | None) -> list[Any]:
     if devices is None:
         return [] if jax.default_backend() == "cpu" else local
     if not isinstance(devices, int):
+        if not isinstance(devices, Sequence) or not all(isinstance(d, jax.Device) for d in devices):
+            raise TypeError(
+                f"devices={devices!r:.60}; expected a number, or a list of JAX's devices."
+            )
         return list(devices)
     if not 1 <= devices <= len(local):
         raise ValueError(f"devices={devices}; expected 1 to {len(local)}, as many as JAX has here.")

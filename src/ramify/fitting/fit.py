@@ -132,6 +132,7 @@ def fit(
             groups = groups.integrating(integrate)
         return fit_levels(model, groups, seed, algebra)
     _check_options(family, theta, algebra)
+    _check_optimizer(optimizer)
     groups = groups.renumbered(groups.labels)  # a subset's groups have their parent's numbers
     model.check(example(groups))
     check_structure(model, _few_rows(groups))
@@ -306,6 +307,12 @@ def _check_family_kind(family: object) -> None:
             f"family={family!r:.30}; expected a family, for example "
             f"family=rf.{name}(model, groups). Leave it out for the default."
         )
+
+
+def _check_optimizer(optimizer: Any) -> None:
+    if optimizer is not None and not isinstance(optimizer, optax.GradientTransformation):
+        what = f"optimizer={optimizer!r:.30}"
+        raise TypeError(f"{what}; expected one of Optax, for example optax.adam(1e-2).")
 
 
 def _solves(family: Family) -> Branched | None:

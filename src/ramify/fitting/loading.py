@@ -42,6 +42,10 @@ def load(
     Example:
         posterior.save("fit/"); posterior = load("fit/", model)
     """
+    several = getattr(type(model), "several_factors", False)
+    if not (model is None or several or isinstance(model, Model)):
+        said = "a model as it was fitted, or none for a fit of a formula"
+        raise TypeError(f"model is a {type(model).__name__}; expected {said}.")
     folder = Path(path)
     with locked(folder, shared=True):  # no other process replaces the fit in the meantime
         saved = read_fit(folder)

@@ -28,7 +28,7 @@ from ramify.numerics.precision import computing
 from ramify.numerics.psis import effective_draws, k_hat
 from ramify.numerics.thresholds import MOST_K_HAT
 from ramify.numerics.triangular import free_numbers
-from ramify.posterior.fitted import mean_theta_sd
+from ramify.posterior.fitted import check_posterior, mean_theta_sd
 from ramify.posterior.matching import check_columns
 from ramify.posterior.posterior import Posterior
 
@@ -67,6 +67,7 @@ def update(posterior: Posterior, groups: Any, *, as_prior: bool = False) -> Post
     Raises:
         ValueError: if theta moves by more than two sds: fit again.
     """
+    check_posterior(posterior, "rf.update(posterior, groups)")
     family = posterior.family
     if not (isinstance(family, Branched) and isinstance(family.local, Solver)):
         raise ValueError("update needs a solved() fit, which solves for groups one by one.")

@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 from ramify.data.groups import Groups
+from ramify.data.labels import find
 from ramify.families.build import Family, is_fixed, method_of
 from ramify.io.saving import FitRecord, describe_space
 from ramify.models.model import Model
@@ -16,6 +17,15 @@ from ramify.numerics.user_warning import warn_user
 from ramify.posterior import matching, prediction
 from ramify.posterior.matching import DataSchema, Part
 from ramify.posterior.new_group import unlabelled
+
+
+def check_posterior(thing: Any, call: str) -> None:
+    """Raises unless a public function got a posterior."""
+    if not isinstance(thing, Fitted):
+        raise TypeError(
+            f"posterior is a {type(thing).__name__}; expected {call} with what rf.fit or rf.load "
+            "returned."
+        )
 
 
 class Fitted:
@@ -53,6 +63,11 @@ class Fitted:
         noted = self.notes.get("theta_sd")
         now = mean_theta_sd(self.family) / noted if noted else 1.0
         return self.notes | {"theta_sds_changed": now}
+
+    @property
+    def _responses(self) -> np.ndarray | None:
+        """The outcomes of the fit in the order of their table, if they are known."""
+        return None if self.groups is None else self.adapter.outcomes(self.groups)
 
     @property
     def labels(self) -> Shaped[np.ndarray, " N"]:
@@ -109,6 +124,7 @@ class Fitted:
         if not prediction.has_rows(given, self.by, "given"):
             return None
         groups = prediction.read(self._schema, self.adapter, given, "given", outcomes=True)
+        find(self.labels, groups.labels, f'column "{self.by}" of given')  # raises for another kind
         matching.check_columns(self._schema.rows, groups.rows, "row column of given")
         return groups
 

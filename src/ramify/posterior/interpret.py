@@ -4,7 +4,7 @@ A question is a set of scenarios: the rows of a table, with some columns set to 
 expected of the rows is averaged in each scenario, draw by draw, and scenarios are compared.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any, Literal, NamedTuple, get_args
@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from jaxtyping import Float64
 
-from ramify.data.tables import columns_of, n_rows, rows_at
+from ramify.data.tables import columns_of, missing_in, n_rows, rows_at
 from ramify.posterior import matching, prediction
 from ramify.posterior.answer import Answer
 from ramify.posterior.averages import Cells, Who, cell_means, no_groups
@@ -57,6 +57,7 @@ class Scenario(NamedTuple):
 def check(fit: Any, asked: Settings) -> None:
     """Raises where a question does not fit the model."""
     known = fit.adapter.variables()
+    _check_at(asked.at)
     if asked.groups not in get_args(Who):
         all_ = ", ".join(f'"{name}"' for name in get_args(Who))
         raise ValueError(f"groups must be one of {all_}; got {asked.groups!r}.")
@@ -64,7 +65,7 @@ def check(fit: Any, asked: Settings) -> None:
         raise ValueError(
             'kind must be "mean", "link" or "probability": expected outcomes are compared.'
         )
-    _check_names(asked, ("mean", "sd", *quantile_names(asked.quantiles)))
+    check_names((*asked.at, *asked.by), ("mean", "sd", *quantile_names(asked.quantiles)))
     for name in asked.at:
         if name not in known and (name not in fit._label_columns or asked.groups != "own"):
             names = ", ".join(f'"{column}"' for column in known)
@@ -73,8 +74,29 @@ def check(fit: Any, asked: Settings) -> None:
         raise ValueError(f'groups="{asked.groups}" needs groups with a normal distribution.')
 
 
-def _check_names(asked: Settings, taken: Sequence[str]) -> None:
-    for name in (*asked.at, *asked.by):
+def _check_at(at: Any) -> None:
+    if not isinstance(at, Mapping):
+        raise TypeError(
+            f'at is {at!r}; expected a dict of columns and their values, as {{"x": [0, 1]}}.'
+        )
+    for name, values in at.items():
+        if np.ndim(values) > 1 or not len(_many(values)):
+            raise ValueError(
+                f'at sets "{name}" to {values!r}; expected a value, or a list of some.'
+            )
+
+
+def columns_named(by: Any) -> tuple[str, ...]:
+    """The columns that `by=` names: one or several."""
+    several = (by,) if isinstance(by, str) or not isinstance(by, Iterable) else tuple(by)
+    if not all(isinstance(name, str) for name in several):
+        raise TypeError(f"by is {by!r}; expected the name of a column, or a list of names.")
+    return several
+
+
+def check_names(names: Sequence[str], taken: Sequence[str]) -> None:
+    """Raises where an answer would have two columns of one name."""
+    for name in names:
         if name in taken:
             raise ValueError(
                 f'the answer would have two columns "{name}", yours and one of its own: rename yours.'
@@ -111,14 +133,12 @@ def comparisons(fit: Any, asked: Settings, variables: Any, compare: Compare) -> 
 def slopes(fit: Any, asked: Settings, variables: Any) -> Answer:
     """The derivative of the expected outcome in a column, by central differences."""
     frame = _frame(fit, asked)
+    own = frame if fit.adapter.table is None else _frame(fit, asked._replace(table=None))
     pairs = []
     for name, _ in _chosen(frame, variables, numbers=True):
         _check_number(frame, name)
         column = np.asarray(frame[name], np.float64)
-        step = _STEP * float(
-            np.std(np.asarray(_frame(fit, asked._replace(table=None))[name], float))
-        )
-        step = step or _STEP
+        step = _STEP * float(np.std(np.asarray(own[name], np.float64))) or _STEP
         about = {"term": name, "contrast": "slope"}
         low, high = ({name: column + sign * step / 2} for sign in (-1, 1))
         pairs.append((low, high, about, step))
@@ -130,7 +150,10 @@ def _contrasted(
     fit: Any, asked: Settings, pairs: list[Any], contrast: Callable[[Means, Means], Means]
 ) -> Answer:
     """Compares the second scenario of each pair with the first, at each point of the grid."""
-    _check_names(asked, ("term", "contrast"))
+    check_names((*asked.at, *asked.by), ("term", "contrast"))
+    both = [name for name in asked.at if any(name in low for low, *_ in pairs)]
+    if both:
+        raise ValueError(f'at= sets "{both[0]}", which is what changes: leave it out of one.')
     grid, scenarios, about = _grid(asked.at), [], []
     for low, high, said, _ in pairs:
         for point in grid:
@@ -152,21 +175,27 @@ class _Evaluated:
         self.categories = prediction.categories_of(fit.adapter, asked.kind)
         table = _table(fit, asked)
         n = n_rows(table, next(iter(table)))
-        n, table = self._sampled(n, table, len(scenarios))
+        if not n:
+            raise ValueError("table has no rows: there is nothing to average over.")
+        n, table, sets = self._sampled(n, table, [s.set for s in scenarios])
         own_cells = cells_of(table, asked.by, n) if asked.average else ({}, np.arange(n))
         self.cells, own = own_cells
         count = len(next(iter(self.cells.values()))) if self.cells else 1
         cells = Cells(own, n if not asked.average else count, len(scenarios))
-        self.values = fit._cell_means(asked, _stacked(table, [s.set for s in scenarios], n), cells)
+        self.values = fit._cell_means(asked, _stacked(table, sets, n), cells)
 
-    def _sampled(self, n: int, table: dict[str, Any], scenarios: int) -> tuple[int, dict[str, Any]]:
-        """A random part of the rows where all would take too long."""
-        most = max(_WORK // (self.asked.draws * scenarios), 1000)
+    def _sampled(
+        self, n: int, table: dict[str, Any], sets: list[dict[str, Any]]
+    ) -> tuple[int, dict[str, Any], list[dict[str, Any]]]:
+        """A random part of the rows, and of columns that are set, where all would take too long."""
+        most = max(_WORK // (self.asked.draws * len(sets)), 1000)
         if n <= most or not self.asked.average:
-            return n, table
+            return n, table, sets
         some = np.sort(np.random.default_rng(self.asked.seed).choice(n, most, replace=False))
         self.said = (f"averaged over a random sample of {most:,} of {n:,} rows",)
-        return most, {name: rows_at(raw, some) for name, raw in table.items()}
+        part = lambda raw: rows_at(raw, some) if np.ndim(raw) else raw
+        found = {name: rows_at(raw, some) for name, raw in table.items()}
+        return most, found, [{name: part(raw) for name, raw in one.items()} for one in sets]
 
     def answer(self, about: list[dict[str, Any]], values: Any) -> Answer:
         """The table of values [S, scenarios, cells, ...]."""
@@ -192,7 +221,7 @@ def means_of(fit: Fitted, asked: Settings, table: dict[str, Any], cells: Cells) 
     n = len(cells.own)
     if asked.groups != "own":
         table = table | {fit.by: no_groups(n, cells.scenarios)}
-    where = fit.adapter.read(table, "table", outcomes=False)
+    where = fit.adapter.read(table, "the table", outcomes=False)
     assert where is not None
     K = fit._local_draws(None)
     if asked.groups == "own":
@@ -244,8 +273,7 @@ def cells_of(
     """The values of `by` in each cell, and the cell of each row."""
     if not by:
         return {}, np.zeros(n, np.int64)
-    columns = [np.asarray(columns_of(table, [name])[name]) for name in by]
-    codes = [np.unique(column, return_inverse=True) for column in columns]
+    codes = [_cells_by(columns_of(table, [name])[name]) for name in by]
     sizes = [len(values) for values, _ in codes]
     flat = np.ravel_multi_index([code for _, code in codes], sizes)
     used, own = np.unique(flat, return_inverse=True)
@@ -254,10 +282,25 @@ def cells_of(
     return {name: values[place] for name, (values, _), place in named}, own
 
 
+def _cells_by(raw: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The values of a column in order, rows without one last, and the place of each row's."""
+    lacking, column = missing_in(raw), np.asarray(raw)
+    if column.dtype != object or not lacking.any():
+        return np.unique(column, return_inverse=True)
+    values, places = np.unique(column[~lacking], return_inverse=True)
+    own = np.full(len(column), len(values))
+    own[~lacking] = places
+    return np.array([*values, None], object), own
+
+
 def _grid(at: Mapping[str, Any]) -> list[tuple[tuple[str, Any], ...]]:
     """Every combination of the given values."""
-    many = lambda x: list(x) if np.ndim(x) or isinstance(x, list | tuple) else [x]
-    return list(product(*([(name, value) for value in many(own)] for name, own in at.items())))
+    return list(product(*([(name, value) for value in _many(own)] for name, own in at.items())))
+
+
+def _many(values: Any) -> list[Any]:
+    """The values of a column: one or several."""
+    return list(values) if np.ndim(values) or isinstance(values, list | tuple) else [values]
 
 
 def _stacked(table: dict[str, Any], set_: list[dict[str, Any]], n: int) -> dict[str, Any]:
@@ -269,14 +312,12 @@ def _stacked(table: dict[str, Any], set_: list[dict[str, Any]], n: int) -> dict[
         if all(name not in one for one in set_):
             out[name] = rows_at(table[name], again)
             continue
-        parts = [_values(one.get(name), table.get(name), n) for one in set_]
+        parts = [_values(one[name], n) if name in one else np.asarray(table[name]) for one in set_]
         out[name] = np.concatenate(parts)
     return out
 
 
-def _values(given: Any, raw: Any, n: int) -> np.ndarray:
-    if given is None:
-        return np.asarray(raw)
+def _values(given: Any, n: int) -> np.ndarray:
     return np.asarray(given) if np.ndim(given) else np.repeat(np.asarray([given]), n)
 
 

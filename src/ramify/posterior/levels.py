@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, get_args
+from typing import Any, NoReturn
 
 import numpy as np
 from jaxtyping import Float64, Shaped
@@ -263,11 +263,14 @@ class LevelsPosterior(LevelsQuestions):
             [S, rows].
         """
         only_none(local_draws)
-        if kind not in get_args(prediction.Kind):
-            raise ValueError(f"predict knows no kind={kind!r}.")
-        categories = self.adapter.categories(kind)
+        categories = prediction.categories_of(self.adapter, kind)
+        names = prediction.summary_names(quantiles, categories)
         if summary:
-            prediction.check_no_clash(at, prediction.summary_names(quantiles, categories))
+            prediction.check_no_clash(at, names)
+        if not prediction.has_rows(at, self.by, "at"):
+            return prediction.nothing(at, names if summary else None, draws, len(categories))
+        if given is not None and not prediction.has_rows(given, self.by, "given"):
+            given = None
         rows = self._rows(draws, seed)
         out = levels_draws.predicted(self._task, at, given, rows, kind, seed)
         if not summary:
@@ -275,7 +278,6 @@ class LevelsPosterior(LevelsQuestions):
         columns = prediction.summarise(out, quantiles)
         if categories:
             apart = [columns[n][:, k] for k in range(len(categories)) for n in columns]
-            names = prediction.summary_names(quantiles, categories)
             columns = dict(zip(names, apart, strict=True))
         return prediction.appended(at, columns)
 

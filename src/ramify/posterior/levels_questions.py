@@ -4,6 +4,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, NoReturn
 
+import numpy as np
+
 from ramify.data.groups import Groups
 from ramify.io.arviz import begin_import
 from ramify.levels.adapter import LevelsAdapter
@@ -51,6 +53,10 @@ class LevelsQuestions(Posterior):
     def plot(self) -> LevelsPlots:
         """Pictures: `plot.effects()`, `.groups("movie")`, `.shrinkage()`, `.calibration()`, ..."""
         return LevelsPlots(self)
+
+    @property
+    def _responses(self) -> np.ndarray:
+        return self.adapter.observed(self.groups)
 
     @property
     def _task(self) -> Task:

@@ -247,6 +247,10 @@ def compare(models: Mapping[str, Any], by: By = "row") -> Comparison:
         Models by elpd, the best first, each with its difference from the best and the standard error of
         that, which is that of the sum of the differences of the terms.
     """
+    known = lambda m: isinstance(m, Loo | Fitted)
+    if not isinstance(models, Mapping) or not all(map(known, models.values())):
+        expected = 'a dict of posteriors, or of what their loo() returned: {"a": one, "b": other}'
+        raise TypeError(f"models is not what rf.compare takes; expected {expected}.")
     if len(models) < 2:
         raise ValueError(f"compare expected two models or more; got {len(models)}.")
     found = {n: m if isinstance(m, Loo) else m.loo(by=by) for n, m in models.items()}
@@ -257,6 +261,7 @@ def compare(models: Mapping[str, Any], by: By = "row") -> Comparison:
                 f'"{name}" left out other {other.by}s ({len(other.labels):,}) than "{next(iter(found))}" '
                 f"({len(first.labels):,} {first.by}s): compare fits of the same rows."
             )
+    _check_outcomes({name: m for name, m in models.items() if isinstance(m, Fitted)})
     names = sorted(found, key=lambda name: -found[name].total)
     best, n = found[names[0]], len(first.elpd)
     apart = [found[name].elpd - best.elpd for name in names]
@@ -272,6 +277,23 @@ def compare(models: Mapping[str, Any], by: By = "row") -> Comparison:
     return Comparison(
         names, {c: np.asarray(v, np.float64) for c, v in columns.items()}, (*bad, *said)
     )
+
+
+def _check_outcomes(fits: dict[str, Any]) -> None:
+    """Raises where fits have other outcomes in the same rows, as log(y) and y: their densities differ."""
+    ordered: dict[str, np.ndarray] = {}
+    for name, fit in fits.items():
+        y = fit._responses
+        if y is not None:
+            ordered[name] = np.empty(y.shape)
+            ordered[name][fit.groups.row_order] = y
+    for name, y in ordered.items():
+        first = next(iter(ordered))
+        if y.shape != ordered[first].shape or not np.allclose(y, ordered[first], rtol=1e-5):
+            raise ValueError(
+                f'"{name}" has other outcomes than "{first}" in the same rows, and densities of '
+                "different outcomes can't be compared: write both for one."
+            )
 
 
 def _doubted(name: str, found: Loo) -> list[str]:

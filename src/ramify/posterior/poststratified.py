@@ -2,15 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from decimal import Decimal
+from numbers import Real
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from jaxtyping import Float64
 
+from ramify.data.labels import kind_of
 from ramify.data.tables import column_names, columns_of, n_rows
 from ramify.numerics.memory import check_memory
 from ramify.posterior.answer import Answer
-from ramify.posterior.interpret import cells_of
+from ramify.posterior.interpret import cells_of, check_names
+from ramify.posterior.prediction import quantile_names
 from ramify.posterior.summary import doubts_of
 
 PostKind = Literal["mean", "probability"]
@@ -29,6 +33,11 @@ class Wanted(NamedTuple):
 
 def poststratified(fit: Any, cells: Any, wanted: Wanted) -> Answer:
     """Weighted averages of the cells' expected outcomes, draw by draw; `fit` is a posterior."""
+    if wanted.kind not in get_args(PostKind):
+        raise ValueError(f'kind must be "mean" or "probability"; got {wanted.kind!r}.')
+    own = ("category",) if wanted.kind == "probability" else ()
+    named = (*wanted.by, wanted.weights or "")
+    check_names(named, ("mean", "sd", *own, *quantile_names(wanted.quantiles)))
     names = column_names(cells, "cells")
     n = n_rows(cells, str(names[0]), "cells") if names else 0
     if not n:
@@ -51,6 +60,7 @@ def poststratified(fit: Any, cells: Any, wanted: Wanted) -> Answer:
     size = 8 * 2 * wanted.draws * n * max(len(categories), 1)
     check_memory(size, None, f"{wanted.draws:,} draws of {n:,} cells", "Ask for fewer draws")
     table, trials = fit.adapter.per_trial(columns, n)
+    columns_of(table, fit.adapter.variables(), "cells")
     means = fit.predict(table, None, wanted.draws, wanted.seed, kind=wanted.kind, summary=False)
     values = _averages(np.asarray(means, np.float64) / trials, own, weight / total[own], number)
     whole = np.array_equal(total, np.round(total))
@@ -87,7 +97,9 @@ def _weights(columns: dict[str, Any], name: str | None, n: int) -> Float64[np.nd
             "weight by with weights=, or pass weights=None for cells of equal size."
         )
     raw = np.asarray(columns[name])
-    found = raw.astype(np.float64) if raw.dtype.kind in "iufb" else np.full(n, np.nan)
+    if not (raw.dtype.kind in "iufb" or all(isinstance(x, Real | Decimal) for x in raw)):
+        raise TypeError(f'column "{name}" of cells holds {kind_of(raw)}; expected sizes, numbers.')
+    found = raw.astype(np.float64)
     if not (np.isfinite(found).all() and (found >= 0).all()):
         bad = int(np.argmax(~(found >= 0) | ~np.isfinite(found)))
         raise ValueError(

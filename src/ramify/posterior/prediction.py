@@ -235,6 +235,9 @@ def quantile_names(quantiles: Sequence[float]) -> list[str]:
         >>> quantile_names([0.05, 0.5, 0.975])
         ['q5', 'q50', 'q97.5']
     """
+    if isinstance(quantiles, str) or np.ndim(quantiles) != 1:
+        expected = "a list of numbers between 0 and 1, as (0.05, 0.95)"
+        raise TypeError(f"quantiles is {quantiles!r}; expected {expected}.")
     if not all(0 <= q <= 1 for q in quantiles):
         raise ValueError(f"quantiles must be between 0 and 1; got {list(quantiles)}.")
     return [f"q{100 * q:.6g}" for q in quantiles]

@@ -165,8 +165,7 @@ class Questions(Fitted):
         Example:
             posterior.poststratify(census, weights="n", by="state")
         """
-        several = (by,) if isinstance(by, str) else tuple(by)
-        wanted = Wanted(weights, several, kind, draws, quantiles, seed)
+        wanted = Wanted(weights, interpret.columns_named(by), kind, draws, quantiles, seed)
         return poststratified(self, cells, wanted)
 
     @computing
@@ -227,7 +226,7 @@ class Questions(Fitted):
         how: tuple[int, Quantiles, int],
     ) -> Settings:
         """The arguments together; raises where they do not fit the model."""
-        several = (by,) if isinstance(by, str) else tuple(by)
-        asked = Settings(table, at or {}, several, average, kind, groups, *how)
+        by, at = interpret.columns_named(by), {} if at is None else at
+        asked = Settings(table, at, by, average, kind, groups, *how)
         interpret.check(self, asked)
         return asked

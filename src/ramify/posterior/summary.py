@@ -174,6 +174,7 @@ def summarise_theta(
     `exponentiate` is for effects on the scale of a log or logit: exp of them are ratios.
     """
     model, weighted = adapter.model, getattr(family, "weighted", None)
+    columns = ["mean", "sd", *quantile_names(quantiles)]
     if weighted is not None:
         theta, weight = np.asarray(weighted.points), weighted.weight
     else:
@@ -186,16 +187,16 @@ def summarise_theta(
         table = _from_draws(flat, quantiles, weight)
     else:
         table = _by_parameter(family, model, values, quantiles, weight)
-    columns = dict(zip(["mean", "sd", *quantile_names(quantiles)], table, strict=True))
     more = {} if weighted is None else _reliability(flat, weighted)
-    return Summary(names, columns | more, said=said)
+    return Summary(names, dict(zip(columns, table, strict=True)) | more, said=said)
 
 
 def summary_of_draws(adapter: Adapter, values: dict[str, Any], quantiles: Quantiles) -> Summary:
     """A summary of draws of the globals, by name, that have no weights."""
+    columns = ["mean", "sd", *quantile_names(quantiles)]
     names, flat = list(summary_draws(adapter, values)), _flat(adapter, values)
     table = _from_draws(flat, quantiles, None)
-    return Summary(names, dict(zip(["mean", "sd", *quantile_names(quantiles)], table, strict=True)))
+    return Summary(names, dict(zip(columns, table, strict=True)))
 
 
 def exponentiated(

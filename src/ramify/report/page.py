@@ -22,6 +22,7 @@ from ramify.numerics.thresholds import MOST_K_HAT, MOVED
 from ramify.plot import categories, figures
 from ramify.plot.numbers import FEW, Effects
 from ramify.posterior import facts, levels_plots
+from ramify.posterior.fitted import check_posterior
 from ramify.posterior.levels import LevelsPosterior
 from ramify.posterior.posterior import Posterior
 from ramify.posterior.summary import Summary
@@ -63,6 +64,7 @@ def write_report(
     Returns:
         The path.
     """
+    check_posterior(posterior, "rf.write_report(posterior)")
     template, plotly = _imported()
     path = Path(path)
     check_file(path)

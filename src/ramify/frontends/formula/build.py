@@ -120,6 +120,7 @@ def from_formula(
     """
     check_installed()
     refuse_groups(table)
+    _check_types({"trials": trials, "weights": weights}, priors)
     text, *others = split(formula)
     parts = parse(text)
     parts = parts._replace(trials=trials or parts.trials, weights=weights or parts.weights)
@@ -234,6 +235,19 @@ def _evaluated_parameters(
             check_each(coding, columns)
         found.append(in_units(parts, tuple(own), float(np.log(sd)) if scaled else 0.0))
     return tuple(found)
+
+
+def _check_types(columns: dict[str, Any], priors: Any) -> None:
+    """Raises where an argument is no name of a column, or priors are no dict."""
+    for argument, name in columns.items():
+        if not isinstance(name, str | None):
+            what = f"{argument} is a {type(name).__name__}"
+            raise TypeError(f"{what}; expected the name of a column, as {argument}='w'.")
+    if priors is not None and not (
+        isinstance(priors, Mapping) and all(isinstance(name, str) for name in priors)
+    ):
+        expected = 'a dict of names and distributions: {"x": "Normal(0, 1)"}'
+        raise TypeError(f"priors is {priors!r:.80}; expected {expected}.")
 
 
 def _check_names(formula: Formula) -> None:

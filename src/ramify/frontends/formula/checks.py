@@ -9,11 +9,12 @@ from zoneinfo import ZoneInfo
 import numpy as np
 
 from ramify.data.groups import Groups
-from ramify.frontends.formula.design import Coding, components, to_plain
+from ramify.frontends.formula.design import Coding, components
 from ramify.frontends.formula.formula import EffectLayout, Formula, Units
 from ramify.frontends.formula.likelihoods import LIKELIHOODS
 from ramify.frontends.formula.parameter_formulas import ParameterFormula, category_names
 from ramify.frontends.formula.reading import unsupported
+from ramify.frontends.formula.saved_coding import to_plain
 from ramify.io.fields import Check, check_each, is_count, is_list_of, is_number, is_text, one_of
 
 _OPTIONAL: Check = lambda value: value is None or is_text(value)
@@ -83,9 +84,8 @@ def check_formula(path: Path, formula: Formula) -> None:
         raise ValueError(f"{path} is damaged: its layout has values that no formula has.")
     for own in formula.own:
         _check_parameter(path, formula, own)
-    for part in (formula, *formula.own):
-        for coding in (part.common, part.group):
-            _try(path, coding)
+    for coding in formula.codings:
+        _try(path, coding)
 
 
 def _check_parameter(path: Path, formula: Formula, own: ParameterFormula) -> None:

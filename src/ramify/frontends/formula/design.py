@@ -1,7 +1,7 @@
 """Design matrices by the `formulae` package, and the state needed to code new rows the same way.
 
-The state (levels and contrasts of categories, knots, the constants of scale() and poly()) is plain
-values, which can be written as JSON and read back without data.
+Their state (levels and contrasts of categories, knots, the constants of scale() and poly()) is saved by
+`saved_coding`.
 """
 
 import copy
@@ -39,8 +39,7 @@ class Coding(NamedTuple):
 
     def matrix(self, frame: Any, what: str = "table") -> Float64[np.ndarray, "n P"]:
         """The design matrix of new rows; `what` is what the user calls their table."""
-        text = {n: frame[n].astype(object) for n in frame.columns if is_category(frame[n])}
-        frame = _wide(frame).assign(**text)
+        frame = _plain(frame)
         own = [t for t in self.terms if t.kind not in ("intercept", "offset")]
         with np.errstate(all="ignore"):
             parts = [term.eval_new_data(frame) for term in own]
@@ -74,7 +73,7 @@ def components(terms: list[Any]) -> list[Any]:
 
 def variables(part: str, whole: str) -> list[str]:
     """Names of the table's columns that a part of a formula uses."""
-    return sorted(name for name in _describe(part, whole).var_names if name)
+    return sorted(name for name in described(part, whole).var_names if name)
 
 
 def check_by_row(part: str, whole: str) -> None:
@@ -84,7 +83,7 @@ def check_by_row(part: str, whole: str) -> None:
     """
     from formulae.transforms import TRANSFORMS
 
-    for call in _calls(_describe(part, whole).common_terms):
+    for call in _calls(described(part, whole).common_terms):
         if call.callee in TRANSFORMS and call.callee != "I":
             cure = "make a column of it first (write y[yes] for a level of y)"
             what = f"{call.callee}() can't be applied to the response: {cure}"
@@ -98,7 +97,7 @@ def code(
 
     `n` is the number of rows of the fit if the frame has only some of them; see `with_state`.
     """
-    description = _describe(part, whole)
+    description = described(part, whole)
     if not description.common_terms:
         return Coding(part, [], [], [], {}), np.zeros((len(frame), 0))
     for term in description.common_terms:
@@ -107,7 +106,7 @@ def code(
             term.components = copy.deepcopy(term.components)
     _check_level_counts(description.common_terms, frame, n or len(frame))
     _evaluate(description, part, _wide(frame))
-    terms = sorted(description.common_terms, key=lambda t: t.kind != "intercept")
+    terms = in_order(description.common_terms)
     own = [t for t in terms if t.kind not in ("intercept", "offset")]
     first = ["Intercept"] if len(terms) and terms[0].kind == "intercept" else []
     names = first + [label for term in own for label in term.labels]
@@ -125,6 +124,12 @@ def code(
         _check_finite(term, np.asarray(term.data), frame, "table")
         _check_columns_differ(term)
     return Coding(part, terms, names, owners, kinds), matrix
+
+
+def _plain(frame: Any) -> Any:
+    """New rows as calls take them: wide numbers, and categories as their values."""
+    text = {n: frame[n].astype(object) for n in frame.columns if is_category(frame[n])}
+    return _wide(frame).assign(**text)
 
 
 def _wide(frame: Any) -> Any:
@@ -195,6 +200,8 @@ def _check_columns_differ(term: Any) -> None:
 
 def _check_finite(term: Any, values: Any, frame: Any, what: str) -> None:
     """Raises if a term has a value that can't be computed with, as log(x) of a negative x."""
+    if not len(frame):
+        return
     values = np.asarray(values, np.float64).reshape(len(frame), -1)
     bad: Bool[np.ndarray, " n"] = ~(np.abs(values) < _LARGEST).all(1)
     if not bad.any():
@@ -231,23 +238,35 @@ def check_levels(coding: Coding, frame: Any, what: str) -> None:
             said = f"holds {now}; in the fit it held {then}: convert it."
             raise TypeError(f'column "{name}" of {what} {said}')
     for component in components(coding.terms):
-        if component.kind != "categoric" or component.name not in coding.kinds:
+        if component.kind != "categoric":
             continue
-        values = frame[component.name]
+        values = _values(component, frame)
         unseen = [x for x in values.unique() if x not in component.levels]
         if unseen:
             row = int(np.argmax(np.asarray(values == unseen[0])))
+            title = component.name if hasattr(component, "call") else f'column "{component.name}"'
+            plain = lambda x: repr(x.item() if isinstance(x, np.generic) else x)
             near = get_close_matches(str(unseen[0]), map(str, component.levels), 1)
             hint = f"Did you mean {near[0]!r}?" if near else "Leave such rows out, or refit."
             more = ", ..." if len(component.levels) > 8 else ""
             raise ValueError(
-                f'column "{component.name}" of {what} is {unseen[0]!r} in row {row}, a category that '
-                f"the fit has not seen; it knows {', '.join(map(repr, component.levels[:8]))}{more}. "
+                f"{title} of {what} is {plain(unseen[0])} in row {row}, a category that the "
+                f"fit has not seen; it knows {', '.join(map(plain, component.levels[:8]))}{more}. "
                 f"{hint}"
             )
 
 
-def _describe(part: str, whole: str) -> Any:
+def _values(component: Any, frame: Any) -> Any:
+    """The categories of a column, or of a call such as C(n), in the rows of a frame."""
+    import pandas as pd
+
+    if not hasattr(component, "call"):
+        return frame[component.name]
+    found = component.call.eval(_plain(frame), component.env)
+    return pd.Series(np.asarray(getattr(found, "data", found)))
+
+
+def described(part: str, whole: str) -> Any:
     """A part of a formula as `formulae` reads it; raises at a function that is not in the list."""
     from formulae.categorical import ENCODINGS
     from formulae.transforms import TRANSFORMS
@@ -284,89 +303,6 @@ def inside(expression: Any) -> Iterator[Any]:
         yield from inside(argument)
 
 
-def to_plain(coding: Coding) -> dict[str, Any]:
-    """A coding as JSON values."""
-    terms = [
-        {"kind": t.kind, "components": [_component(c) for c in components([t])]}
-        for t in coding.terms
-    ]
-    own = {"text": coding.text, "names": coding.names, "owners": coding.owners}
-    return {**own, "kinds": coding.kinds, "terms": terms}
-
-
-def from_plain(plain: dict[str, Any]) -> Coding:
-    """The inverse of `to_plain`."""
-    from formulae.terms.terms import Intercept, Term
-
-    described = _describe(plain["text"], plain["text"]).common_terms
-    made = {component.name: component for component in components(described)}
-    terms = []
-    for saved in plain["terms"]:
-        parts = [_restored(copy.deepcopy(made[c["name"]]), c) for c in saved["components"]]
-        term = Intercept() if saved["kind"] == "intercept" else Term(*parts)
-        term.kind = saved["kind"]
-        terms.append(term)
-    return Coding(plain["text"], terms, plain["names"], plain["owners"], plain["kinds"])
-
-
-def _component(component: Any) -> dict[str, Any]:
-    contrast = component.contrast_matrix
-    plain = {"name": component.name, "kind": component.kind, "spans": component.spans_intercept}
-    if contrast is not None:
-        plain["levels"] = [_value(x) for x in component.levels]
-        plain["contrast"] = {"matrix": contrast.matrix.tolist(), "labels": list(contrast.labels)}
-    if component.kind == "offset":
-        plain["offset"] = component._intermediate_data.kind
-    if hasattr(component, "call"):
-        # `_random_state` has the rows of the fit in it and serves another purpose than evaluation.
-        kept = lambda t: {n: _value(v) for n, v in vars(t).items() if n != "_random_state"}
-        made = [call.stateful_transform for call in inside(component.call)]
-        plain["state"] = [None if transform is None else kept(transform) for transform in made]
-    return plain
-
-
-def _restored(component: Any, plain: dict[str, Any]) -> Any:
-    from formulae.categorical import ENCODINGS, ContrastMatrix
-    from formulae.environment import Environment
-    from formulae.transforms import TRANSFORMS
-
-    component.kind, component.spans_intercept = plain["kind"], plain["spans"]
-    if "contrast" in plain:
-        matrix = np.asarray(plain["contrast"]["matrix"])
-        component.levels = plain["levels"]
-        component.contrast_matrix = ContrastMatrix(matrix, plain["contrast"]["labels"])
-    if "offset" in plain:
-        component._intermediate_data = SimpleNamespace(kind=plain["offset"])
-    if "state" in plain:
-        component.env = Environment([{**TRANSFORMS, **ENCODINGS}, namespace()])
-        for call, state in zip(inside(component.call), plain["state"], strict=True):
-            if state is not None:
-                call.stateful_transform = TRANSFORMS[call.callee]()
-                vars(call.stateful_transform).update({n: _read(v) for n, v in state.items()})
-    return component
-
-
-def _value(value: Any) -> Any:
-    """A value of the state as JSON."""
-    if isinstance(value, np.ndarray):
-        return {"array": value.tolist()}
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, dict):
-        return {"dict": [[_value(k), _value(v)] for k, v in value.items()]}
-    if type(value).__name__ == "CubicSpline":
-        return {"spline": [value.c.tolist(), value.x.tolist(), value.extrapolate]}
-    return value
-
-
-def _read(value: Any) -> Any:
-    if not isinstance(value, dict):
-        return value
-    ((kind, content),) = value.items()
-    if kind == "array":
-        return np.asarray(content)
-    if kind == "dict":
-        return {_read(k): _read(v) for k, v in content}
-    from scipy.interpolate import CubicSpline
-
-    return CubicSpline.construct_fast(np.asarray(content[0]), np.asarray(content[1]), content[2])
+def in_order(terms: list[Any]) -> list[Any]:
+    """The intercept, if there is one, and the other terms in their order."""
+    return sorted(terms, key=lambda term: term.kind != "intercept")

@@ -145,6 +145,11 @@ class Formula:
         return [self.parts, *(own.parts for own in self.own)]
 
     @property
+    def codings(self) -> list[Coding]:
+        """Of all formulas: the common effects of each, and those that vary by group."""
+        return [coding for part in (self, *self.own) for coding in (part.common, part.group)]
+
+    @property
     def parameters(self) -> list[str]:
         """The likelihood's parameters that have no formula: one number each, or cutpoints."""
         return [n for n in self.family.parameters if n not in {own.name for own in self.own}]

@@ -12,7 +12,6 @@ from jaxtyping import Float64
 from ramify.data.groups import Groups
 from ramify.data.tables import in_zone
 from ramify.frontends.formula import asking, levels_saving, results
-from ramify.frontends.formula.frame import read_frame
 from ramify.frontends.formula.levels_formula import LevelsFormula
 from ramify.frontends.formula.levels_model import LevelsFormulaModel, common_names, term_sds
 from ramify.frontends.formula.levels_reading import (
@@ -103,12 +102,12 @@ class FormulaLevelsAdapter(LevelsAdapter):
 
     def frame(self, table: Any) -> Any:
         """The predictors of a table as `formulae` sees them."""
-        return read_frame(table, predictors(self.formula.parts), "table")
+        return asking.frame_of(table, predictors(self.formula.parts), self.formula.codings)
 
     def typical(self) -> dict[str, Any]:
         """Means of numbers, and the most frequent of categories."""
         parts = self.formula.parts
-        return asking.typical(parts, predictors(parts), self.table)
+        return asking.typical(parts, predictors(parts), self.formula.codings, self.table)
 
     def ratios(self) -> tuple[str, list[str]]:
         """Odds ratios and their like, of the common effects."""

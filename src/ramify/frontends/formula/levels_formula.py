@@ -66,6 +66,11 @@ class LevelsFormula:
         return self.factors[self.integrated].name
 
     @property
+    def codings(self) -> list[Coding]:
+        """Of the common effects and of each term."""
+        return [self.common, *(term.coding for term in self.terms)]
+
+    @property
     def columns(self) -> list[str]:
         """The columns of all factors."""
         return list(dict.fromkeys(c for factor in self.factors for c in factor.columns))

@@ -10,7 +10,7 @@ import numpy as np
 from ramify._version import __version__
 from ramify.data.groups import Groups
 from ramify.data.levels import from_plain, to_plain
-from ramify.frontends.formula import design, priors
+from ramify.frontends.formula import design, priors, saved_coding
 from ramify.frontends.formula.levels_build import defaults, replaced
 from ramify.frontends.formula.levels_formula import CommonUnits, LevelsFormula, TermSpec
 from ramify.frontends.formula.likelihoods import LIKELIHOODS
@@ -35,10 +35,10 @@ def save(formula: LevelsFormula, given: priors.Priors, groups: Groups | None, fo
         "priors": {name: priors.to_plain(prior) for name, prior in given.items()},
         "priors_in_words": {name: priors.in_words(p) for name, p in given.items()},
         "units": units._asdict(),
-        "common": design.to_plain(formula.common),
+        "common": saved_coding.to_plain(formula.common),
         "terms": [
             {
-                "coding": design.to_plain(term.coding),
+                "coding": saved_coding.to_plain(term.coding),
                 "factor": term.factor,
                 "correlated": term.correlated,
                 "unit": term.unit,
@@ -69,6 +69,8 @@ def load(saved: SavedFit) -> tuple[LevelsFormula, priors.Priors]:
         if {*found} != {*known}:
             raise ValueError("its priors are not those of its formula's parameters")
         return formula, replaced(known, found, formula)
+    except saved_coding.ReadOtherwise:
+        raise
     except Exception as error:  # whatever other libraries make of what is not a formula's
         raise ValueError(f"{path} is damaged or not of a formula.") from error
 
@@ -81,7 +83,7 @@ def _formula(config: dict[str, Any]) -> LevelsFormula:
     }
     terms = tuple(
         TermSpec(
-            design.from_plain(term["coding"]),
+            saved_coding.from_plain(term["coding"]),
             int(term["factor"]),
             bool(term["correlated"]),
             tuple(map(float, term["unit"])),
@@ -97,7 +99,7 @@ def _formula(config: dict[str, Any]) -> LevelsFormula:
         parts,
         config["likelihood"],
         config["link"],
-        design.from_plain(config["common"]),
+        saved_coding.from_plain(config["common"]),
         terms,
         factors,
         int(config["integrated"]),

@@ -8,7 +8,6 @@ import numpy as np
 from ramify.data.groups import Groups
 from ramify.frontends.formula import asking, results
 from ramify.frontends.formula.formula import Formula
-from ramify.frontends.formula.frame import read_frame
 from ramify.frontends.formula.reading import predictors
 from ramify.models.adapter import Adapter, Section
 
@@ -41,12 +40,12 @@ class FormulaNames(Adapter):
 
     def frame(self, table: Any) -> Any:
         """The predictors of a table as `formulae` sees them."""
-        return read_frame(table, predictors(*self.formula.every), "table")
+        return asking.frame_of(table, predictors(*self.formula.every), self.formula.codings)
 
     def typical(self) -> dict[str, Any]:
         """Means of numbers, and the most frequent of categories."""
         names = predictors(*self.formula.every)
-        return asking.typical(self.formula.parts, names, self.table)
+        return asking.typical(self.formula.parts, names, self.formula.codings, self.table)
 
     @property
     def outcome_name(self) -> str:

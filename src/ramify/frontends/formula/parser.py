@@ -6,8 +6,9 @@ Import this file inside the functions that need it: `formulae` is optional.
 from operator import add, sub
 from typing import Any
 
+import numpy as np
 from formulae.categorical import CategoricalBox
-from formulae.expr import Binary
+from formulae.expr import Binary, Unary
 from formulae.parser import ParseError, Parser
 from formulae.resolver import Resolver, ResolverError
 from formulae.scanner import ScanError, Scanner
@@ -17,16 +18,36 @@ from formulae.terms.terms import Model
 
 UNREADABLE = (ParseError, ScanError, ResolverError, CallResolverError, RecursionError)
 _SUMS = {"PLUS": add, "MINUS": sub}
+_BINDS = {"+": 1, "-": 1, "*": 2, "/": 2}  # how tightly; comparisons less
+_MOST = 3  # powers and signs, whose arguments have brackets in names
 
 
-def describe(text: str) -> Any:
-    """A part of a formula as a `formulae` model; raises one of UNREADABLE, or another error."""
-    parser = Parser(Scanner(text).scan())
+def describe(text: str, *, as_before: bool = False) -> Any:
+    """A part of a formula as a `formulae` model; raises one of UNREADABLE, or another error.
+
+    `as_before`: powers as the first release read them, -x ** 2 as (-x) ** 2.
+    """
+    parser = (Parser if as_before else _Parser)(Scanner(text).scan())
     tree = parser.parse()
     if not parser.at_end():  # `formulae` ignores what follows
         raise ParseError(f"{parser.peek().lexeme!r} has no meaning there")
     found = _Resolver(tree).resolve()
     return found if isinstance(found, Model) else Model(found)
+
+
+class _Parser(Parser):
+    """Reads powers as R and Python do: -x ** 2 is -(x ** 2), and x ** y ** z is x ** (y ** z)."""
+
+    def multiple_interaction(self) -> Any:
+        return self.unary()
+
+    def unary(self) -> Any:
+        if self.match(["PLUS", "MINUS"]):
+            return Unary(self.previous(), self.unary())
+        expr = self.call()
+        if self.match(["STAR_STAR"]):
+            return Binary(expr, self.previous(), self.unary())
+        return expr
 
 
 class _Resolver(Resolver):
@@ -77,10 +98,17 @@ class _CallResolver(CallResolver):
         if not hasattr(expr.callee, "name"):
             raise CallResolverError("something that is no function is called")
         call = super().visitCallExpr(expr)
-        return _ComparableCall(call.callee, call.args, call.kwargs)
+        found = _ComparableCall(call.callee, call.args, call.kwargs)
+        if call.callee == "binary":
+            found.stateful_transform = _Binary()
+        return found
 
     def visitBinaryExpr(self, expr: Any) -> Any:
         found = super().visitBinaryExpr(expr)
+        return _Operator(found.op, *found.args)
+
+    def visitUnaryExpr(self, expr: Any) -> Any:
+        found = super().visitUnaryExpr(expr)
         return _Operator(found.op, *found.args)
 
 
@@ -95,6 +123,38 @@ class _Operator(LazyOperator):
         is_one = lambda x: getattr(getattr(x, "dtype", None), "kind", "O") in kinds
         found = [arg.eval(data_mask, env) for arg in self.args]
         return self.op(*(x.astype(float) if is_one(x) else x for x in found))
+
+    def __str__(self) -> str:
+        """With the brackets that it needs: another expression has another name."""
+        tight = self.binds == _MOST
+        inner = lambda arg, least: f"({arg})" if getattr(arg, "binds", 9) < least else str(arg)
+        if len(self.args) == 1:
+            return f"{self.symbol}{inner(self.args[0], _MOST + 1)}"
+        left, right = inner(self.args[0], self.binds + tight), inner(self.args[1], self.binds + 1)
+        return f"{left} {self.symbol} {right}"
+
+    @property
+    def binds(self) -> int:
+        """How tightly it binds its arguments."""
+        tight = len(self.args) == 1 or self.symbol == "**"
+        return _MOST if tight else _BINDS.get(self.symbol, 0)
+
+
+class _Binary:
+    """binary(x, success): 1 where x is `success`, by default the smallest value of the fit.
+
+    That of `formulae` takes the smallest of the rows at hand, and refuses rows without `success`.
+    """
+
+    def __init__(self):
+        self.first: Any = None
+
+    def __call__(self, x: Any, success: Any = None) -> np.ndarray:
+        values = np.asarray(x)
+        if success is None:
+            self.first = np.unique(values)[0] if self.first is None else self.first
+            success = self.first
+        return np.where(values == success, 1, 0)
 
 
 class _ComparableCall(LazyCall):

@@ -40,9 +40,8 @@ def coded_rows(formula: Formula, table: Any, what: str, *, outcomes: bool) -> Gr
     parts, units, n = formula.parts, formula.units, n_rows(table, formula.by)
     used = predictors(*formula.every)
     frame = read_frame(table, used, what, n)
-    for part in (formula, *formula.own):
-        for coding in (part.common, part.group):
-            check_levels(coding, frame, what)
+    for coding in formula.codings:
+        check_levels(coding, frame, what)
     own = [i for i, name in enumerate(formula.common.names) if name != "Intercept"]
     X = formula.common.matrix(frame, what)[:, own]
     W = formula.group.matrix(frame, what)
@@ -66,6 +65,8 @@ def coded_rows(formula: Formula, table: Any, what: str, *, outcomes: bool) -> Gr
 def _check_zone(formula: Formula, table: Any, what: str) -> None:
     """Raises if labels are times with a zone, and those of the fit without one, or the reverse."""
     zone = zone_of(table, formula.by)
+    if getattr(columns_of(table, [formula.by], what)[formula.by], "dtype", None) == np.int64:
+        return  # no times: whoever looks for such labels in the fit says so
     if (zone is None) != (formula.zone is None):
         has = lambda zone: "no time zone" if zone is None else f"the time zone {zone}"
         raise TypeError(

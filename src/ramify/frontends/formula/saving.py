@@ -14,7 +14,7 @@ import numpy as np
 
 from ramify._version import __version__
 from ramify.data.groups import Groups
-from ramify.frontends.formula import design, priors
+from ramify.frontends.formula import design, priors, saved_coding
 from ramify.frontends.formula.checks import check_config, check_formula, check_rows
 from ramify.frontends.formula.design import Coding
 from ramify.frontends.formula.formula import EffectLayout, Formula, Units
@@ -67,8 +67,8 @@ def of_columns(formula: Formula) -> dict[str, Any]:
         "weights": formula.parts.weights,
         "levels": formula.levels,
         "layout": asdict(formula.layout) | asdict(formula.units),
-        "common": design.to_plain(formula.common),
-        "varying": design.to_plain(formula.group),
+        "common": saved_coding.to_plain(formula.common),
+        "varying": saved_coding.to_plain(formula.group),
         "parameters": [_plain(own) for own in formula.own],
     }
 
@@ -86,6 +86,8 @@ def load(saved: SavedFit) -> tuple[Formula, priors.Priors]:
     check_version(path, config, FORMAT_VERSION, saved.fit.get("ramify_version"))
     try:
         return _checked(path, config, saved.fit["by"])
+    except saved_coding.ReadOtherwise:
+        raise
     except Exception as error:  # whatever other libraries make of what is not a formula's
         if str(path) in str(error):
             raise
@@ -124,12 +126,15 @@ def _formula(config: dict[str, Any]) -> Formula:
 def _plain(own: ParameterFormula) -> dict[str, Any]:
     """A formula of a parameter as JSON values."""
     numbers = {name: list(getattr(own, name)) for name in ("centre", "unit", "group_unit")}
-    codings = {"common": design.to_plain(own.common), "varying": design.to_plain(own.group)}
+    codings = {
+        "common": saved_coding.to_plain(own.common),
+        "varying": saved_coding.to_plain(own.group),
+    }
     return {"name": own.name, "shift": own.shift, **numbers, **codings}
 
 
 def _coding(plain: dict[str, Any]) -> Coding:
-    return design.from_plain(plain) if plain["text"] else NOTHING
+    return saved_coding.from_plain(plain) if plain["text"] else NOTHING
 
 
 def _parameter(parts: FormulaText, plain: dict[str, Any]) -> ParameterFormula:
