@@ -73,7 +73,7 @@ def switch(sizes: list[int], likelihood: str) -> None:
             print(f"{own}  chosen: {chosen}", flush=True)
         for kind in kinds:
             some = [(q, used) for q, used in times[kind] if np.isfinite(used)]
-            _exponent(f"{design}, {kind}", *map(list, zip(*some, strict=True)))
+            _exponent(f"{design}, {kind}", [q for q, _ in some], [used for _, used in some])
 
 
 def evaluation(model: Any, rows: Any, kind: Any) -> float:

@@ -29,7 +29,10 @@ ITERATIONS = 20  # of Lanczos' method, roughly
 POINTS = 500  # of theta that are weighted
 CHEAP = 1.5e9  # work of all evaluations of G, below which the points are weighted by G itself
 WIDE, CHEAP_WIDE = 0.2, 6e9  # the same where an sd of theta is wide, and its posterior skewed
-COARSE_POINTS, COARSE = 1000, 1e10  # points that are weighted by a coarse G, and the work of all
+COARSE_POINTS, COARSE = (
+    1000,
+    1e10,
+)  # points that are weighted by a coarse G; the work of all: ten seconds
 MOST_SHARE = 0.5  # of G's points for z: those of a coarse G that is worth having
 ALONG = (-2.4, -1.2, 1.2, 2.4)  # sds along an axis
 NARROW = 0.1  # of logarithms: along such an axis the two ends are enough
