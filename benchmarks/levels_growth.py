@@ -16,6 +16,7 @@ from ramify.levels.marginal import Marginal
 FORMULA = "y ~ x + (1 | a) + (1 | b)"
 MOST_DENSE = 12_000  # kept effects that a dense factor is timed for
 MOST_FILLED = 6_000  # a sparse factor of crossed levels fills up
+MOST_COMPARED = 60_000  # beyond, only the algebra that is chosen is timed
 
 
 def fitted(
@@ -49,25 +50,30 @@ def switch(sizes: list[int], likelihood: str) -> None:
     """CPU time of one evaluation of G by each kind of algebra, crossed and nested."""
     rng = np.random.default_rng(0)
     kinds = get_args(Algebra)
-    print(f"{'design':8}{'rows':>10}{'kept':>9}" + "".join(f"{kind:>11}" for kind in kinds))
+    print(
+        f"{'design':8}{'rows':>10}{'kept':>9}"
+        + "".join(f"{kind:>11}" for kind in kinds)
+        + f"{'GiB':>7}"
+    )
     for design in ("crossed", "nested"):
         times: dict[str, list[tuple[int, float]]] = {kind: [] for kind in kinds}
         for n in sizes:
             table = simulated(rng, n, design, likelihood)
             model, groups = rf.from_formula(FORMULA, table, likelihood=likelihood)
             rows = FormulaLevelsAdapter(model).design(groups)
-            q, text = rows.K.shape[1], ""
+            q, text, chosen = rows.K.shape[1], "", choose(rows)
             for kind in kinds:
-                most = {"dense": MOST_DENSE, "iterative": q}.get(
-                    kind, q if design == "nested" else MOST_FILLED
+                most = {"dense": MOST_DENSE, "iterative": MOST_COMPARED}.get(
+                    kind, MOST_COMPARED if design == "nested" else MOST_FILLED
                 )
-                used = evaluation(model, rows, kind) if q <= most else np.nan
+                used = evaluation(model, rows, kind) if q <= most or kind == chosen else np.nan
                 times[kind].append((q, used))
                 text += f"{used:>11.3f}"
-            print(f"{design:8}{n:>10,}{q:>9,}{text}  chosen: {choose(rows)}", flush=True)
+            own = f"{design:8}{n:>10,}{q:>9,}{text}{_memory():>7.2f}"
+            print(f"{own}  chosen: {chosen}", flush=True)
         for kind in kinds:
             some = [(q, used) for q, used in times[kind] if np.isfinite(used)]
-            _exponent(f"{design}, {kind}", *map(list, zip(*some, strict=True)))
+            _exponent(f"{design}, {kind}", [q for q, _ in some], [used for _, used in some])
 
 
 def evaluation(model: Any, rows: Any, kind: Any) -> float:

@@ -19,6 +19,8 @@ import ramify as rf
 
 ALONE = ("(1 | user)", "(1 | movie)")
 BOTH = "(1 + when | user) + (1 | movie)"
+# Rows whose log density is computed, at most, and draws for it, which each take a pass over all rows.
+HELD_OUT, HELD_OUT_DRAWS, HELD_OUT_WORK = 100_000, (20, 100), 1e8
 GPBOOST = """
 import sys, time, numpy as np, gpboost as gpb
 with np.load(sys.argv[1]) as file: d = dict(file)
@@ -104,7 +106,8 @@ def reported(formula: str, train: dict[str, Any], test: dict[str, Any]) -> Any:
     posterior = rf.fit(model, groups)
     took, used = time.perf_counter() - began, time.process_time() - cpu
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(f"\n{formula}: {len(test[next(iter(test))]) * 9:,} rows", flush=True)
+    response = formula.split(" ~ ")[0]
+    print(f"\n{formula}: {len(train[response]):,} rows", flush=True)
     print(f"  {took:.0f} s, {used:.0f} s of CPU, at most {memory:.2f} GiB until here")
     notes = posterior.notes
     phases = {"reading": read, **notes.get("cpu_seconds", {})}
@@ -112,9 +115,13 @@ def reported(formula: str, train: dict[str, Any], test: dict[str, Any]) -> Any:
     for name in ("evaluations", "noise_sds", "lanczos_iterations", "laplace_sds"):
         if name in notes:
             print(f"  {name} {notes[name]:.3g}")
-    response = formula.split(" ~ ")[0]
-    held_out = posterior.log_predictive(None, test, 100, "per_row") / len(test[response])
-    print(f"  held-out log density {held_out:.4f} nats a row")
+    some = {name: column[:HELD_OUT] for name, column in test.items()}
+    draws = int(np.clip(HELD_OUT_WORK / len(train[response]), *HELD_OUT_DRAWS))
+    held_out = posterior.log_predictive(None, some, draws, "per_row") / len(some[response])
+    print(
+        f"  held-out log density {held_out:.4f} nats a row, {len(some[response]):,} rows and "
+        f"{draws} draws"
+    )
     print("\n".join(f"  {line}" for line in repr(posterior).splitlines()))
     print(posterior.summary(), flush=True)
     return posterior

@@ -8,10 +8,12 @@ from levels_tables import apart, problem, table
 from ramify.fitting.levels import start
 from ramify.levels import blocks, shape
 from ramify.levels.blocks import blocks_of, integrated
+from ramify.levels.coarse import Coarse
 from ramify.levels.integral import integrate, rule_for, solve
 from ramify.levels.marginal import Marginal
 from ramify.levels.model import LevelsModel
 from ramify.levels.search import search
+from ramify.numerics.points import student_sample
 
 SLOPES = "yes ~ x + (1 + x | a) + (1 | b)"
 
@@ -75,7 +77,8 @@ def test_a_profile_is_the_marginal_at_its_points_and_corners():
     model, design = problem("y ~ x + (1 | a) + (1 | b)")
     G = Marginal(model, design)
     found = search(G, start(model))
-    profile = shape.Profile.through(G, found, wide=True)
+    height = lambda thetas: shape.risen(G, found, thetas)
+    profile = shape.Profile.through(height, model.transformed, found, between=True)
     ends = [shape.ALONG[0], shape.ALONG[-1]]
     t = np.concatenate([np.diag([end] * 3) for end in ends])
     corners = shape.CORNER * np.array([(1, 1, 0), (-1, 1, 0), (0, -1, 1), (-1, 0, -1)])
@@ -105,3 +108,57 @@ def test_corners_bring_a_profile_to_the_sds_of_the_marginal(monkeypatch):
     free = spread[0] > 1e-6
     ratio = spread[1][free] / spread[0][free]
     assert np.abs(ratio - 1).max() < 0.11  # 0.15 without corners
+
+
+def ten_levels(seed=2):
+    """Slopes of sixty groups, which are integrated, and of ten levels, which are kept."""
+    rng, n = np.random.default_rng(seed), 1500
+    rows = {"a": np.arange(n) % 60, "b": rng.integers(0, 10, n), "x": rng.normal(size=n)}
+    own, others = rng.normal(size=(60, 2)) * [0.8, 0.5], rng.normal(size=(10, 2)) * [0.7, 0.4]
+    both = own[rows["a"]] + others[rows["b"]]
+    eta = both[:, 0] + both[:, 1] * rows["x"]
+    rows["yes"] = (rng.random(n) < 1 / (1 + np.exp(-eta))).astype(float)
+    return problem("yes ~ x + (1 + x | a) + (1 + x | b)", "bernoulli", rows=rows)
+
+
+@pytest.mark.slow
+def test_a_coarse_marginal_has_the_shape_of_the_marginal():
+    model, design = ten_levels()
+    G, coarse = Marginal(model, design), Marginal(model, design, coarse=True)
+    assert (round(G.points), round(coarse.points)) == (25, 9)
+    found = search(G, start(model))
+    near = Coarse.near(G, coarse, found)
+    ends = found.mean + np.concatenate([1.8 * near.axes.T, -1.8 * near.axes.T])
+    alone = near._replace(coefficients=np.zeros((2, 6)))
+    apart = [own.values(ends) - shape.risen(G, found, ends) for own in (near, alone)]
+    assert np.abs(apart[0]).max() < 0.015 and np.abs(apart[1]).max() > 0.03  # nats
+    profile = shape.Profile.through(near.values, model.transformed, found, True)
+    covariance = np.linalg.inv(found.precision)
+    points, log_t = student_sample(np.random.default_rng(0), found.mean, covariance, 300)
+    exact = shape.risen(G, found, points)
+    off, spread = [], []
+    for height in (exact, near.values(points), profile.values(points)):
+        log_weight = height - log_t
+        weight = np.exp(log_weight - np.logaddexp.reduce(log_weight))
+        off.append(np.sqrt(weight @ (height - exact) ** 2))
+        spread.append(np.sqrt(weight @ (points - weight @ points) ** 2))
+    assert off[1] < 0.03 and off[2] > 0.1  # nats
+    assert np.abs(spread[1] / spread[0] - 1).max() < 0.01
+    assert np.abs(spread[2] / spread[0] - 1).max() > 0.03
+
+
+@pytest.mark.slow
+def test_points_are_weighted_by_a_coarse_marginal_where_that_pays(monkeypatch):
+    model, design = ten_levels()
+    G = Marginal(model, design)
+    found = search(G, start(model))
+    for name, value in {"CHEAP": 0.0, "CHEAP_WIDE": 0.0, "COARSE_POINTS": 200}.items():
+        monkeypatch.setattr(shape, name, value)
+    cloud = shape.cloud(G, found, 0)
+    assert 200 < cloud.notes["theta_coarse"] < 1000
+    off = shape.pool(G, found, cloud, 0)[1]
+    assert off < 0.03  # nats from G, where the draws are
+    monkeypatch.setattr(shape, "COARSE", 0.0)
+    cloud = shape.cloud(G, found, 0)
+    assert "theta_coarse" not in cloud.notes
+    assert shape.pool(G, found, cloud, 0)[1] > 0.03

@@ -16,7 +16,8 @@ given both: a branched family with one more branch. Linear Gaussian models are e
 The parts, in the order in which they use each other: `design` (the rows; `condensed`, fewer of them),
 `model` (derivatives of a row's log likelihood in eta, the only thing that depends on the likelihood),
 `integral` (log p^ and its derivatives), `kept` (S and its factor: sparse where the design is nested, else
-dense, or `iterated`, by conjugate gradients), `marginal` (G), `search` (its maximum and shape), `draws`,
+dense, or `iterated`, by conjugate gradients), `marginal` (G), `search` (its maximum and
+curvature), `coarse` (what stands for G where it costs too much), `shape` (theta's posterior), `draws`,
 `laplace` (what Laplace's method leaves, in sds of theta).
 A model of log densities has no linear predictor: a row is any smooth function of its z and its few kept
 effects, one vector v, and priors of effects are rows too. `density_design` and `density` are its design

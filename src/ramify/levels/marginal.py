@@ -7,7 +7,7 @@ import numpy as np
 import scipy.sparse as sp
 from jaxtyping import Float64
 
-from ramify.levels.blocks import blocks_of, integrated, left_out
+from ramify.levels.blocks import FEW, blocks_of, integrated, left_out
 from ramify.levels.design import Design
 from ramify.levels.integral import rule_for
 from ramify.levels.iterated import Iterated
@@ -15,8 +15,9 @@ from ramify.levels.kept import Algebra, Kept, assemble, choose, factorize
 from ramify.levels.laplace import Held, correction
 from ramify.levels.marginal_state import Effects, State
 from ramify.levels.model import Given, LevelsModel
+from ramify.numerics.points import gauss_hermite
 
-CLOSE = 1e-7  # nats that the last step in b may gain
+CLOSE, ROUGHLY = 1e-7, 1e-3  # nats that the last step in b may gain; the same where G is coarse
 MOST_STEPS = 60
 NEAR, APART = 0.01, 0.2  # gain near the maximum; difference of value's slope and slope, in sds of b
 SLOW = 0.2  # of the gain of the step before: a factor that shrinks it less is made anew
@@ -47,12 +48,21 @@ class Marginal:
     """G as a function of theta; remembers where the last maximum over b was.
 
     The Gaussian of b has mean `b^`; `factors` counts the factors of S that were made, `stalled` the
-    optima at which conjugate gradients did not come to their end.
+    optima at which conjugate gradients did not come to their end. A coarse G has three points along
+    each dimension of z and leaves Laplace's error in: it costs less, and is off by a smooth function.
     """
 
-    def __init__(self, model: LevelsModel, design: Design, algebra: Algebra | None = None):
-        self.model, self.design = model, design
-        self.rule = rule_for(model, len(design.offset), design.N)
+    def __init__(
+        self,
+        model: LevelsModel,
+        design: Design,
+        algebra: Algebra | None = None,
+        *,
+        coarse: bool = False,
+    ):
+        self.model, self.design, self.coarse = model, design, coarse
+        rule = rule_for(model, len(design.offset), design.N)
+        self.rule = gauss_hermite(FEW, model.M) if coarse and rule is not None else rule
         self.blocks = blocks_of(model, design, self.rule)
         forced = algebra if design.kept else None  # there is nothing to choose for
         self.algebra: Algebra = forced or choose(design)
@@ -159,7 +169,8 @@ class Marginal:
         old = None if begin is None or self.model.linear else begin.kept
         state, kept = self._maximised(given, precision, state, old)
         value = self._marginal(given, state.value, kept)
-        more = correction(Held(self.model, given, self.design, self.blocks, state))
+        held = Held(self.model, given, self.design, self.blocks, state)
+        more = 0.0 if self.coarse else correction(held)
         found = Optimum(theta, given, state, kept, value + more, more)
         self.stalled += isinstance(kept, Iterated) and kept.stalled
         self._last = found
@@ -181,7 +192,7 @@ class Marginal:
         self, given: Given, precision: Any, state: State, kept: Kept | Iterated | None
     ) -> tuple[State, Kept | Iterated]:
         """The maximum over b and the factor there, by Newton; `kept` is a factor to begin with."""
-        fresh, last = False, np.inf
+        fresh, last, close = False, np.inf, ROUGHLY if self.coarse else CLOSE
         for _ in range(MOST_STEPS):
             if kept is None:
                 kept, fresh = self.factor(state, precision), True
@@ -189,7 +200,7 @@ class Marginal:
             gain = 0.5 * float(state.slope_beta @ beta + state.slope_u @ u)
             if not np.isfinite(gain):
                 raise NotSolved
-            if gain < CLOSE:
+            if gain < close:
                 break
             moved = fresh or gain <= SLOW * last
             tried = self._stepped(given, precision, state, beta, u) if moved else None

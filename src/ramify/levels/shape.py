@@ -1,9 +1,10 @@
 """The shape of theta's posterior beyond a Gaussian, and a pool of draws of theta and b from it.
 
-Where G is cheap, points from a skewed Student t are weighted by it. Where it is not, G along each axis of
-its Gaussian is followed by a polynomial of degree four through four more points, and between each two
-axes by products of their powers through four corners; the sum of these stands for G. Sds of factors with
-few levels are skewed each by itself, and a correlation is the wider the smaller its sds are.
+Where G is cheap, points from a skewed Student t are weighted by it. Where it is not, but theta is wide,
+they may be weighted by a coarse G (`coarse`). Else G along each axis of its Gaussian is followed by a
+polynomial of degree four through four more points, and between each two axes by products of their powers
+through four corners; the sum of these, a profile, stands for G. Sds of factors with few levels are skewed
+each by itself, and a correlation is the wider the smaller its sds are.
 """
 
 from collections.abc import Callable
@@ -12,19 +13,27 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float64
 
+from ramify.inference.shared_draws import Values
 from ramify.inference.theta_search import Learned
 from ramify.inference.theta_weights import fitted_proposal, weigh_theta, with_control
+from ramify.levels.coarse import Coarse
 from ramify.levels.draws import draw_kept, mean_shift
 from ramify.levels.iterated import PROBES, Iterated
 from ramify.levels.marginal import Marginal, NotSolved, Optimum
 from ramify.levels.search import Found, whitening
 from ramify.numerics.memory import check_memory
 from ramify.numerics.psis import effective_draws, k_hat
+from ramify.numerics.thresholds import MOST_K_HAT
 
 ITERATIONS = 20  # of Lanczos' method, roughly
 POINTS = 500  # of theta that are weighted
 CHEAP = 1.5e9  # work of all evaluations of G, below which the points are weighted by G itself
 WIDE, CHEAP_WIDE = 0.2, 6e9  # the same where an sd of theta is wide, and its posterior skewed
+COARSE_POINTS, COARSE = (
+    1000,
+    1e10,
+)  # points that are weighted by a coarse G; the work of all: ten seconds
+MOST_SHARE = 0.5  # of G's points for z: those of a coarse G that is worth having
 ALONG = (-2.4, -1.2, 1.2, 2.4)  # sds along an axis
 NARROW = 0.1  # of logarithms: along such an axis the two ends are enough
 CORNER = 1.8  # sds along both of two axes
@@ -54,7 +63,7 @@ class Cloud(NamedTuple):
     log_weight: Float64[np.ndarray, " T"]
     notes: dict[str, Any]
     # What stands for G less its value at the mode; None where the weights are those of G.
-    stands: Callable[[Float64[np.ndarray, "T D"]], Float64[np.ndarray, " T"]] | None = None
+    stands: Values | None = None
 
     @property
     def weight(self) -> Float64[np.ndarray, " T"]:
@@ -66,6 +75,14 @@ class Cloud(NamedTuple):
         levels = (np.arange(count) + rng.random(count)) / count
         place = np.searchsorted(np.cumsum(self.weight), levels)
         return self.points[rng.permutation(np.minimum(place, len(self.points) - 1))]
+
+
+class Weighed(NamedTuple):
+    """Points of theta, their log weights up to a constant, and their log density as they were drawn."""
+
+    points: Float64[np.ndarray, "T D"]
+    log_weight: Float64[np.ndarray, " T"]
+    log_t: Float64[np.ndarray, " T"]
 
 
 class Pool(NamedTuple):
@@ -80,6 +97,7 @@ def work(G: Marginal) -> float:
     """The work of one evaluation of G, in multiplications, roughly."""
     n, q = len(G.design.offset), G.size
     touched = float(np.sum(np.diff(G.design.entries[2].indptr).astype(np.float64) ** 2))
+    touched *= 0.1 if G.design.filled else 1.0  # products of arrays
     rows = G.design.row_work * n * (50.0 + 0.0 if G.model.linear else 50.0 * G.points)
     factors = 1 if G.model.linear else 3
     if G.algebra == "iterative":
@@ -89,33 +107,75 @@ def work(G: Marginal) -> float:
 
 
 def cloud(G: Marginal, found: Found, seed: int) -> Cloud:
-    """Weighted points of theta."""
+    """Weighted points of theta: by G, by a coarse G or by a profile, as time allows."""
     nothing = np.zeros(len(found.mean))
     learned = Learned(found.mean, found.precision, 0.0, nothing, None, None, np.zeros(0, int))
     sd = np.sqrt(np.diag(np.linalg.inv(found.precision)))
     wide = bool(sd[G.model.transformed].max(initial=0.0) > WIDE)
-    cheap = work(G) * 2 * POINTS < (CHEAP_WIDE if wide else CHEAP)
-    values = G.values if cheap else Profile.through(G, found, wide).values
-    points, log_weight, log_t = weigh_theta(values, learned, POINTS if cheap else 8 * POINTS, seed)
-    normal = log_weight - np.logaddexp.reduce(log_weight)
-    moved, noise = with_control(points, log_weight, log_t, learned)
-    for attempt in range(ATTEMPTS if cheap else 0):
-        better = fitted_proposal(points, log_weight)
-        noisy = attempt == 0 and noise.max() > NOISE
-        if better is None or not (noisy or k_hat(log_weight) > EVEN):
+    if work(G) * 2 * POINTS < (CHEAP_WIDE if wide else CHEAP):
+        own = Weighed(*weigh_theta(G.values, learned, POINTS, seed))
+        own = redrawn(G.values, own, learned, MORE * POINTS, seed)
+        return controlled(own, learned, 0.0, None)
+    coarse = coarse_near(G, found) if wide else None
+    height = coarse.values if coarse else lambda thetas: risen(G, found, thetas)
+    between = wide and 2 * len(sd) * (len(sd) - 1) * work(coarse.G if coarse else G) < BETWEEN
+    profile = Profile.through(height, G.model.transformed, found, between)
+    own = Weighed(*weigh_theta(profile.values, learned, 8 * POINTS, seed))
+    if coarse is None:
+        drawn = controlled(own, learned, found.optimum.value, profile.values)
+        return corrected(G, found, drawn, seed)
+    own = redrawn(coarse.values, own, learned, COARSE_POINTS, seed, stand_in=True)
+    drawn = controlled(own, learned, found.optimum.value, coarse.values)
+    return drawn._replace(notes=drawn.notes | {"theta_coarse": coarse.G.evaluations})
+
+
+def risen(G: Marginal, found: Found, thetas: Float64[np.ndarray, "n D"]) -> np.ndarray:
+    """G less its value at the mode."""
+    return G.values(thetas, found.optimum) - found.optimum.value
+
+
+def coarse_near(G: Marginal, found: Found) -> Coarse | None:
+    """A coarse G; None where it costs too much, or not much less than G."""
+    coarse = Marginal(G.model, G.design, G.algebra, coarse=True)
+    dear = work(coarse) * COARSE_POINTS > COARSE
+    return None if dear or coarse.points > MOST_SHARE * G.points else Coarse.near(G, coarse, found)
+
+
+def redrawn(
+    values: Values,
+    own: Weighed,
+    learned: Learned,
+    count: int,
+    seed: int,
+    *,
+    stand_in: bool = False,
+) -> Weighed:
+    """The points drawn again, from a proposal like them, while their weights are uneven or noisy.
+
+    In any case if the weights are of something that stood in for `values`.
+    """
+    even = MOST_K_HAT if stand_in else EVEN
+    for attempt in range(ATTEMPTS):
+        first = attempt == 0 and (stand_in or with_control(*own, learned)[1].max() > NOISE)
+        better = fitted_proposal(own.points, own.log_weight)
+        if better is None or not (first or k_hat(own.log_weight) > even):
             break
-        points, log_t = better.sample(np.random.default_rng([seed, 9, attempt]), MORE * POINTS)
-        log_weight = G.values(points) - log_t
-        normal = log_weight - np.logaddexp.reduce(log_weight)
-        moved, noise = with_control(points, log_weight, log_t, learned)
+        points, log_t = better.sample(np.random.default_rng([seed, 9, attempt]), count)
+        own = Weighed(points, values(points) - log_t, log_t)
+    return own
+
+
+def controlled(own: Weighed, learned: Learned, height: float, stands: Values | None) -> Cloud:
+    """The points with less noise, and notes on them; `height` is added to the log evidence."""
+    points, log_weight, log_t = own
+    moved, noise = with_control(points, log_weight, log_t, learned)
     notes = {
         "theta_k_hat": k_hat(log_weight),
         "theta_effective_draws": effective_draws(log_weight),
         "theta_noise_sds": float(noise.max()),
     }
-    notes |= evidence(points, log_weight, log_t, learned, 0.0 if cheap else found.optimum.value)
-    drawn = Cloud(moved, normal, notes, None if cheap else values)
-    return drawn if cheap else corrected(G, found, drawn, seed)
+    notes |= evidence(points, log_weight, log_t, learned, height)
+    return Cloud(moved, log_weight - np.logaddexp.reduce(log_weight), notes, stands)
 
 
 def corrected(G: Marginal, found: Found, drawn: Cloud, seed: int) -> Cloud:
@@ -129,7 +189,7 @@ def corrected(G: Marginal, found: Found, drawn: Cloud, seed: int) -> Cloud:
     if stands is None or count < 5 * LOOKED:
         return drawn
     points = drawn.draws(np.random.default_rng([seed, 11]), count)
-    off = lambda some: G.values(some, found.optimum) - stands(some)
+    off = lambda some: risen(G, found, some) - stands(some)
     first = off(points[:LOOKED])
     if np.std(first) < OFF:
         return drawn
@@ -170,23 +230,24 @@ class Profile(NamedTuple):
     between: Float64[np.ndarray, "3 D D"]  # of t_i t_j, t_i^2 t_j and t_i^2 t_j^2
 
     @classmethod
-    def through(cls, G: Marginal, found: Found, wide: bool) -> "Profile":
-        """The profile through G at points along each axis and, where theta is wide, at corners."""
+    def through(cls, height: Values, logs: np.ndarray, found: Found, between: bool) -> "Profile":
+        """The profile through G, by its height above the mode, along each axis and maybe at corners.
+
+        `logs` are the entries of theta that are logarithms.
+        """
         axes, D = whitening(found.precision), len(found.mean)
-        wide_axes = (np.where(G.model.transformed, np.abs(axes).T, np.inf).max(1) > NARROW).tolist()
-        rows = [cls._along(G, found, axis, k, wide_axes[k]) for k, axis in enumerate(axes.T)]
+        wide = (np.where(logs, np.abs(axes).T, np.inf).max(1) > NARROW).tolist()
+        rows = [cls._along(height, found, axis, k, wide[k]) for k, axis in enumerate(axes.T)]
         alone = cls(found.mean, axes, np.stack(rows), np.zeros((3, D, D)))
-        if not wide or 2 * D * (D - 1) * work(G) > BETWEEN:
-            return alone
-        return alone._replace(between=alone.corners(G, found))
+        return alone._replace(between=alone.corners(height)) if between else alone
 
     @staticmethod
     def _along(
-        G: Marginal, found: Found, axis: np.ndarray, number: int, wide: bool
+        height: Values, found: Found, axis: np.ndarray, number: int, wide: bool
     ) -> Float64[np.ndarray, " 4"]:
         """The coefficients along an axis; if it is narrow, the first two are those of the search."""
         along = np.array(ALONG if wide else (ALONG[0], ALONG[-1]))
-        change = G.values(found.mean + along[:, None] * axis, found.optimum) - found.optimum.value
+        change = height(found.mean + along[:, None] * axis)
         change = np.where(np.isfinite(change), change, -(along**2))
         powers = along[:, None] ** np.arange(1, 5)
         if wide:
@@ -195,15 +256,14 @@ class Profile(NamedTuple):
         more = np.linalg.solve(powers[:, 2:], change - powers[:, :2] @ known)
         return np.concatenate([known, more])
 
-    def corners(self, G: Marginal, found: Found) -> Float64[np.ndarray, "3 D D"]:
+    def corners(self, height: Values) -> Float64[np.ndarray, "3 D D"]:
         """The coefficients between axes, by which the profile is G at all corners."""
         D, signs = len(self.centre), np.array([(1, 1), (1, -1), (-1, 1), (-1, -1)])
         between = np.zeros((3, D, D))
         for i in range(D):
             for j in range(i):
                 thetas = self.centre + CORNER * signs @ self.axes[:, [i, j]].T
-                height = G.values(thetas, found.optimum) - found.optimum.value
-                off = height - self.values(thetas)
+                off = height(thetas) - self.values(thetas)
                 off = off if np.isfinite(off).all() else np.zeros(4)
                 of_i, of_j = signs.T * off
                 between[0, i, j] = np.mean(of_i * signs[:, 1]) / CORNER**2
