@@ -27,8 +27,15 @@ from ramify.inference.theta_nuts import (
     Most,
     Sampled,
     sample_theta,
+    whole,
 )
 from ramify.inference.theta_search import Learned
+from ramify.inference.theta_stand_in import (
+    begin,
+    can_stand_in,
+    corrected,
+    nearer,
+)
 from ramify.inference.theta_weights import (
     Proposal,
     fitted_proposal,
@@ -40,7 +47,7 @@ from ramify.models.model import Model
 from ramify.numerics import budgets
 from ramify.numerics.arrays import floats
 from ramify.numerics.psis import effective_draws, k_hat
-from ramify.numerics.thresholds import MOST_K_HAT
+from ramify.numerics.thresholds import MOST_K_HAT, THIN
 from ramify.posterior.summary import reliability, shown_values, summary_draws
 
 Theta = Literal["gaussian", "weighted", "nuts"]
@@ -113,6 +120,10 @@ def _with_shape(family: Branched, F: Marginal, learned: Learned, allowed: Allowe
         if asked == "gaussian" or not bent:
             return family, {"warnings": [f"{_skewed(F.model, bent)}; {ASK}"]} if bent else {}
         allowed = allowed._replace(points=allowed.needed)
+    seconds = _nuts_seconds(F, allowed.groups, EVALUATIONS)
+    if asked is None and seconds > budgets.NUTS_SECONDS and _can_stand_in(F, allowed):
+        if (found := _by_stand_in(family, F, learned, allowed)) is not None:
+            return found
     cloud = _cloud(F, learned, allowed) if allowed.points else None
     if asked == "weighted" or (asked is None and cloud is not None and cloud.even):
         family, notes = _weighted(family, F, learned, cloud)
@@ -120,7 +131,6 @@ def _with_shape(family: Branched, F: Marginal, learned: Learned, allowed: Allowe
         return family, notes | ({"warnings": [f"{UNEVEN}; {ASK}"]} if doubted else {})
     if asked is None and cloud is not None and (noise := value_noise(F, learned)) > COARSE:
         return family, _uneven(cloud, noise)
-    seconds = _nuts_seconds(F, allowed.groups, EVALUATIONS)
     if asked == "nuts" or seconds <= budgets.NUTS_SECONDS:
         return _by_nuts(family, F, learned, cloud, allowed)
     work = budgets.on_this_device(budgets.CURVES_WORK)
@@ -182,17 +192,56 @@ def _by_nuts(
     proposal = known or Proposal.symmetric(learned.mean, np.linalg.inv(learned.precision))
     over = lambda: F.budget is not None and F.budget.spent()
     each = _nuts_seconds(F, allowed.groups, 1)
-    most = Most(budgets.NUTS_SECONDS / each, budgets.NUTS_CHEAP / each, over)
+    work = budgets.NUTS_SECONDS / each, budgets.NUTS_CHEAP / each
+    most = Most(*work, over, budgets.NUTS_DRAWS)
     shown = partial(shown_values, F.model.adapter)
-    found = sample_theta(F, _one_block(F, allowed.groups), proposal, allowed.seed, most, shown)
+    centre = proposal.margins.spread(proposal.mean)
+    target = whole(F, _one_block(F, allowed.groups), centre)
+    found = sample_theta(target, F.expand, proposal, allowed.seed, most, shown)
+    return _of_chains(family, F.model, found)
+
+
+def _of_chains(family: Branched, model: Model, found: Sampled) -> Shaped:
+    """The family with draws of chains, and notes on these."""
     thin = -(-found.theta.shape[0] * found.theta.shape[1] // KEPT)
     notes = {
         "theta_r_hat": float(found.r_hat.max()),
         "theta_effective_draws": float(found.effective.min()),
         "theta_divergences": found.divergences,
-        "warnings": _complaints(F.model, found),
+        "warnings": _complaints(model, found),
     }
     return replace(family, weighted=WeightedTheta.of_chains(found.theta[:, ::thin])), notes
+
+
+def _can_stand_in(F: Marginal, allowed: Allowed) -> bool:
+    """Whether F is affordable at some points, and a stand-in for it is possible and worth it."""
+    return bool(allowed.points) and can_stand_in(F) and not can_share(F.problem)
+
+
+def _by_stand_in(
+    family: Branched, F: Marginal, learned: Learned, allowed: Allowed
+) -> Shaped | None:
+    """The family with draws by NUTS on a stand-in for F, corrected by F; None where these are uneven."""
+    over = lambda: F.budget is not None and F.budget.spent()
+    shown = partial(shown_values, F.model.adapter)
+    few = Most(0.0, 0.0, over, (0, 0))
+    most = Most(budgets.STAND_IN_EVALUATIONS, 0.0, over, budgets.STAND_IN_EFFECTIVE)
+    proposal = Proposal.symmetric(learned.mean, np.linalg.inv(learned.precision))
+    own, at = begin(F, learned)
+    # A few draws first: they tell the chains' coordinates, and F at some of them a nearer stand-in.
+    first = sample_theta(own, own.expansions, proposal, allowed.seed, few, shown)
+    draws = first.theta.reshape(-1, len(learned.mean))
+    own = nearer(own, F, at, draws)
+    proposal = fitted_proposal(draws, np.zeros(len(draws))) or proposal
+    found = sample_theta(own, own.expansions, proposal, allowed.seed + 1, most, shown)
+    theta, log_weight = corrected(F, own, found.theta, budgets.CORRECTED_DRAWS, allowed.seed)
+    k, effective = k_hat(log_weight), effective_draws(log_weight)
+    if not (k < MOST_K_HAT or effective > THIN * len(log_weight)):
+        return None
+    lost = 1 / effective - 1 / len(log_weight)
+    found = found._replace(theta=theta, effective=1 / (1 / found.effective + lost))
+    family, notes = _of_chains(family, F.model, found)
+    return family, notes | {"theta_k_hat": k}
 
 
 def _by_curves(

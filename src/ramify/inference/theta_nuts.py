@@ -7,7 +7,7 @@ sweep. It need not be the exact gradient of F: only values decide what is drawn.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -31,14 +31,41 @@ DEEPEST = 7  # doublings of a transition: where more are needed the coordinates 
 MOST_R_HAT, FEWEST = 1.01, 400  # what chains must reach: r-hat, and effective draws of every mean
 
 
-class Data(NamedTuple):
-    """What F is computed from: all blocks and their groups' modes at a centre, with an axis of blocks."""
+# A function of theta: its value in two float32 parts, and its slope.
+Expansion = tuple[tuple[Array, Array], Float[Array, " D"]]
+Expand = Callable[[Float64[np.ndarray, "n D"]], tuple[np.ndarray, np.ndarray]]
 
+
+class Target(Protocol):
+    """What the chains move on: F, or a stand-in for it; a tree of arrays."""
+
+    def function(self, centre: Array) -> Callable[[Array], Expansion]:
+        """Theta -> its value in two float32 parts and its slope; sites may be those at the centre."""
+        ...
+
+
+class Whole(NamedTuple):
+    """F: all blocks and their groups' modes at a centre, with an axis of blocks."""
+
+    problem: Problem
     batches: Batch
     modes: Float[Array, "J B M"]
     key: PRNGKeyArray
-    value: Float[Array, ""]  # about the largest of F: taken off it
     tilt: Tilt  # what an average over more draws adds to F
+
+    def function(self, centre: Array) -> Callable[[Array], Expansion]:
+        """F with its sites found from those at the centre; the slope is that of Fisher's identity."""
+        begun = lambda own: ready(
+            self.problem, own[0], centre, Modes(own[1], own[0].group_mask), self.key
+        )
+        blocks = self.batches, jax.lax.map(begun, (self.batches, self.modes))
+
+        def expand(theta: Float[Array, " D"]) -> Expansion:
+            (high, low), slope = _log_posterior(self.problem, blocks, theta)
+            more, steeper = self.tilt.at(theta)
+            return (high, low + more), slope + steeper
+
+        return expand
 
 
 class Scale(NamedTuple):
@@ -86,6 +113,7 @@ class Most(NamedTuple):
     evaluations: float  # of F
     cheap: float  # evaluations that take next to no time: until then more draws are asked for
     out_of_time: Callable[[], bool]
+    draws: tuple[float, float]  # effective ones that are enough, and those while they are cheap
 
 
 Shown = Callable[[Float64[np.ndarray, "S D"]], Float64[np.ndarray, "S n"]]
@@ -101,12 +129,7 @@ class Sampled(NamedTuple):
 
 
 def sample_theta(
-    F: Marginal,
-    source: BlockSource,
-    proposal: Proposal,
-    seed: int,
-    most: Most,
-    shown: Shown,
+    target: Target, expand: Expand, proposal: Proposal, seed: int, most: Most, shown: Shown
 ) -> Sampled:
     """Draws of theta, by chains that begin around `proposal` and move where that is standard.
 
@@ -116,23 +139,23 @@ def sample_theta(
     array = lambda x: jnp.asarray(x, jnp.result_type(float))
     own = Scale(proposal.mean, np.linalg.cholesky(proposal.covariance), proposal.margins)
     scale, key = jax.tree.map(array, own), jax.random.key(seed)
-    chains, value = _start(F, own, np.random.default_rng(seed))
-    data = _data(F, source, own.theta(np.zeros(len(own.mean))), array(value))
-    chains, _ = advance(F.problem, data, scale, chains, key)
+    chains, value = _start(expand, own, np.random.default_rng(seed))
+    fixed = target, array(value), scale
+    chains, _ = advance(*fixed, chains, key)
     # One step size for all: the chains wait for the one with the shortest.
     step = jnp.exp(jnp.mean(jnp.log(chains.step_size)))
     chains, found, diverged, spent = chains._replace(step_size=jnp.full(CHAINS, step)), [], 0, 0
     values: list[np.ndarray] = []
     while True:
         key = jax.random.fold_in(key, len(found))
-        chains, moved = advance(F.problem, data, scale, chains, key)
+        chains, moved = advance(*fixed, chains, key)
         found.append(own.theta(np.asarray(moved.x, np.float64)))
         values.append(shown(found[-1].reshape(-1, len(own.mean))).reshape(CHUNK, CHAINS, -1))
         diverged += int(moved.diverged.sum())
         spent += CHAINS * int(moved.leaps.max(1).sum())  # chains wait for the longest
         theta, seen = (np.concatenate(parts).swapaxes(0, 1) for parts in (found, values))
         sampled = Sampled(theta, *quality(seen), diverged)
-        enough = sampled.effective.min() >= budgets.NUTS_DRAWS[spent < most.cheap]
+        enough = sampled.effective.min() >= most.draws[spent < most.cheap]
         enough = enough and sampled.r_hat.max() < MOST_R_HAT
         long = spent > most.evaluations and len(found) >= budgets.NUTS_CHUNKS[0]
         if enough or long or most.out_of_time() or len(found) == budgets.NUTS_CHUNKS[1]:
@@ -148,11 +171,11 @@ def quality(values: Float64[np.ndarray, "C S n"]) -> tuple[np.ndarray, np.ndarra
     return split_gelman_rubin(values), np.minimum(*effective)
 
 
-def _start(F: Marginal, scale: Scale, rng: np.random.Generator) -> tuple[Chains, float]:
-    """Where the chains begin: normal draws of x, chosen by their importance weights; and F there."""
+def _start(expand: Expand, scale: Scale, rng: np.random.Generator) -> tuple[Chains, float]:
+    """Where the chains begin: normal draws of x, chosen by weight; and the target's largest value."""
     x = rng.normal(size=(4 * CHAINS, len(scale.mean)))
-    value, slope = F.expand(scale.theta(x))
-    # Chosen by Gumbel noise, without replacement. Where F is not finite no chain begins.
+    value, slope = expand(scale.theta(x))
+    # Chosen by Gumbel noise, without replacement. Where it is not finite no chain begins.
     finite = np.isfinite(value) & np.isfinite(slope).all(1)
     value = value + np.log(scale.margins.stretch(scale.y(x))).sum(1)
     chance = np.where(finite, value + 0.5 * np.sum(x**2, 1), -np.inf) + rng.gumbel(size=len(x))
@@ -165,26 +188,26 @@ def _start(F: Marginal, scale: Scale, rng: np.random.Generator) -> tuple[Chains,
     return chains, float(most)
 
 
-def _data(F: Marginal, source: BlockSource, mean: np.ndarray, value: Array) -> Data:
-    """All blocks of the source, with the groups' modes at the mean."""
+def whole(F: Marginal, source: BlockSource, mean: np.ndarray) -> Whole:
+    """F by all blocks of the source, from the groups' modes at the mean."""
     F.expand(mean[None])
     blocks = [source.block(number) for number in range(len(source))]
     stacked = jax.tree.map(lambda *own: jnp.stack(own), *blocks)
     modes = np.where(source.members[..., None] >= 0, F.modes[source.members], np.nan)
     array = lambda x: jnp.asarray(x, jnp.result_type(float))
     tilt = Tilt(*map(array, F.tilt))
-    return Data(stacked, array(modes), F.key, value, tilt)
+    return Whole(F.problem, stacked, array(modes), F.key, tilt)
 
 
 @training_program
 def advance(
-    problem: Problem, data: Data, scale: Scale, chains: Chains, key: PRNGKeyArray
+    target: Target, most: Array, scale: Scale, chains: Chains, key: PRNGKeyArray
 ) -> tuple[Chains, Moved]:
-    """The next CHUNK transitions of every chain."""
+    """The next CHUNK transitions of every chain; `most` is taken off the target's values."""
     from numpyro.infer.hmc import hmc
     from numpyro.infer.util import ParamInfo
 
-    kernel: Any = hmc(_energy(problem, data, scale), algo="NUTS")
+    kernel: Any = hmc(_energy(target, most, scale), algo="NUTS")
     begin, sample = kernel
 
     def start(key: PRNGKeyArray, chain: Chains) -> Any:
@@ -203,19 +226,14 @@ def advance(
     return Chains(*own, chains.passed + CHUNK), moved
 
 
-def _energy(problem: Problem, data: Data, scale: Scale) -> Callable[[Array], Array]:
-    """The potential energy, -F at x, with the slope that Fisher's identity gives."""
-    begun = lambda own: ready(
-        problem, own[0], scale.theta(0 * scale.mean), Modes(own[1], own[0].group_mask), data.key
-    )
-    blocks = data.batches, jax.lax.map(begun, (data.batches, data.modes))
+def _energy(target: Target, most: Array, scale: Scale) -> Callable[[Array], Array]:
+    """The potential energy at x, the negative target, with the slope that the target gives."""
+    expand = target.function(scale.theta(0 * scale.mean))
 
     def both(x: Float[Array, " D"]) -> tuple[Array, Array]:
-        theta = scale.theta(x)
-        value, slope = _log_posterior(problem, blocks, theta)
-        more, steeper = data.tilt.at(theta)
-        more += jnp.sum(jnp.log(scale.margins.stretch(scale.y(x))))
-        return data.value - value[0] - (value[1] + more), -scale.slope(x, slope + steeper)
+        (high, low), slope = expand(scale.theta(x))
+        more = jnp.sum(jnp.log(scale.margins.stretch(scale.y(x))))
+        return most - high - (low + more), -scale.slope(x, slope)
 
     energy = jax.custom_vjp(lambda x: both(x)[0])
     energy.defvjp(both, lambda slope, change: (change * slope,))

@@ -53,6 +53,9 @@ NUTS_SECONDS, NUTS_RATE, NUTS_OVERHEAD = 25.0, 6e7, 2e-5
 NUTS_DRAWS = 1000, 2500  # effective ones that it aims at; the latter within its first seconds,
 NUTS_CHEAP = 6.0  # which are so many
 NUTS_CHUNKS = 3, 100  # of transitions: fewest, however long they take, and most
+# A stand-in for F where NUTS on F takes longer: effective draws that the chains aim at, most evaluations
+# of it, and draws that F corrects.
+STAND_IN_EFFECTIVE, STAND_IN_EVALUATIONS, CORRECTED_DRAWS = (800, 800), 400_000, 800
 # A look at some groups after the search: at least so many, if there are, by so many draws of z, fewer
 # where a block has more numbers of z than that for a draw.
 LOOKED_AT_GROUPS, LOOK_DRAWS, LOOK_NUMBERS = 128, (64, 256), 2**22

@@ -1,0 +1,286 @@
+"""A stand-in for F that costs a fiftieth of it: chains move on it, and F corrects their draws.
+
+The likelihood of each group is replaced with its site at theta's centre, a Gaussian in z. With a normal
+p(z | theta) = N(mu, Lambda^-1), the integral over z is then known: with the site written around mu, of
+value v, slope s and curvature H,
+
+    log p(y_i | theta) = v + 1/2 s' P^-1 s + 1/2 log |Lambda| - 1/2 log |P|,    P = H + Lambda.
+
+This has the shape that sds near zero and their correlations give to F. What F has beyond it is a
+parabola, fitted to values and slopes of F at a few points of q(theta). Along its axes it is held
+constant far out, unless it falls there itself.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from ramify.data.batch import Batch
+from ramify.families.newton import Quadratic, times_covariance
+from ramify.families.solver import solve_block
+from ramify.inference.marginal import Marginal
+from ramify.inference.theta_nuts import Expansion
+from ramify.inference.theta_search import Learned
+from ramify.models.model import Model
+from ramify.models.structure import Normal
+from ramify.numerics.arrays import floats
+from ramify.numerics.chunks import in_chunks
+from ramify.numerics.points import normal_points
+from ramify.numerics.programs import program
+from ramify.numerics.small_linalg import inverse_factor
+from ramify.numerics.sums import precise_sum
+
+POINTS = 4  # of q(theta), for each coordinate, that the parabola is fitted to
+FARTHEST = 2.5  # sds of q(theta) past which an axis of the parabola is held constant
+FALLING = 0.3  # curvature in those sds, past which it is not
+CHUNK = 256  # thetas of a call
+
+
+class Parabola(NamedTuple):
+    """What F has beyond the sites' integral, in y = axes (theta - centre)."""
+
+    centre: Float[Array, " D"]
+    axes: Float[Array, "D D"]
+    level: Float[Array, ""]
+    slope: Float[Array, " D"]
+    curvature: Float[Array, " D"]
+    falls: Bool[Array, " D"]  # axes along which it is not held constant far out
+
+    def at(self, theta: Float[Array, " D"]) -> Float[Array, ""]:
+        """Its value."""
+        y = self.axes @ (theta - self.centre)
+        y = jnp.where(self.falls, y, y / (1 + (y / FARTHEST) ** 2) ** 0.5)
+        return self.level + self.slope @ y - 0.5 * self.curvature @ y**2
+
+
+class StandIn(NamedTuple):
+    """All groups' sites at one theta, and the parabola."""
+
+    model: Model
+    batch: Batch
+    anchor: Float[Array, "B M"]
+    likelihood: Quadratic
+    known: Bool[Array, " B"]  # groups that have a site
+    parabola: Parabola
+
+    def function(self, centre: Array) -> Callable[[Array], Expansion]:
+        """Theta -> its value in two float32 parts, and its slope."""
+        del centre
+        return self.expand
+
+    def expand(self, theta: Float[Array, " D"]) -> Expansion:
+        """The value in two float32 parts, and the slope by Fisher's identity, at one theta."""
+        values, slope = self._groups(theta)
+        more = lambda theta: self.model.log_prior(theta) + self.parabola.at(theta)
+        rest, steeper = jax.value_and_grad(more)(theta)
+        return precise_sum(jnp.append(values, rest)), slope + steeper
+
+    def _groups(self, theta: Float[Array, " D"]) -> tuple[Float[Array, " B"], Float[Array, " D"]]:
+        """Log p(y_i | theta) of each group by its site, and the slope of their sum."""
+        prior = self._prior(theta)
+        site = self.likelihood.moved(prior.mean - self.anchor)
+        precision = jnp.einsum("...ki,...kj->...ij", prior.root, prior.root)
+        scale = inverse_factor(site.curvature + precision)
+        apart = times_covariance(scale, site.slope)
+        log_det = jnp.sum(jnp.log(jnp.diagonal(scale, axis1=-2, axis2=-1)), -1)
+        height = jnp.sum(jnp.log(jnp.diagonal(prior.root, axis1=-2, axis2=-1)), -1)
+        value = site.value + 0.5 * jnp.sum(site.slope * apart, -1) + log_det + height
+        z = prior.mean + apart
+
+        def expected(theta: Array) -> Array:
+            """The mean of log p(z_i | theta) over each group's Gaussian, that held fixed."""
+            own = self._prior(theta)
+            spread = jnp.einsum("...ij,...jk->...ik", own.root, scale)
+            square = jnp.sum(own.whitened(z) ** 2, -1) + jnp.sum(spread**2, (-2, -1))
+            return jnp.sum(jnp.where(self.known, own.log_height - 0.5 * square, 0))
+
+        return jnp.where(self.known, value, 0), jax.grad(expected)(theta)
+
+    def _prior(self, theta: Float[Array, " D"]) -> Normal:
+        declared = self.model.structure.prior
+        assert declared is not None
+        return declared(theta, self.batch)
+
+    def expansions(self, thetas: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Values [n] and slopes [n, D] at thetas."""
+        own = np.asarray(thetas, self.anchor.dtype)
+        high, low, slopes = in_chunks(lambda chunk: _expansions(self, chunk), own, CHUNK)
+        return np.asarray(high, np.float64) + low, np.asarray(slopes, np.float64)
+
+
+@program
+def _expansions(own: StandIn, thetas: Float[Array, "C D"]) -> tuple[Array, Array, Array]:
+    (high, low), slopes = jax.vmap(own.expand)(thetas)
+    return high, low, slopes
+
+
+def can_stand_in(F: Marginal) -> bool:
+    """Whether p(z | theta) is declared to be normal, and z is not integrated exactly."""
+    return F.model.structure.prior is not None and not F.problem.normal
+
+
+class Seen(NamedTuple):
+    """F at some thetas."""
+
+    thetas: Float[np.ndarray, "n D"]
+    values: Float[np.ndarray, " n"]
+    slopes: Float[np.ndarray, "n D"]
+
+    def __add__(self, other: "Seen") -> "Seen":  # pyright: ignore[reportIncompatibleMethodOverride]
+        return Seen(*(np.concatenate(pair) for pair in zip(self, other, strict=True)))
+
+
+def seen(F: Marginal, thetas: np.ndarray) -> Seen:
+    """F and its slope at any number of thetas, less those where it is not finite."""
+    found = []
+    for start in range(0, len(thetas), F.points):
+        F.check_budget()
+        found.append(F.expand(thetas[start : start + F.points]))
+    values, slopes = (np.concatenate(part) for part in zip(*found, strict=True))
+    finite = np.isfinite(values) & np.isfinite(slopes).all(1)
+    return Seen(thetas[finite], values[finite], slopes[finite])
+
+
+def begin(F: Marginal, learned: Learned) -> tuple[StandIn, Seen]:
+    """The stand-in by F at points of q(theta), enough for a parabola; and F there."""
+    D = len(learned.mean)
+    factor = np.linalg.cholesky(np.linalg.inv(learned.precision))
+    at = seen(F, learned.mean + normal_points(POINTS * D // 2 * 2, D) @ factor.T)
+    return with_parabola(stand_in(F, learned), learned, at), at
+
+
+def nearer(own: StandIn, F: Marginal, at: Seen, draws: np.ndarray) -> StandIn:
+    """The stand-in by F at some draws from it as well, far out included, along the same axes."""
+    return refitted(own, at + seen(F, draws[:: -(-len(draws) // len(at.thetas))]))
+
+
+def with_parabola(own: StandIn, learned: Learned, at: Seen) -> StandIn:
+    """The stand-in that is nearest to F at these thetas."""
+    back = np.linalg.cholesky(learned.precision).T  # to sds of q(theta)
+    bare = own._replace(parabola=_flat(learned.mean, back, np.zeros(len(back), bool)))
+    known, known_slopes = bare.expansions(at.thetas)
+    more = at.values - known, (at.slopes - known_slopes) @ np.linalg.inv(back)
+    hessian = fitted_parabola((at.thetas - learned.mean) @ back.T, *more)[2]
+    curvature, ways = np.linalg.eigh(-hessian)
+    axes = _flat(learned.mean, ways.T @ back, curvature > FALLING)
+    return refitted(own._replace(parabola=axes), at)
+
+
+def refitted(own: StandIn, at: Seen) -> StandIn:
+    """The stand-in nearest to F at these thetas, with the same axes."""
+    centre, axes, falls = (
+        np.asarray(own.parabola._asdict()[n]) for n in ("centre", "axes", "falls")
+    )
+    known, known_slopes = own._replace(parabola=_flat(centre, axes, falls)).expansions(at.thetas)
+    D, y = len(axes), (at.thetas - centre) @ axes.T
+    root = np.where(falls, 1.0, (1 + (y / FARTHEST) ** 2) ** 0.5)
+    u, stretch = y / root, root**-3.0
+    level = np.concatenate([np.ones((len(y), 1)), u, -0.5 * u**2], 1)
+    each = lambda x: x[:, :, None] * np.eye(D)
+    steep = np.concatenate([np.zeros((*y.shape, 1)), each(stretch), each(-u * stretch)], 2)
+    slopes = (at.slopes - known_slopes) @ np.linalg.inv(axes)
+    share = D**0.5  # values count as much as all slopes
+    rows = np.concatenate([share * level, steep.reshape(-1, 1 + 2 * D)])
+    wanted = np.append(share * (at.values - known), slopes.ravel())
+    found = np.linalg.lstsq(rows, wanted, rcond=None)[0]
+    level, slope, curvature = (floats(x) for x in (found[0], found[1 : 1 + D], found[1 + D :]))
+    parabola = own.parabola._replace(level=level, slope=slope, curvature=curvature)
+    return own._replace(parabola=parabola)
+
+
+def _flat(centre: np.ndarray, axes: np.ndarray, falls: np.ndarray) -> Parabola:
+    """Zero everywhere."""
+    none = floats(np.zeros(len(centre)))
+    return Parabola(
+        floats(centre), floats(axes), floats(np.zeros(())), none, none, jax.device_put(falls)
+    )
+
+
+def stand_in(F: Marginal, learned: Learned) -> StandIn:
+    """The sites of all groups at q(theta)'s mean; without a parabola."""
+    F.expand(learned.mean[None])  # leaves the modes there
+    centre, found = floats(learned.mean), []
+    for number, modes in enumerate(F.known_modes):
+        batch = F.source.block(number)
+        site = solve_block(F.problem.solver, F.model, batch, centre, floats(modes.begin))
+        found.append((batch, site.anchor, site.likelihood, site.converged))
+    batch, anchor, likelihood, converged = _together(found)
+    known = converged & batch.group_mask
+    clean = lambda x: np.where(known.reshape(-1, *(1,) * (x.ndim - 1)), x, 0)
+    parts = clean(anchor), jax.tree.map(clean, likelihood), known
+    D = len(learned.mean)
+    none = _flat(learned.mean, np.eye(D), np.zeros(D, bool))
+    batch, (anchor, likelihood, known) = jax.device_put((batch, parts))
+    return StandIn(F.model, batch, anchor, likelihood, known, none)
+
+
+def _together(blocks: list[Any]) -> Any:
+    """Parts of all blocks as one, without rows, on the host."""
+    no_rows = lambda batch: batch._replace(
+        rows={}, segment=batch.segment[:0], row_mask=batch.row_mask[:0], scale=batch.scale[None]
+    )
+    blocks = jax.device_get([(no_rows(batch), *rest) for batch, *rest in blocks])
+    batch, *rest = jax.tree.map(lambda *parts: np.concatenate(parts), *blocks)
+    return batch._replace(scale=batch.scale[0]), *rest
+
+
+def fitted_parabola(
+    x: Float[np.ndarray, "n D"], values: Float[np.ndarray, " n"], slopes: Float[np.ndarray, "n D"]
+) -> tuple[float, np.ndarray, np.ndarray]:
+    """Level, slope and Hessian at zero of the parabola nearest to values and slopes.
+
+    Example:
+        >>> x = np.random.default_rng(0).normal(size=(5, 2))
+        >>> level, slope, hessian = fitted_parabola(x, 3 + x[:, 0] ** 2, 2 * x * [1, 0])
+        >>> bool(np.allclose(level, 3) and np.allclose(hessian, [[2, 0], [0, 0]], atol=1e-9))
+        True
+    """
+    n, D = x.shape
+    first, second = np.triu_indices(D)
+    many = np.arange(len(first))
+    bent = np.zeros((n, D, len(first)))  # slopes of x_i x_j
+    bent[:, first, many] += x[:, second]
+    bent[:, second, many] += x[:, first]
+    level = np.concatenate([np.ones((n, 1)), x, x[:, first] * x[:, second]], 1)
+    straight = np.broadcast_to(np.eye(D), (n, D, D))
+    steep = np.concatenate([np.zeros((n, D, 1)), straight, bent], 2).reshape(n * D, -1)
+    wanted = np.append(values, slopes.ravel())
+    found = np.linalg.lstsq(np.concatenate([level, steep]), wanted, rcond=None)[0]
+    half = np.zeros((D, D))
+    half[first, second] = found[1 + D :]
+    return float(found[0]), found[1 : 1 + D], half + half.T
+
+
+def held_tilt(
+    F: Marginal, own: StandIn, thetas: Float[np.ndarray, "n D"]
+) -> Float[np.ndarray, " n"]:
+    """What holds F's tilt constant far out: it is known within an sd of the centre, and is a parabola."""
+    centre, axes = (np.asarray(x, np.float64) for x in own.parabola[:2])
+    y = (thetas - centre) @ axes.T
+    near = centre + y / (1 + (y / FARTHEST) ** 2) ** 0.5 @ np.linalg.inv(axes).T
+    return F.tilt.at(near)[0] - F.tilt.at(thetas)[0]
+
+
+def corrected(
+    F: Marginal, own: StandIn, theta: Float[np.ndarray, "C n D"], count: int, seed: int
+) -> tuple[Float[np.ndarray, "C m D"], Float[np.ndarray, " points"]]:
+    """About `count` draws of chains that moved on the stand-in, chosen by weight, and their log weights.
+
+    Weights are exp(F - stand-in). Each chain's draws are chosen from its own, and stay in order.
+    """
+    C, n, D = theta.shape
+    some = np.linspace(0, n - 1, min(count // C, n)).astype(int)
+    thin = theta[:, some]
+    flat = thin.reshape(-1, D)
+    log_weight = F.values(flat) + held_tilt(F, own, flat) - own.expansions(flat)[0]
+    log_weight = np.where(np.isfinite(log_weight), log_weight, -np.inf)
+    share = np.cumsum(np.exp(log_weight - log_weight.max()).reshape(C, -1), 1)
+    level = np.arange(len(some)) + np.random.default_rng(seed).random((C, 1))
+    level = level / len(some) * share[:, -1:]
+    place = [np.searchsorted(*pair) for pair in zip(share, level, strict=True)]
+    place = np.minimum(np.stack(place), len(some) - 1)
+    return np.take_along_axis(thin, place[..., None], 1), log_weight
