@@ -14,6 +14,7 @@ from ramify.data.resident import whole
 from ramify.data.sources import kept
 from ramify.engine.local import LocalEngine
 from ramify.families.solver import solver
+from ramify.fitting import theta_shape
 from ramify.inference.marginal import Marginal, Tilt
 from ramify.inference.sweep import Problem
 from ramify.inference.theta_search import Learned
@@ -141,6 +142,9 @@ def test_a_fit_by_a_stand_in_is_that_by_nuts(monkeypatch):
     made = rf.from_formula("y ~ x + w + (1 + x + w | g)", table, likelihood="negative_binomial")
     known = rf.fit(*made, theta="nuts").summary()
     monkeypatch.setattr(budgets, "NUTS_SECONDS", 0.0)
+    weighed = theta_shape._cloud
+    uneven = lambda *own: weighed(*own)._replace(even=False, enough=False)
+    monkeypatch.setattr(theta_shape, "_cloud", uneven)
     posterior = rf.fit(*made)
     found, notes = posterior.summary(), posterior.notes
     assert notes["theta_r_hat"] < 1.01 and notes["theta_effective_draws"] > 400

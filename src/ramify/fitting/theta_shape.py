@@ -120,10 +120,6 @@ def _with_shape(family: Branched, F: Marginal, learned: Learned, allowed: Allowe
         if asked == "gaussian" or not bent:
             return family, {"warnings": [f"{_skewed(F.model, bent)}; {ASK}"]} if bent else {}
         allowed = allowed._replace(points=allowed.needed)
-    seconds = _nuts_seconds(F, allowed.groups, EVALUATIONS)
-    if asked is None and seconds > budgets.NUTS_SECONDS and _can_stand_in(F, allowed):
-        if (found := _by_stand_in(family, F, learned, allowed)) is not None:
-            return found
     cloud = _cloud(F, learned, allowed) if allowed.points else None
     if asked == "weighted" or (asked is None and cloud is not None and cloud.even):
         family, notes = _weighted(family, F, learned, cloud)
@@ -131,8 +127,12 @@ def _with_shape(family: Branched, F: Marginal, learned: Learned, allowed: Allowe
         return family, notes | ({"warnings": [f"{UNEVEN}; {ASK}"]} if doubted else {})
     if asked is None and cloud is not None and (noise := value_noise(F, learned)) > COARSE:
         return family, _uneven(cloud, noise)
+    seconds = _nuts_seconds(F, allowed.groups, EVALUATIONS)
     if asked == "nuts" or seconds <= budgets.NUTS_SECONDS:
         return _by_nuts(family, F, learned, cloud, allowed)
+    if cloud is not None and not cloud.enough and can_stand_in(F):
+        if (found := _by_stand_in(family, F, learned, allowed)) is not None:
+            return found
     work = budgets.on_this_device(budgets.CURVES_WORK)
     if cloud is None and _curves_work(F, allowed.groups) < work:
         return _by_curves(family, F, learned, bent, allowed.seed)
@@ -211,11 +211,6 @@ def _of_chains(family: Branched, model: Model, found: Sampled) -> Shaped:
         "warnings": _complaints(model, found),
     }
     return replace(family, weighted=WeightedTheta.of_chains(found.theta[:, ::thin])), notes
-
-
-def _can_stand_in(F: Marginal, allowed: Allowed) -> bool:
-    """Whether F is affordable at some points, and a stand-in for it is possible and worth it."""
-    return bool(allowed.points) and can_stand_in(F) and not can_share(F.problem)
 
 
 def _by_stand_in(

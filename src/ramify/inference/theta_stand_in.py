@@ -23,6 +23,7 @@ from ramify.data.batch import Batch
 from ramify.families.newton import Quadratic, times_covariance
 from ramify.families.solver import solve_block
 from ramify.inference.marginal import Marginal
+from ramify.inference.shared_draws import can_share
 from ramify.inference.theta_nuts import Expansion
 from ramify.inference.theta_search import Learned
 from ramify.models.model import Model
@@ -119,8 +120,9 @@ def _expansions(own: StandIn, thetas: Float[Array, "C D"]) -> tuple[Array, Array
 
 
 def can_stand_in(F: Marginal) -> bool:
-    """Whether p(z | theta) is declared to be normal, and z is not integrated exactly."""
-    return F.model.structure.prior is not None and not F.problem.normal
+    """Whether p(z | theta) is declared normal, and z not integrated exactly or by shared draws."""
+    declared = F.model.structure.prior is not None
+    return declared and not F.problem.normal and not can_share(F.problem)
 
 
 class Seen(NamedTuple):
