@@ -308,16 +308,6 @@ def test_other_groups_and_other_models_are_refused():
         rf.fit(larger, groups, family=rf.branch(model, groups))
 
 
-def test_options_of_another_type_are_refused():
-    rows = {"g": [0, 0, 1, 1], "x": [0.0, 1.0, 2.0, 4.0], "y": [1.0, 0.0, 2.0, 1.0]}
-    for options, said in (
-        ({"optimizer": 3}, "optimizer=3; expected one of Optax"),
-        ({"devices": "gpu"}, "devices='gpu'; expected a number, or a list of JAX's devices"),
-    ):
-        with pytest.raises(TypeError, match=said):
-            rf.fit("y ~ x + (1 | g)", rows, **options)
-
-
 def test_a_density_is_checked_before_anything_is_computed():
     model, groups = small(lambda t, z, row: z["beta"])
     with pytest.raises(ValueError, match=r"log_lik\(theta, z, row\) must return one number"):

@@ -1,7 +1,6 @@
 """Leaving out rows and groups by importance weights: against ArviZ, refits, and what is refused."""
 
 import numpy as np
-import pandas as pd
 import pytest
 
 import ramify as rf
@@ -111,20 +110,3 @@ def test_models_of_other_outcomes_are_not_compared(posterior, table):
         with pytest.raises(ValueError, match='"other" has other outcomes than "one" in the same'):
             rf.compare({"one": posterior, "other": other}, by="row")
     assert rf.compare({"one": posterior, "same": posterior})["difference"][1] == 0
-
-
-def test_what_is_no_posterior_is_refused(posterior, table):
-    for call in (rf.diagnose, rf.write_report, lambda x: rf.update(x, table)):
-        with pytest.raises(TypeError, match="posterior is a int; expected rf"):
-            call(3)
-    for models in ([posterior, posterior], {"a": posterior, "b": 3}):
-        with pytest.raises(TypeError, match="expected a dict of posteriors"):
-            rf.compare(models)
-    with pytest.raises(TypeError, match="model is a str; expected a model"):
-        rf.load("fit", "model")
-    with pytest.raises(TypeError, match=r"at is a pandas\S*Series; expected a dict of arrays"):
-        posterior.predict(pd.Series([1.0]))
-    new = {name: column[:2] for name, column in table.items()}
-    text = {**new, "user": new["user"].astype(str)}
-    with pytest.raises(TypeError, match='"user" of given holds strings and the data'):
-        posterior.predict(new, given=text)

@@ -7,7 +7,7 @@ sweep. It need not be the exact gradient of F: only values decide what is drawn.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +36,7 @@ Expansion = tuple[tuple[Array, Array], Float[Array, " D"]]
 Expand = Callable[[Float64[np.ndarray, "n D"]], tuple[np.ndarray, np.ndarray]]
 
 
+@runtime_checkable
 class Target(Protocol):
     """What the chains move on: F, or a stand-in for it; a tree of arrays."""
 
