@@ -16,6 +16,7 @@ from ramify.data.resident import whole
 from ramify.data.sources import kept, packed
 from ramify.engine.local import LocalEngine
 from ramify.families.solver import solver
+from ramify.inference import newton_updates as updates
 from ramify.inference import theta_search
 from ramify.inference.marginal import Expansion, Marginal
 from ramify.inference.newton_updates import bfgs, measured_precision, shorter
@@ -232,6 +233,29 @@ def test_steps_to_where_no_slope_is_are_not_taken():
     assert np.all(np.isfinite(found.precision)) and np.linalg.eigvalsh(found.precision).min() > 0
     with pytest.raises(NotFinite):
         climb(Cliff(), [0.5, 0.5])
+
+
+class Rounded(Ridge):
+    """Values of six million nats, as of as many rows, that round by far more than a step gains."""
+
+    def __init__(self, seed):
+        super().__init__()
+        self.noise = np.random.default_rng(seed)
+
+    def tell(self, *own):
+        pass
+
+    def __call__(self, thetas, blocks, curved=False):
+        found = super().__call__(thetas, blocks)
+        return found._replace(value=found.value - 6e6 + 2 * self.noise.normal())
+
+
+def test_a_search_among_rounded_values_follows_slopes():
+    """Steps that raise F, by its slope, are taken though its value says that they lower it."""
+    for seed in range(20):
+        found = run(Rounded(seed), start([0.0, 0.5], 1), "open", "climb", "laplace", "newton")
+        left = np.linalg.solve(found.precision, found.slope)
+        assert updates.rms_sds(left, found.precision) < 0.5, seed
 
 
 def test_averages_need_all_their_points():

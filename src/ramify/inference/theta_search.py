@@ -43,6 +43,7 @@ FIRST_LOOK = 0.05  # how far apart the first gradients are, in every coordinate
 FAR_AWAY = 10.0  # of a Newton step: theta may have coordinates of a larger scale
 MANY = 12  # coordinates of theta, of which one without curvature must not hold up the others
 WORTHWHILE = 0.1  # nats: a step that gains less ends a search
+ROUNDING = 1e-6  # of F, by its sums over the rows of large groups in float32
 
 
 class Learned(NamedTuple):
@@ -153,7 +154,7 @@ def _climb(s: Search, F: Marginal) -> Search:
     longest = float(np.abs(move / reach).max())
     s = s._replace(tries=s.tries + 1)
     # A failed step has the curvature measured; the step after another failure is shorter.
-    if there.finite and there.value >= s.value - slack:
+    if there.finite and (there.value >= s.value - slack or _calmer(s, there)):
         learned = updates.bfgs(s.precision, move, s.slope - there.slope)
         s = moved(s, s.mean + move, _known_precision(there, learned), there)
         known = there.hessian is not None
@@ -200,17 +201,28 @@ def _newton(s: Search, F: Marginal) -> Search:
     move = updates.at_most(reach_of(s), updates.newton_move(s.precision, s.slope)[0]) * s.length
     there = _expand(s, F, s.mean + move)
     slack = 0.1 + 1e-7 * abs(s.value)
-    if s.length == 1.0 and not (there.finite and there.value >= s.value - slack):
+    calmer = _calmer(s, there)
+    if s.length == 1.0 and not (there.finite and there.value >= s.value - slack or calmer):
         return s._replace(length=updates.shorter(Expansion(s.value, s.slope), there, move))
     gained = there.value - s.value if there.finite else 0.0
-    if gained > 0:
+    if gained > 0 or calmer:
         s = moved(s, s.mean + move, s.precision, there)
         F.tell(s.value, s.precision, blocks_of(s, F))
     s = s._replace(tries=s.tries + 1, length=1.0)
     # What the slope still promises after a step that gained nothing is noise.
-    over = gained < WORTHWHILE or s.tries == budgets.MOST_NEWTON
+    over = (gained < WORTHWHILE and not calmer) or s.tries == budgets.MOST_NEWTON
     over = over or updates.newton_move(s.precision, s.slope)[1] < WORTHWHILE
     return _next_round(s, F) if over else s
+
+
+def _calmer(s: Search, there: Expansion) -> bool:
+    """Whether F changed by no more than its rounding, and its slope fell."""
+    # Sums over the rows of large groups round by more than a step near the mode gains. The slope, in
+    # which the errors of rows' values have no part, then tells whether it was a step towards the mode.
+    if not there.finite or abs(there.value - s.value) > ROUNDING * abs(s.value):
+        return False
+    left = lambda slope: updates.newton_move(s.precision, slope)[1]
+    return left(there.slope) < left(s.slope)
 
 
 def _next_round(s: Search, F: Marginal) -> Search:
