@@ -108,6 +108,11 @@ def test_what_a_block_raises_is_raised():
     assert len(begun) < 10
 
 
+def independent(theta, z, group):
+    """No library has a part in it."""
+    return normal(z["b"], theta["mu"]).sum()
+
+
 def correlated(theta, z, group):
     """A covariance of its own for each group: its factor is a call of LAPACK for all of them."""
     factor = jnp.linalg.cholesky(jnp.eye(2) * (1 + z["b"][0] ** 2))
@@ -140,7 +145,8 @@ def test_no_more_threads_than_the_process_may_use(asked, threads, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "log_local, waits", [(correlated, True), (shared, False), (called_back, True)]
+    "log_local, waits",
+    [(independent, False), (correlated, True), (shared, True), (called_back, True)],
 )
 def test_libraries_that_wait_for_threads_compute_one_block_at_a_time(log_local, waits, monkeypatch):
     """Two batched calls of LAPACK at a time could wait for each other forever."""

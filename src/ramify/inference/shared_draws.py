@@ -17,7 +17,6 @@ from ramify.inference.marginal import Marginal
 from ramify.inference.sweep import Modes, Problem, ready
 from ramify.inference.theta_search import Learned
 from ramify.models.model import log_priors
-from ramify.models.threads import cpu_threads
 from ramify.numerics import budgets
 from ramify.numerics.arrays import floats
 from ramify.numerics.chunks import in_chunks
@@ -48,7 +47,7 @@ def by_shared_draws(F: Marginal, learned: Learned) -> Values:
         for number, modes in enumerate(modes_of):
             fixed = problem, F.source.block(number), Modes(*map(jnp.asarray, modes)), F.key, centre
             one = lambda chunk: _block_values(*fixed, chunk)  # noqa: B023
-            sums = in_chunks(one, own, CHUNK, cpu_threads(F.model, fixed[1]))
+            sums = in_chunks(one, own, CHUNK)
             total += np.asarray(sums, np.float64).sum(0)
         return total
 

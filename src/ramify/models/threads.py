@@ -11,12 +11,11 @@ from ramify.data.batch import Batch
 from ramify.models.model import Model
 from ramify.numerics.threads import cores
 
-# On a CPU LAPACK computes these; of many matrices at once on threads of XLA's pool.
-LAPACK = set(
-    "cholesky eig eigh geqrf hessenberg householder_product lu qr schur svd triangular_solve "
-    "tridiagonal tridiagonal_solve".split()
+# What other libraries compute on a CPU, some on threads of XLA's pool, or Python.
+OUTSIDE = set(
+    "cholesky eig eigh fft ffi_call geqrf hessenberg householder_product io_callback lu pure_callback "
+    "qr schur svd triangular_solve tridiagonal tridiagonal_solve".split()
 )
-OUTSIDE = set("fft ffi_call io_callback pure_callback".split())  # other libraries, or Python
 
 
 _known: WeakKeyDictionary[Model, dict[Any, bool]] = WeakKeyDictionary()  # by columns and precision
@@ -38,7 +37,8 @@ def cpu_threads(model: Model, batch: Batch) -> int:
 def one_at_a_time(model: Model, batch: Batch) -> bool:
     """Whether densities call what is not known to work in two threads at the same time."""
     # In jaxlib 0.10 a batched LAPACK call waits for threads of the pool it runs in, so that as many
-    # such calls at a time as there are cores wait for each other.
+    # such calls at a time as there are cores wait for each other. A call for one matrix becomes one
+    # for many where it is differentiated or evaluated at many thetas.
     flat = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.result_type(float))
     theta, M = flat(model.theta.size), model.z.size
     z, z_rows = flat(batch.index.shape[0], M), flat(batch.segment.shape[0], M)
@@ -54,6 +54,5 @@ def one_at_a_time(model: Model, batch: Batch) -> bool:
 
 
 def _waits(program: Any) -> bool:
-    batched = lambda equation: equation.invars[0].aval.ndim > 2
-    own = lambda e: e.primitive.name in OUTSIDE or (e.primitive.name in LAPACK and batched(e))
-    return any(map(own, program.eqns)) or any(map(_waits, subjaxprs(program)))
+    own = any(equation.primitive.name in OUTSIDE for equation in program.eqns)
+    return own or any(map(_waits, subjaxprs(program)))

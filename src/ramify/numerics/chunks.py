@@ -7,8 +7,6 @@ import jax
 import numpy as np
 from jaxtyping import Shaped
 
-from ramify.numerics.threads import by_threads
-
 CHUNK = 1024
 
 
@@ -16,7 +14,6 @@ def in_chunks(
     function: Callable[[Any], Any],
     points: Shaped[np.ndarray, "S ..."],
     size: int = CHUNK,
-    threads: int = 1,
 ) -> Any:
     """`function` of all points, `size` at a time, the last filled up; results together on the host."""
 
@@ -27,8 +24,7 @@ def in_chunks(
         filled = np.resize(own, (size, *own.shape[1:])).astype(kind)
         return function(jax.device_put(filled))
 
-    found = by_threads(at, range(0, len(points), size), threads)
-    return put_together(list(found), len(points))
+    return put_together([at(start) for start in range(0, len(points), size)], len(points))
 
 
 def put_together(chunks: list[Any], count: int) -> Any:

@@ -20,13 +20,11 @@ from ramify.families.solver import Solver
 from ramify.models.adapter import Adapter, local_values
 from ramify.models.densities import log_joints
 from ramify.models.model import Model
-from ramify.models.threads import cpu_threads
 from ramify.numerics.budgets import chunk_size
 from ramify.numerics.chunks import put_together
 from ramify.numerics.hashing import generator, keys_of, normals
 from ramify.numerics.points import student_points
 from ramify.numerics.programs import program
-from ramify.numerics.threads import by_threads
 from ramify.posterior.conditioned import Conditioned
 
 THETA, LEVELS, OUTCOMES = range(3)  # what a key's streams of random numbers are for
@@ -115,17 +113,12 @@ def map_draws(
     # to p(z | theta, y) than to q; log q has no meaning then and is zero.
     size = at_once(known, model, len(draws.theta), local_draws)
     of_chunk = lambda chunk: use(chunk, *draw_locals(known, model, chunk, local_draws))
-    return of_chunks(of_chunk, known, model, draws, size)
+    return of_chunks(of_chunk, draws, size)
 
 
-def of_chunks(
-    function: Callable[[Chunk], Any], known: Conditioned, model: Model, draws: Draws, size: int
-) -> Any:
-    """The function of all draws, `size` at a time and by several threads, put together."""
-    # Batches of families that do not solve may lack columns of the densities.
-    many = known.site is not None and len(draws.theta) > size
-    threads = cpu_threads(model, known.batch) if many else 1
-    return put_together(list(by_threads(function, draws.chunks(size), threads)), len(draws.theta))
+def of_chunks(function: Callable[[Chunk], Any], draws: Draws, size: int) -> Any:
+    """The function of all draws, `size` at a time, put together."""
+    return put_together([function(chunk) for chunk in draws.chunks(size)], len(draws.theta))
 
 
 def locals_of(

@@ -169,7 +169,7 @@ def _groups(
         else:
             size = at_once(known, model, draws, _LOCAL_DRAWS)
             one = lambda chunk: _by_draws(known, model, key, chunk, _LOCAL_DRAWS)  # noqa: B023
-            values = of_chunks(one, known, model, theta, size)
+            values = of_chunks(one, theta, size)
         yield slice(block.start, block.stop), values[:, : block.stop - block.start]
 
 

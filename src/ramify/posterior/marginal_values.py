@@ -24,7 +24,6 @@ from ramify.families.build import Family
 from ramify.families.solver import Solver
 from ramify.inference.local_integral import quadrature
 from ramify.models.model import Model
-from ramify.models.threads import cpu_threads
 from ramify.numerics import budgets
 from ramify.numerics.chunks import in_chunks
 from ramify.numerics.points import Rule, gauss_hermite
@@ -174,12 +173,11 @@ def _at_thetas(
 ) -> tuple[np.ndarray, ...]:
     """`use` of log p(y_i | theta) at all thetas, put together."""
     apart = lambda chunk: use(_by_group(known, model, chunk, rule))
-    threads = cpu_threads(model, known.batch)
     if not can_share(known, model, rule):
-        return in_chunks(apart, thetas, THETAS, threads)
+        return in_chunks(apart, thetas, THETAS)
     found, left = _by_sharing(known, model, thetas, rule, use)
     if left.size:
-        _put(found, left, in_chunks(apart, thetas[left], THETAS, threads))
+        _put(found, left, in_chunks(apart, thetas[left], THETAS))
     return found
 
 
@@ -189,14 +187,13 @@ def _by_sharing(
     """`use` of log p(y_i | theta) by shared points, and the thetas that these do not suit."""
     size, highest = SHARING[len(known.batch.index) > FEW_GROUPS], highest_degrees(rule)
     found, left, around = (), np.arange(len(thetas)), known
-    threads = cpu_threads(model, known.batch)
 
     def some(chunk: Float[Array, "C D"]) -> tuple[Array, ...]:
         log_mass, suited = by_shared_points(around, model, chunk, rule, highest)
         return suited, *use(log_mass)
 
     for _ in range(ANCHORS):
-        suited, *now = in_chunks(some, thetas[left], size, threads)
+        suited, *now = in_chunks(some, thetas[left], size)
         found = found or tuple(now)
         _put(found, left[suited], [part[suited] for part in now])
         left = left[~suited]

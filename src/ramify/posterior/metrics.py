@@ -144,7 +144,7 @@ def joint_sums(
     for block in ranges(groups):
         known = condition(family, model, block.batches[0])
         joint = lambda chunk: _block_joint(known, model, chunk)  # noqa: B023
-        total += double(of_chunks(joint, known, model, draws, at_once(known, model, S, 1)))
+        total += double(of_chunks(joint, draws, at_once(known, model, S, 1)))
     return total
 
 
@@ -194,7 +194,7 @@ def _tight(
         points = _points(first, known.batch, local_draws, model.z.size) if shared else None
         size = at_once(known, model, S, max(local_draws, 2))
         tight = lambda chunk: _block_tight(known, model, chunk, points, local_draws)  # noqa: B023
-        *sums, spread = of_chunks(tight, known, model, draws, size)
+        *sums, spread = of_chunks(tight, draws, size)
         total += double(sums)
         variance += float(np.asarray(spread, np.float64).mean())
     return total, variance

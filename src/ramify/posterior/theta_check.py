@@ -55,7 +55,7 @@ def theta_log_weights(
         # All draws of theta share the groups' points, so that noise is a smooth function of theta.
         points = _points(known.batch, theta.key, K, model.z.size)
         one = lambda chunk: _marginal_block(known, model, chunk, points, lean)  # noqa: B023
-        *parts, apart = of_chunks(one, known, model, theta, at_once(known, model, len(total), K))
+        *parts, apart = of_chunks(one, theta, at_once(known, model, len(total), K))
         total += double(parts)
         noise += np.asarray(apart, np.float64)
     # A density may overflow at a draw far out: that draw counts for nothing, and not for all others.
