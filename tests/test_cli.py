@@ -256,6 +256,8 @@ def process(*words, **options):
         stderr=subprocess.PIPE,
         text=True,
         env=environment,
+        # A process in the background, and so its own, may ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         **options,
     )
 

@@ -224,7 +224,9 @@ def _proposal(posterior: Posterior, key: PRNGKeyArray, S: int) -> tuple[Draws, n
     if weighted is None:
         covariance = np.asarray(posterior.family.theta.covariance, np.float64)
         return drawn, np.sqrt(np.diagonal(covariance))
-    known = fitted_proposal(np.asarray(weighted.points, np.float64), np.log(weighted.weight))
+    with np.errstate(divide="ignore"):  # a draw may have no weight
+        log_weight = np.log(weighted.weight)
+    known = fitted_proposal(np.asarray(weighted.points, np.float64), log_weight)
     proposal = known or Proposal.symmetric(weighted.mean, weighted.covariance)
     points, log_q = proposal.sample(generator(key), S)
     theta = points.astype(drawn.theta.dtype)
