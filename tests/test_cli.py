@@ -256,8 +256,6 @@ def process(*words, **options):
         stderr=subprocess.PIPE,
         text=True,
         env=environment,
-        # A process in the background, and so its own, may ignore Ctrl-C.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         **options,
     )
 
@@ -273,7 +271,7 @@ def test_interrupt_exits_with_130(folder):
     time.sleep(0.5)
     running.send_signal(signal.SIGINT)
     _, errors = running.communicate(timeout=60)
-    assert running.returncode == 130
+    assert running.returncode == 130, errors
     assert errors.splitlines()[-1] == "interrupted"
     assert "Traceback" not in errors
     assert not (folder / "stopped").exists()
