@@ -242,8 +242,7 @@ class Rounded(Ridge):
         super().__init__()
         self.noise = np.random.default_rng(seed)
 
-    def tell(self, *own):
-        pass
+    tell = lambda self, *own: None
 
     def __call__(self, thetas, blocks, curved=False):
         found = super().__call__(thetas, blocks)

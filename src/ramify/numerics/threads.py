@@ -29,13 +29,10 @@ def cores() -> int:
 def by_threads(
     function: Callable[[Thing], Any], things: Iterable[Thing], threads: int, alone: bool = True
 ) -> Iterator[Any]:
-    """What the function returns of each, in their order; by several threads as NumPy arrays.
+    """What the function returns of each, in their order, as NumPy arrays.
 
     `alone` lets the first end before others begin: what it compiles they would compile as well.
     """
-    if threads == 1:  # an accelerator works ahead of it
-        yield from map(function, things)
-        return
     settings = same_settings()  # JAX's are those of a thread
 
     def compute(thing: Thing) -> Any:
