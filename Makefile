@@ -36,7 +36,7 @@ test: lint ## Lint, types, tests and docstring examples (all but the slow ones)
 	$(PY) -m pytest $(PYTEST_FLAGS) $(SHAPES) $(SHAPED)
 
 test-slow: $(STAMP) ## The tests marked slow, which compute more than they compile
-	XLA_FLAGS="$(XLA_FLAGS) --xla_backend_optimization_level=3" $(PY) -m pytest $(PYTEST_FLAGS) -m slow
+	XLA_FLAGS="$(XLA_FLAGS) --xla_backend_optimization_level=3" $(PY) -m pytest $(PYTEST_FLAGS) -m slow --durations 30
 
 lint: $(STAMP) ## Style, formatting and types
 	$(PY) -m ruff check .

@@ -17,7 +17,7 @@ from pyarrow import csv
 
 from cli_case import FORMULA, line, ramify, shops
 from ramify._version import __version__
-from ramify.cli.errors import plain_warnings
+from ramify.cli.errors import no_interrupt_lost, plain_warnings
 from ramify.cli.files import write_table
 
 COMMANDS = ["fit", "predict", "summary", "diagnose", "report", "demo"]
@@ -275,6 +275,19 @@ def test_interrupt_exits_with_130(folder):
     assert errors.splitlines()[-1] == "interrupted"
     assert "Traceback" not in errors
     assert not (folder / "stopped").exists()
+
+
+def test_an_interrupt_that_python_ignores_comes_again():
+    """In a callback of the garbage collector Python only reports a KeyboardInterrupt."""
+
+    class Interrupted:
+        def __del__(self):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), no_interrupt_lost():
+        Interrupted()
+        for _ in range(1000):
+            time.sleep(0.01)
 
 
 def test_help_is_quick():

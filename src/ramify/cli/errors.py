@@ -1,7 +1,10 @@
 """Errors as one line on stderr, and the exit codes: 1 bad input, 2 usage, 130 interrupted."""
 
+import _thread
 import contextlib
 import re
+import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -29,7 +32,7 @@ class OneLineErrors(typer.core.TyperGroup):
         """Runs the command; turns what it raises into a line and an exit code."""
         debug = bool(ctx.params.get("debug"))
         try:
-            with plain_warnings(debug):
+            with plain_warnings(debug), no_interrupt_lost():
                 return super().invoke(ctx)
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)
@@ -77,3 +80,26 @@ def plain_warnings(debug: bool) -> Iterator[None]:
                 f"{prefix} {with_options(str(said))}", err=True
             )
         yield
+
+
+@contextlib.contextmanager
+def no_interrupt_lost() -> Iterator[None]:
+    """Ctrl-C again, where Python ignored the first one.
+
+    KeyboardInterrupt is raised in whatever Python code comes next. If that is a callback of the garbage
+    collector (JAX has one) or a `__del__`, Python only reports it, and the command would go on.
+    """
+    before = sys.unraisablehook
+
+    def hook(said: Any) -> None:
+        if isinstance(said.exc_value, KeyboardInterrupt):
+            # From a thread and later: raised here, it would be ignored as well.
+            threading.Timer(0.05, _thread.interrupt_main).start()
+        else:
+            before(said)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
