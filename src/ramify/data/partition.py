@@ -38,8 +38,9 @@ def shared_shape(sizes: Sizes, small: bool = False) -> tuple[int, int]:
     """R rows and B groups of a block, from few sizes: similar data share a shape, and its programs."""
     # Small blocks take a CPU no longer than large ones, if they are not so many that the host is busy.
     # An accelerator needs large ones.
-    small = small or int(sizes.sum()) <= budgets.SMALL_DATA_ROWS
-    R = budgets.SMALL_BLOCK_ROWS if small else budgets.on_this_device(budgets.RESULT_ROWS)
+    total, most = int(sizes.sum()), budgets.on_this_device(budgets.RESULT_ROWS)
+    small = small or total <= budgets.SMALL_DATA_ROWS
+    R = budgets.SMALL_BLOCK_ROWS if small else most if total > most // 2 else most // 4
     R, B = max(R, rounded(int(sizes.max(initial=1)))), budgets.SMALL_BLOCK_GROUPS
     # A third of the rows may stay empty, so that part of the data has the shape of the whole.
     while 1.5 * B < min(_groups_in(sizes, R), len(sizes), R):

@@ -75,8 +75,8 @@ REFINING_STEPS, REFINING_DRAWS, REFINED_JUDGES = 400, 8, 64
 WORKING_NUMBERS, WORKING_MEMORY = {"cpu": 2**22, "accelerator": 2**31}, 1 / 12
 # Weights of points that thetas share, of as many thetas as are worked on together.
 SHARED_WEIGHTS = {"cpu": 2**19, "accelerator": 2**24}
-# Most rows, or groups, of a block after a fit.
-RESULT_ROWS = {"cpu": 16_384, "accelerator": 2**18}
+# Most rows, or groups, of a block after a fit; of data with fewer than half as many, a quarter.
+RESULT_ROWS = {"cpu": 16_384, "accelerator": 2**20}
 # Local draws of which one is chosen by weight: fewest, and most for data of few rows; and the numbers
 # of draws times rows up to which there are more than the fewest.
 RESAMPLED, RESAMPLED_ROWS = (16, 64, 128, 256), 2**17
@@ -84,6 +84,7 @@ SAMPLED_NUMBERS = 2**26  # of z sampled at once: 256 MB
 SUMMARY_NUMBERS = 2**26  # of theta drawn for a summary
 PREDICTED_NUMBERS = 2**25  # outcomes held at once while they are summarised: 128 MB
 DENSITY_NUMBERS = 2**25  # of a [draws, rows] matrix of log densities held at once
+CACHED_NUMBERS = 2**16  # that the host works on at once: half a megabyte
 REPEATED_ROWS = 2**22  # most that rows to predict, one by one, are conditioned on all together
 THETA_CHECK_WORK = 2**27  # of checking q(theta), about: some seconds on two cores
 GROUP_CHECK_WORK = 2**27  # of checking the groups, about

@@ -118,9 +118,15 @@ def _log_means(
     values: Float[np.ndarray, "S n"], share: Float64[np.ndarray, " S"]
 ) -> tuple[float, Float64[np.ndarray, " S"]]:
     """Sum over columns of their log means over draws of these shares, and each draw's pull on it."""
-    top = values.max(0)
-    weight = np.exp(values - np.where(np.isfinite(top), top, 0.0), dtype=np.float64)
-    mean = share @ weight
-    with np.errstate(divide="ignore", invalid="ignore"):
-        pull = np.where(mean > 0, weight / mean, 1.0) - 1
-        return float(np.sum(np.log(mean) + top)), pull.sum(1)
+    total, pull = 0.0, np.zeros(len(share))
+    # Some columns at a time: working memory then stays in the cache.
+    width = max(budgets.CACHED_NUMBERS // len(share), 1)
+    for start in range(0, values.shape[1], width):
+        weight = values[:, start : start + width].astype(np.float64)
+        top = weight.max(0)
+        weight -= np.where(np.isfinite(top), top, 0.0)
+        mean = share @ np.exp(weight, out=weight)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            pull += np.where(mean > 0, weight / mean, 1.0).sum(1)
+            total += float(np.sum(np.log(mean) + top))
+    return total, pull - values.shape[1]
