@@ -123,6 +123,26 @@ def test_steps_go_on(tmp_path, monkeypatch):
     same(rf.fit(MODEL, GROUPS, **how, checkpoint=tmp_path), unstopped)
 
 
+@pytest.mark.slow
+def test_a_second_signal_does_not_wait_for_the_steps(tmp_path, monkeypatch):
+    """The state before has lent its arrays to the next steps: it can't be written any more."""
+    step, chunks = by_steps.step, []
+
+    def stopping(*args):
+        found = step(*args)
+        chunks.append(found)
+        if len(chunks) == 2:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+        return found
+
+    monkeypatch.setattr(by_steps, "step", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        how = {"family": rf.branch(MODEL, GROUPS), "max_steps": 400, "rows": 64}
+        rf.fit(MODEL, GROUPS, **how, checkpoint=tmp_path)
+    assert len(chunks) == 2 and not list(tmp_path.iterdir())
+
+
 def test_a_checkpoint_of_another_fit_is_refused(whole, tmp_path):
     kept = {**SOLVED, "checkpoint": tmp_path}
     rf.fit(MODEL, GROUPS, **kept)

@@ -7,11 +7,12 @@ def quantiles(interval: float, given: str | None) -> tuple[float, ...]:
     """The ends of a central interval with the median between, or the quantiles that were given.
 
     Example:
-        >>> quantiles(0.5, None), quantiles(0.9, "0.1, 0.9")
-        ((0.25, 0.5, 0.75), (0.1, 0.9))
+        >>> quantiles(0.9, None), quantiles(0.9, "0.1, 0.9")
+        ((0.05, 0.5, 0.95), (0.1, 0.9))
     """
     if given is None:
-        return 0.5 - interval / 2, 0.5, 0.5 + interval / 2
+        # Rounded: parts that the library began with quantiles 0.05, 0.5, 0.95 are gone on with.
+        return round(0.5 - interval / 2, 12), 0.5, round(0.5 + interval / 2, 12)
     try:
         found = tuple(float(part) for part in given.split(","))
     except ValueError:

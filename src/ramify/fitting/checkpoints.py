@@ -47,6 +47,8 @@ class Checkpoints:
             self.write()
         if self._asked:
             raise Stopped(self._asked)
+        if self.waits:
+            self._latest = None  # its arrays are gone once the next step begins
 
     def write(self) -> None:
         """Writes the state that was kept last. A fit goes on if that is not possible, and says so."""
