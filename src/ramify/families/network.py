@@ -22,7 +22,7 @@ class Layers(eqx.Module):
     linears: tuple[eqx.nn.Linear, ...]
 
     def __init__(self, key: PRNGKeyArray, widths: tuple[int, ...], last_scale: float | None = None):
-        """Truncated normal weights of sd sqrt(1/fan_in), as the paper's; the last of `last_scale`."""
+        """Truncated normal weights of sd sqrt(1/fan_in), as the paper; the last of `last_scale`."""
         linears = []
         for place, (fan_in, width) in enumerate(zip(widths[:-1], widths[1:], strict=True)):
             key_layer = jax.random.fold_in(key, place)
