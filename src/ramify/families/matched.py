@@ -126,7 +126,7 @@ class _Rows(NamedTuple):
         return _Sites(tau, at.slope[:, 0] + tau * f, far, jnp.zeros((), jnp.int32))
 
     def gaussian(self, tau: Array, nu: Array) -> tuple[Z, Float[Array, "B M M"]]:
-        """Mean, less that of p(z | theta), and scale of each group's z."""
+        """Mean (minus the prior's mean) and scale of each group's z."""
         total = self.summed(jnp.zeros_like(tau), nu, tau)
         scale = inverse_factor(self.precision + total.curvature)
         return times_covariance(scale, total.slope), scale

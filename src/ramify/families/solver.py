@@ -65,7 +65,7 @@ class Solver(eqx.Module):
     modes: Float[Array, "N M"] | Float[np.ndarray, "N M"] | None = None
     of_block: bool = eqx.field(static=True, default=False)  # which of the two
     matched: bool = eqx.field(static=True, default=False)  # whether sites are those of `matched`
-    # How many times wider a conditional is than its site says: above 1 if groups have two modes.
+    # How many times as wide as by its site a conditional is: above 1 if groups have two modes.
     widened: float = eqx.field(static=True, default=1.0)
 
     def prepare(self, model: Model, batch: Batch, centre: Theta) -> Site:

@@ -102,7 +102,7 @@ class Task:
 
     @property
     def quadrature(self) -> bool:
-        """Whether z is integrated by a quadrature rule."""
+        """Whether z is integrated by a quadrature rule; never if K was asked for."""
         small = self.wish.local_draws is None and self.model.z.size in budgets.FIRST_ORDER
         return small or self.normal
 
@@ -165,7 +165,7 @@ class Task:
         last: Marginal | None = None,
         settled: bool = False,
     ) -> Marginal:
-        """F with K local draws, which reports to the history; reuses the last F's blocks."""
+        """F with K local draws, which reports to the history; uses `last`'s blocks if it can."""
         # Reweighted proposals need no variational Newton: theta's bias is the same without.
         # The Hessian has a higher degree in z than the gradient: the same points are not exact.
         curved = self.points == 1 and not self.normal and not settled

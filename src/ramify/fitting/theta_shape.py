@@ -56,11 +56,11 @@ EVEN = 0.5  # k-hat of theta's weights above which NUTS is better
 MOST_COUNT = 0.6  # share of effective points above which weights are even whatever k-hat says
 MOST_NOISE = 0.04  # noise of weighted means, in posterior sds, above which NUTS is better
 COARSE = 0.3  # nats of rounding in F above which rounding makes theta's weights uneven
-WIDEST, WIDE = 8, 0.15  # check the shape of so many coordinates of theta, if their sds are larger
+WIDEST, WIDE = 8, 0.15  # coordinates of theta whose shape is checked, at most; their smallest sd
 # Nats by which F differs from a Gaussian's 1.5 sds away: clearly not Gaussian; not quite Gaussian.
 SKEWED, BENT = 0.5, 0.15
-# Points where F is computed in two ways, and accepted gap in nats for each sd of their distance: a
-# gap that grows with the distance by so much moves a mean by so many sds.
+# Points where F is computed in two ways, and the accepted gap in nats for each sd of distance: a
+# gap that grows by so many nats an sd moves a mean by so many sds.
 FAR_POINTS, FOLLOWED = 4, 0.05
 DRAWN = 1.0  # nats added to the accepted gap, if both ways have the noise of draws
 LEAPS = 12  # evaluations of F in a transition of NUTS, about

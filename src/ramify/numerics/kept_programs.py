@@ -71,7 +71,7 @@ def _bound_to(arrays: list[Any]) -> frozenset[Any]:
 def _found(
     function: Callable[..., Any], options: dict[str, Any], args: tuple[Any, ...], key: Any
 ) -> Callable[..., Any] | None:
-    """The function of its arrays, run by the program on disk, which is written first if missing."""
+    """The function of its arrays by the program on disk, which is written first if missing."""
     folder = folder_in_use()
     if folder is None:
         return None

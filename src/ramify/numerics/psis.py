@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float, Float64
 
 TINY = 1e-300  # of the largest weight: below it the lower quarter of the tail counts as zero
-EVEN = 0.01  # weights that exceed their mean by less than this share have no tail to speak of
+EVEN = 0.01  # weights are even if the largest exceeds their mean by less than this share
 
 
 def k_hat(log_weights: Float[np.ndarray, " S"] | Float[np.ndarray, "S N"]) -> Any:
