@@ -1,7 +1,7 @@
-"""Who adds blocks up.
+"""Engines, which add a function of a block up over blocks.
 
-An engine takes a function of a block and returns the sum, in a fixed order and in float64, of whatever
-pytree it gives: it knows neither what the blocks are nor what is added. `local` adds in this process.
+An engine adds up the pytrees that a function of a block returns, in a fixed order and in float64:
+it knows neither what the blocks are nor what is added. `local` computes in this process.
 
 May import: numerics, data.
 """

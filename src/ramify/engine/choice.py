@@ -1,4 +1,4 @@
-"""Which engine a fit computes with, as its options say."""
+"""Chooses the engine of a fit by its options."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,7 +23,7 @@ def chosen_engine(engine: Any, devices: int | Sequence[Any] | None, threads: int
 
 
 def chosen_devices(devices: int | Sequence[Any] | None) -> list[Any]:
-    """The devices to compute on: those given, so many of the local ones, or by default all GPUs."""
+    """The devices to compute on: the given ones, the first local ones, or by default all GPUs."""
     local = jax.local_devices()
     if devices is None:
         return [] if jax.default_backend() == "cpu" else local

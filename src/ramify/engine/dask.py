@@ -1,8 +1,8 @@
 """Sums over blocks on the workers of a `dask.distributed.Client`, which open the store themselves.
 
-A piece of blocks is one task. What a piece keeps from sweep to sweep, its groups' modes, stays on the
-worker that computed it, as the result of the task, and is an input of the next. If a worker dies, Dask
-computes again what it held, from the first sweep on, elsewhere: the sums are the same bits.
+A piece of blocks is one task. What a piece keeps from sweep to sweep, its groups' modes, stays as
+the task's result on the worker that computed it, and is an input of the next task. If a worker
+dies, Dask computes its results again elsewhere, from the first sweep on; sums are the same bits.
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,7 +31,7 @@ class Where(NamedTuple):
 
 
 class Remote(NamedTuple):
-    """What is kept for a block, on a worker."""
+    """A reference to what a worker keeps for a block."""
 
     piece: Any  # the future of a piece: its sum, and what is kept for its blocks
     place: int  # of the block in the piece
@@ -94,7 +94,7 @@ def _where(source: BlockSource) -> Where:
 
 
 def _files(store: Store) -> tuple[tuple[str, int, int], ...]:
-    """What is the same of its files on all machines; numbers of files may not be."""
+    """What all machines agree on about the store's files; inode numbers may differ."""
     return tuple((stamp.name, stamp.time, stamp.size) for stamp in store.stamps)
 
 
@@ -108,7 +108,7 @@ def _is_remote(kept: Any) -> bool:
 
 
 def _taken(kept: Any, before: list[Any]) -> Any:
-    """What a task takes of the pieces before it: which, and at what place; or what is kept, itself."""
+    """What is kept, for a task: an earlier piece and the place in it, or the value itself."""
     if not _is_remote(kept):
         return jax.device_get(kept)
     return next(k for k, piece in enumerate(before) if piece is kept.piece), kept.place

@@ -12,12 +12,12 @@ from ramify.data.batch import Batch
 from ramify.data.sources import BlockSource
 from ramify.numerics.threads import by_threads
 
-# (block, what all blocks are told, what is kept for this block) -> (what to add up, what to keep)
+# (block, `shared` of all blocks, what is kept for this block) -> (what to add up, what to keep)
 BlockFunction = Callable[[Batch, Any, Any], tuple[Any, Any]]
 Kept = list[Any] | dict[int, Any]  # by the number of the block
 
-# Blocks whose parts are added up together, before the sums of the pieces are: whoever computes a piece,
-# the sum is the same. A device has at most this many blocks of a streamed source ahead, and as many.
+# Blocks whose results are added up first, before the sums of the pieces: the sum does not depend on
+# who computes a piece. A device has at most two pieces of a streamed source at a time.
 PIECE = 16
 
 
@@ -53,13 +53,13 @@ class LocalEngine:
     """Computes in this process, on one device or on several, or by several threads of a CPU."""
 
     def __init__(self, devices: Sequence[Any] = (), threads: int = 1):
-        """Pieces are dealt to these devices in turn; by default JAX's default device has them all.
+        """These devices compute pieces in turn; by default JAX's default device computes all.
 
-        `threads` compute blocks on a single device. An accelerator needs but one: it works ahead.
+        `threads` compute blocks on a single device. An accelerator needs only one: it works ahead.
         """
         self.devices: list[Any] = list(devices) if len(devices) > 1 else [None]
         self.threads = threads if len(self.devices) == 1 else 1
-        self._compiled: BlockFunction | None = None  # what the threads computed last
+        self._compiled: BlockFunction | None = None  # the function that the threads computed last
 
     def sum(
         self,
@@ -69,7 +69,7 @@ class LocalEngine:
         kept: Kept,
         numbers: Sequence[int],
     ) -> Any:
-        """See `Engine.sum`. Devices work ahead: the results of a piece are read a piece later."""
+        """See `Engine.sum`. Devices work ahead: a piece's results are read one piece later."""
         if self.threads > 1 and len(numbers) > 1:
             parts = self._by_threads(function, source, shared, kept, numbers)
             return added([added([next(parts) for _ in piece]) for piece in pieces(numbers)])
@@ -96,7 +96,7 @@ class LocalEngine:
         kept: Kept,
         numbers: Sequence[int],
     ) -> Iterator[Any]:
-        """What the function returns to be added up, of one block after the other."""
+        """Yields what the function returns to be added up, block by block."""
 
         def compute(own: tuple[int, Batch]) -> Any:
             number, block = own

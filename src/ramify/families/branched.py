@@ -23,7 +23,7 @@ class Draw(NamedTuple):
     z: Float[Array, "B M"]
     log_q_theta: Float[Array, ""]
     log_q_z: Float[Array, " B"]
-    noise: tuple[Array, Array]  # that theta and z were made of; of a joint family, all with theta's
+    noise: tuple[Array, Array]  # of theta and of z; for a joint family all is in the first
 
 
 class Branched(eqx.Module):
@@ -32,10 +32,10 @@ class Branched(eqx.Module):
     theta: Gaussian
     local: Any  # a `conditional.Supplier`: Table | Amortizer | Solver
     N: int = eqx.field(static=True)
-    weighted: WeightedTheta | None = None  # draws that correct q(theta), where there are any
+    weighted: WeightedTheta | None = None  # draws that correct q(theta), if any
 
     def prepare(self, model: Model, batch: Batch) -> Any:
-        """What the supplier works out for a block, once for all theta."""
+        """What the supplier computes for a block once, for all theta."""
         return self.local.prepare(model, batch, self.theta.mean)
 
     def conditional(self, model: Model, batch: Batch, prepared: Any = None) -> Conditional:
@@ -56,7 +56,7 @@ class Branched(eqx.Module):
     def log_q(
         self, model: Model, batch: Batch, draw: Draw, *, own: bool = False
     ) -> tuple[Array, Float[Array, " B"]]:
-        """Log q(theta) and log q(z_i | theta) at a draw, by triangular solves; or at its `own`."""
+        """Log q(theta) and log q(z_i | theta) at a draw; `own` says that this family drew it."""
         local = self.conditional(model, batch)(draw.theta)
         noise = draw.noise if own else (None, None)
         return self.theta.log_prob(draw.theta, noise[0]), local.log_prob(draw.z, noise[1])

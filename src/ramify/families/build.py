@@ -32,8 +32,8 @@ def joint(
 ) -> Joint:
     """One Gaussian over theta and every group's z (equation of the joint ELBO).
 
-    Costs (D + N M)^2 / 2 numbers when dense: for tens of groups, not thousands. It can't
-    subsample and knows nothing of new groups.
+    A dense one has (D + N M)^2 / 2 numbers: for tens of groups, not thousands. It can't
+    subsample and has no parameters for new groups.
     """
     check_model_and_groups(model, groups, "rf.joint")
     _check_covariance("joint", covariance)
@@ -89,7 +89,7 @@ def amortized(
     standardise: bool = True,
     seed: int = 0,
 ) -> Branched:
-    """q(theta) prod_i q(z_i | theta) with parameters read from the group's rows by one network.
+    """q(theta) prod_i q(z_i | theta) with parameters that one network computes from a group's rows.
 
     The default is the paper's network (64-64-64-128 on each row, squares appended, mean over rows,
     then 256-256-256) that also sees n_i; group columns enter after pooling. Where every group has
@@ -126,11 +126,11 @@ def amortized(
 
 @computing
 def solved(model: Model, groups: Groups, *, rounds: int = 1, start: Any = None) -> Branched:
-    """q(theta) prod_i q(z_i | theta) with the local conditional solved for on the group's own rows.
+    """q(theta) prod_i q(z_i | theta) with the local conditional solved from the group's own rows.
 
-    Nothing local is learned. Exact where p(z | theta) is Gaussian and the likelihood
-    quadratic in z; new groups need no refit. For likelihoods twice differentiable in a z of up to a
-    few dozen dimensions.
+    No local parameters are learned. Exact if p(z | theta) is Gaussian and the log likelihood
+    quadratic in z; new groups need no refit. For likelihoods that are twice differentiable in z,
+    with z of up to a few dozen dimensions.
 
     Args:
         model: the model.
@@ -150,7 +150,7 @@ def _theta(model: Model, groups: Groups, covariance: Covariance, scale_map: Scal
 
 
 def _theta_scale(N: int, scale_map: ScaleMap) -> float:
-    """Where q(theta)'s sd starts: near its end 1/sqrt(N) for ours, at one for the paper's map."""
+    """The initial sd of q(theta): 1/sqrt(N), near its final value; 1 for the paper's map."""
     return 1.0 if scale_map == "paper" else float(np.clip(N**-0.5, 0.01, 0.3))
 
 

@@ -48,7 +48,7 @@ class Supplier(Protocol):
     """Supplies q(z_i | theta), as a table, a network and a solver do; `centre` is q(theta)'s mean."""
 
     def prepare(self, model: Any, batch: Batch, centre: Theta) -> Any:
-        """What is worked out for a block, once for all theta: a tree of arrays."""
+        """What is computed for a block once, for all theta: a tree of arrays."""
         ...
 
     def conditional(self, model: Any, batch: Batch, centre: Array, prepared: Any) -> Conditional:
@@ -67,7 +67,7 @@ class Form(NamedTuple):
 
     @property
     def sizes(self) -> tuple[int, int, int]:
-        """How many numbers per group b, W and the scale take."""
+        """How many numbers b, W and the scale of a group have."""
         slopes = self.M * self.D if self.covariance == "dense" else 0
         return self.M, slopes, tri.free_size(self.M, self.covariance == "diagonal")
 

@@ -48,6 +48,6 @@ def gaussian(
     map: ScaleMap = "log",
     mean: Array | None = None,
 ) -> Gaussian:
-    """A Gaussian at `mean` (zero) with covariance scale^2 I, ready to be learned."""
+    """A Gaussian at `mean` (default zero) with covariance scale^2 I, ready to be learned."""
     mean = floats(np.zeros(dim)) if mean is None else mean
     return Gaussian(mean, free_start(dim, diagonal, scale, map), dim, diagonal, map)

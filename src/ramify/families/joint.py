@@ -16,7 +16,7 @@ from ramify.numerics.precision import computing
 class Joint(eqx.Module):
     """q(theta, z_1..z_N) as one Gaussian or independent ones; needs every group in every step."""
 
-    # Laid end to end over (theta, z_1, ..., z_N): dense is one full Gaussian, block is one for theta
+    # Side by side over (theta, z_1, ..., z_N): dense is one full Gaussian, block is one for theta
     # and one over *all* of z, diagonal is one with independent entries.
     parts: tuple[Gaussian, ...]
     D: int = eqx.field(static=True)
@@ -55,7 +55,7 @@ class Joint(eqx.Module):
     def log_q(
         self, model: Model, batch: Batch, draw: Draw, *, own: bool = False
     ) -> tuple[Array, Float[Array, " B"]]:
-        """Log q of the whole draw, counted once with theta's part."""
+        """Log q of the whole draw as theta's part, and zeros as the groups' parts."""
         z = jnp.zeros((self.N, self.M)).at[batch.index].set(draw.z)
         whole = jnp.concatenate([draw.theta, z.ravel()])
         split = lambda x: jnp.split(x, np.cumsum([q.dim for q in self.parts])[:-1])

@@ -1,15 +1,15 @@
 """Expectation propagation: a Gaussian with the moments of a group's z, for groups of few rows.
 
-Where a group has no more rows than z has dimensions, p(z | theta, y_i) is skewed, and its mode is far
-from its mean: Laplace's approximation is a poor proposal and a poor control. Here every row j has a
-site exp(nu f - tau f^2 / 2) in its own linear predictor f = w_j' z. With all sites the group is a
-Gaussian. A round takes each row's marginal N(m, v) of it, puts the row's likelihood in the place of its
-site, and moves the site so that mean and variance are those of the result, an integral over one number:
+Where a group has no more rows than z has dimensions, p(z | theta, y_i) is skewed, and its mode is
+far from its mean: Laplace's approximation is a poor proposal and a poor control. Here every row j
+has a site exp(nu f - tau f^2 / 2) in its own linear predictor f = w_j' z. The prior times all sites
+is a Gaussian in z. A round takes each row's marginal N(m, v) of f, replaces the row's site with its
+likelihood, takes mean m' and variance v' of that by a one-dimensional integral, and moves the site:
 
     tau <- tau + 1/v' - 1/v,    nu <- nu + m'/v' - m/v.
 
-The Gaussian's integral times those of likelihood over site is a very good estimate of p(y_i | theta)
-(Minka, 2001). It needs a normal p(z | theta) and a likelihood with one linear predictor, both declared.
+The Gaussian's integral times the rows' mean ratios of likelihood to site is a very good estimate of
+p(y_i | theta) (Minka, 2001). A normal p(z | theta) and one linear predictor must be declared.
 """
 
 from collections.abc import Callable
@@ -27,12 +27,12 @@ from ramify.models.model import Model
 from ramify.numerics.small_linalg import inverse_factor
 
 NODES = 15  # of the rule for the integral over a row's predictor
-MOST_ROUNDS, CLOSE = 12, 0.01  # sds by which the mean and the sd of a marginal may still be off
-SHARE = 0.8  # of its way that a site moves in a round: all rows move at once
+MOST_ROUNDS, CLOSE = 12, 0.01  # rounds; error of a marginal's mean and sd, in sds, that is accepted
+SHARE = 0.8  # of the full update that a site takes in a round, since all rows move at once
 
 
 def can_match(model: Model, batch: Batch) -> bool:
-    """Whether the model declares what this needs."""
+    """Whether the model declares the structure that expectation propagation needs here."""
     declared = model.structure.likelihood
     if declared is None or model.structure.prior is None or not declared.smooth:
         return False
@@ -47,19 +47,19 @@ class _Sites(NamedTuple):
 
 
 class RowSites(NamedTuple):
-    """What stands for each row's likelihood: a parabola in w' (z - mean) of its group."""
+    """Each row's site: a parabola in w' (z - mean) that stands for its log likelihood."""
 
     value: Float[Array, " R"]
     slope: Float[Array, " R"]
     curvature: Float[Array, " R"]
 
     def at(self, x: Float[Array, "R K"]) -> Float[Array, "R K"]:
-        """Its value at K numbers of each row."""
+        """The parabola's value at K numbers of each row."""
         return self.value[:, None] + (self.slope[:, None] - 0.5 * self.curvature[:, None] * x) * x
 
 
 class Matched(NamedTuple):
-    """The Gaussian of each group, and what stands for the likelihood of its rows and of all together."""
+    """The Gaussian of each group, and the sites of its rows, each and summed."""
 
     mean: Z
     scale: Float[Array, "B M M"]
@@ -112,7 +112,7 @@ class _Rows(NamedTuple):
     density: Callable[[Array], Array]
 
     def summed(self, value: Array, slope: Array, curvature: Array) -> Quadratic:
-        """Quadratics in the rows' predictors as one in each group's z."""
+        """Sums quadratics in the rows' predictors to one quadratic in each group's z."""
         w = self.weights
         bent = (curvature[:, None] * w)[:, :, None] * w[:, None]
         packed = Quadratic(value, slope[:, None] * w, bent).packed()
@@ -126,7 +126,7 @@ class _Rows(NamedTuple):
         return _Sites(tau, at.slope[:, 0] + tau * f, far, jnp.zeros((), jnp.int32))
 
     def gaussian(self, tau: Array, nu: Array) -> tuple[Z, Float[Array, "B M M"]]:
-        """Mean, less that of p(z | theta), and scale of each group's z."""
+        """Mean (minus the prior's mean) and scale of each group's z."""
         total = self.summed(jnp.zeros_like(tau), nu, tau)
         scale = inverse_factor(self.precision + total.curvature)
         return times_covariance(scale, total.slope), scale
@@ -138,7 +138,7 @@ class _Rows(NamedTuple):
         return jnp.sum(self.weights * self.batch.at_rows(shift), -1), jnp.sum(spread**2, -1)
 
     def tilted(self, tau: Array, nu: Array, mean: Array, variance: Array) -> tuple[Array, ...]:
-        """With a row's likelihood in place of its site: log of the integral, mean and variance."""
+        """Log integral, mean and variance with a row's likelihood in place of its site."""
         f, log_weight = nodes(mean, variance)
         site = (nu[:, None] - 0.5 * tau[:, None] * f) * f
         log_mass = self.density(f) - site + log_weight

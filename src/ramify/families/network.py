@@ -1,4 +1,4 @@
-"""Amortizer: a network that reads the parameters of each group's q(z_i | theta) from its rows."""
+"""Amortizer: a network that computes the parameters of a group's q(z_i | theta) from its rows."""
 
 from collections.abc import Callable, Mapping
 
@@ -60,7 +60,7 @@ class Pooled(eqx.Module):
 
 
 class Single(eqx.Module):
-    """For groups of exactly one row: a plain network on that row, nothing to pool."""
+    """For groups of exactly one row: a plain network on that row, without pooling."""
 
     features: Layers
 
@@ -79,7 +79,7 @@ class Amortizer(LearnedSupplier, eqx.Module):
     form: Form = eqx.field(static=True)
 
     def parameters(self, batch: Batch) -> Float[Array, "B P"]:
-        """w_i of the block's groups, read from their rows."""
+        """w_i of the block's groups, computed from their rows."""
         e = self.encoder(standardised(batch.rows, self.columns), batch)
         if batch.group:
             e = jnp.concatenate([e, standardised(batch.group, self.columns)], -1)
@@ -101,7 +101,7 @@ def standardised(
 def column_moments(
     columns: Mapping[str, np.ndarray], standardise: bool
 ) -> dict[str, tuple[Array, Array]]:
-    """Mean and sd of each column's entries; (0, 1) where not to standardise or constant."""
+    """Mean and sd of each column's entries; (0, 1) if constant or not to be standardised."""
     moments = {}
     for name, column in columns.items():
         flat = np.asarray(column, np.float64).reshape(len(column), -1)

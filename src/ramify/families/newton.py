@@ -13,8 +13,8 @@ from ramify.models.model import Model
 from ramify.models.structure import linear
 from ramify.numerics.small_linalg import inverse_factor
 
-SHORT = 0.1  # squared Newton decrement of a step whose gain is known better from slopes
-TOLERANCE = 1e-4  # squared Newton decrement: the mode is known to a hundredth of a posterior sd
+SHORT = 0.1  # squared Newton decrement below which slopes, not values, tell whether a step gains
+TOLERANCE = 1e-4  # squared Newton decrement at the mode: it is exact to a hundredth of an sd
 
 
 class Quadratic(NamedTuple):
@@ -28,7 +28,7 @@ class Quadratic(NamedTuple):
         return Quadratic(*(a + b for a, b in zip(self, other, strict=True)))
 
     def moved(self, step: Z) -> "Quadratic":
-        """The same parabola, written around a point that is a step away."""
+        """The same parabola, expanded around a point that is one step away."""
         pull = jnp.einsum("bij,bj->bi", self.curvature, step)
         value = self.value + jnp.sum((self.slope - 0.5 * pull) * step, -1)
         return Quadratic(value, self.slope - pull, self.curvature)
@@ -47,7 +47,7 @@ class Quadratic(NamedTuple):
 
 def expand(function: Callable[[Array], Array], z: Float[Array, "n M"]) -> Quadratic:
     """Expansion of n independent functions, function(z)[i] depending on z[i] alone."""
-    # One Hessian-vector product along each coordinate, the same for every i, gives every Hessian.
+    # One Hessian-vector product per coordinate, for all i at once, gives every Hessian.
 
     def gradient(z: Array) -> tuple[Array, Array]:
         def total(z: Array) -> tuple[Array, Array]:
@@ -82,7 +82,7 @@ def expand_local(model: Model, batch: Batch, theta: Array) -> Expander:
 
 
 def expand_likelihood(model: Model, batch: Batch, theta: Array) -> Expander:
-    """Z -> expansion of l_i: that of every row, summed over the group's rows in one scatter."""
+    """Z -> expansion of l_i: the rows' expansions, summed over each group in one scatter."""
     declared = model.structure.likelihood
     if declared is None:
         rows = lambda z: model.log_lik(theta, z, batch)
@@ -109,7 +109,7 @@ def _chain(rows: Quadratic, weights: Float[Array, "R P M"]) -> Quadratic:
 
 
 def _sum_rows(rows: Quadratic, batch: Batch) -> Quadratic:
-    """Expansions of rows summed over each group's."""
+    """Sums the expansions of each group's rows."""
     return Quadratic.unpacked(sum_rows(rows.packed(), batch), rows.slope.shape[-1])
 
 
@@ -137,8 +137,8 @@ class _Walk(NamedTuple):
 
 def newton(model: Model, batch: Batch, theta: Array, begin: Z, max_steps: int) -> Climb:
     """Climbs f_i of every group at once; a step that would lower a group's f_i is not taken."""
-    # Levenberg-Marquardt: where the curvature is not positive definite or a step fails, that group's
-    # damping grows; where it succeeds, it shrinks to nothing, so that good groups take plain Newton
+    # Levenberg-Marquardt: a group's damping grows where the curvature is not positive definite or a
+    # step fails, and shrinks to zero where steps succeed, so that most groups take plain Newton
     # steps. Stops when every group has converged.
     places, M = begin.shape
     expand_prior = expand_local(model, batch, theta)
@@ -146,7 +146,7 @@ def newton(model: Model, batch: Batch, theta: Array, begin: Z, max_steps: int) -
 
     def body(c: _Walk) -> _Walk:
         there = c.z + c.move
-        # Prior and likelihood in one array: to choose between two points is then one operation.
+        # Prior and likelihood in one array: choosing between two points is then one operation.
         both = jnp.stack([expand_prior(there).packed(), expand_rows(there).packed()], 1)
         total = lambda both: Quadratic.unpacked(both[:, 0] + both[:, 1], M)
         up = _rises(total(c.both), total(both), c.move)
@@ -156,7 +156,7 @@ def newton(model: Model, batch: Batch, theta: Array, begin: Z, max_steps: int) -
         damping = jnp.where(up, less, jnp.maximum(4 * c.damping, 1e-2))
         here = total(both)
         move, decrement = _damped_step(here, damping)
-        # Near the top a gain is smaller than the rounding of f: no step shows, and none is needed.
+        # Near the mode a gain is below the rounding of f: it can't be seen, and is not needed.
         rounding = 4 * jnp.finfo(z.dtype).eps * (1 + jnp.abs(here.value))
         top = (decrement < jnp.maximum(TOLERANCE, rounding)) & (damping < 1e-2)
         done = c.done | top | (damping > 1e8)
@@ -175,7 +175,7 @@ def newton(model: Model, batch: Batch, theta: Array, begin: Z, max_steps: int) -
 
 def _rises(here: Quadratic, there: Quadratic, move: Z) -> Bool[Array, " B"]:
     """Whether each group's f is no lower after its step."""
-    # What a short step gains may be less than the rounding of f: the slopes at both ends tell.
+    # A short step may gain less than the rounding of f: the slopes at both ends tell.
     ahead = jnp.sum(here.slope * move, -1)
     by_slopes = ahead + jnp.sum(there.slope * move, -1)
     up = jnp.where(ahead < SHORT, by_slopes >= 0, there.value >= here.value)
@@ -183,14 +183,14 @@ def _rises(here: Quadratic, there: Quadratic, move: Z) -> Bool[Array, " B"]:
 
 
 def _damped_step(here: Quadratic, damping: Float[Array, " B"]) -> tuple[Z, Float[Array, " B"]]:
-    """(P + damping) ^-1 g and the squared Newton decrement; no step where P is not definite."""
+    """(P + damping size I)^-1 g and the squared Newton decrement; NaN if that is not definite."""
     size = jnp.mean(jnp.abs(jnp.diagonal(here.curvature, axis1=-2, axis2=-1)), -1) + 1e-6
     eye = jnp.eye(here.slope.shape[-1], dtype=here.slope.dtype)
     damped = here.curvature + (damping * size)[:, None, None] * eye[None]
     move = times_covariance(inverse_factor(damped), here.slope)
     decrement = jnp.sum(here.slope * move, -1)
     definite = jnp.all(jnp.isfinite(move), -1)
-    # An indefinite step is recorded as one that fails, so that the next is damped more.
+    # An indefinite step becomes NaN: it fails, so the next step is damped more.
     return jnp.where(definite[:, None], move, jnp.nan), jnp.where(definite, decrement, jnp.inf)
 
 

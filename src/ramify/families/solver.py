@@ -5,7 +5,7 @@ p(z_i | theta, y_i) is proportional to exp f_i. `Solver` finds the best Gaussian
 
 1. damped Newton up f_i at the centre of q(theta), all groups of a block at once;
 2. variational Newton: gradient and curvature of l_i averaged over the current Gaussian;
-3. what is kept is a *site*: a quadratic that stands for the group's likelihood;
+3. the result is a *site*: a quadratic that stands for the group's log likelihood;
 4. for every draw of theta the site is recombined with p(z | theta, u_i):
    P = H_i - hess a_i(theta), m = anchor + P^-1 (g_i + grad a_i(theta)), q = N(m, P^-1).
 
@@ -44,32 +44,32 @@ class Site(NamedTuple):
     anchor: Z
     offsets: Float[Array, "Q B M"]  # points around the anchor that the expansion is averaged over
     likelihood: Quadratic
-    scale: Float[Array, "B M M"]  # at the centre; for other theta where a precision is not definite
-    converged: Bool[Array, " B"]  # whose mode was found
+    scale: Float[Array, "B M M"]  # at the centre; also used where a precision is not definite
+    converged: Bool[Array, " B"]  # whether the mode was found
     height: Float[Array, " B"]  # f_i at the mode, theta at the centre
     steps: Int[Array, ""]
-    rows: RowSites | None = None  # of `matched` sites: what stands for each row's likelihood
+    rows: RowSites | None = None  # for `matched` sites: those of each row
 
 
 class Solver(eqx.Module):
     """Supplies q(z_i | theta) by solving for it."""
 
-    # Standard normal points of the variational Newton rounds; the same for every group and
-    # call, and never those that evaluate the bound, else q is not one distribution.
+    # Standard normal points of the variational Newton rounds: the same for every group and call,
+    # and never those that evaluate the bound; otherwise q would not be one distribution.
     points: Float[Array, "Q M"]
     start: Any  # a supplier to begin from (an amortized network), or None
     rounds: int = eqx.field(static=True)  # of variational Newton; 0 is Laplace's approximation
     max_steps: int = eqx.field(static=True)  # Newton's budget
-    uses_theta: bool = eqx.field(static=True)  # whether it is in the likelihood, and so in sites
-    # Of the groups of the fit by number, or of a block's places; NaN where unknown, None before a fit.
+    uses_theta: bool = eqx.field(static=True)  # whether the likelihood, and so sites, involve theta
+    # By number of the fit's groups, or by place of a block; NaN where unknown, None before a fit.
     modes: Float[Array, "N M"] | Float[np.ndarray, "N M"] | None = None
     of_block: bool = eqx.field(static=True, default=False)  # which of the two
     matched: bool = eqx.field(static=True, default=False)  # whether sites are those of `matched`
-    # How many times as wide as its site a conditional is: more than one where groups have two modes.
+    # How many times as wide as by its site a conditional is: above 1 if groups have two modes.
     widened: float = eqx.field(static=True, default=1.0)
 
     def prepare(self, model: Model, batch: Batch, centre: Theta) -> Site:
-        """Solves the block at the centre, from the modes of the fit where they are known."""
+        """Solves the block at the centre; Newton starts at the fit's modes where they are known."""
         begin = self.begin(model, batch, centre)
         if self.modes is not None:
             known = jnp.asarray(self.modes)
@@ -88,7 +88,7 @@ class Solver(eqx.Module):
         return own
 
     def lean(self) -> "Solver":
-        """Laplace's approximation: for draws that are weighted a better Gaussian is no gain."""
+        """The solver with Laplace's approximation: enough for draws that are weighted."""
         return replace(self, rounds=0, points=jax.device_put(np.asarray(self.points)[:1]))
 
     def conditional(self, model: Model, batch: Batch, centre: Array, prepared: Site) -> Conditional:
@@ -98,13 +98,13 @@ class Solver(eqx.Module):
         return lambda theta: self._wide(recombine(model, batch, prepared, theta, again))
 
     def follows_theta(self, model: Model, batch: Batch) -> bool:
-        """Whether these sites depend on theta: rows may bring it in that the fit did not have."""
+        """Whether these sites depend on theta: new rows may involve it though the fit's did not."""
         return self.uses_theta or uses_theta(model, batch)
 
     def follow(
         self, model: Model, batch: Batch, site: Site, theta: Theta, again: bool
     ) -> tuple[Site, Local]:
-        """A block at another theta: its site, solved `again` if need be, and its conditional."""
+        """A block's site at another theta, solved `again` if asked for, and its conditional."""
         # Where the likelihood involves theta, z may be many of its sds away from the site's anchor:
         # one step of Newton from there is not enough.
         if again:
@@ -148,13 +148,13 @@ class Solver(eqx.Module):
 
 @program
 def solve_block(solver: Solver, model: Model, batch: Batch, centre: Theta, begin: Z) -> Site:
-    """The site of every group at theta = centre; Newton begins at `begin`, where that is known."""
-    # A program of its own, which a fit and all that comes after it share.
+    """The site of every group at theta = centre; Newton starts at `begin`, where that is known."""
+    # A program of its own, which a fit and later steps share.
     return replace(solver, modes=begin, of_block=True).prepare(model, batch, centre)
 
 
 def _prior_mode(model: Model, batch: Batch, theta: Array) -> Z:
-    """About the mode of p(z | theta): that of its expansion around zero, or zero where that is better."""
+    """The mode of p(z | theta), about: that of its expansion around zero, or zero if better."""
     zero = jnp.zeros((batch.index.shape[0], model.z.size))
     if model.structure.prior is not None:
         normal = model.structure.prior(theta, batch)
@@ -167,13 +167,13 @@ def _prior_mode(model: Model, batch: Batch, theta: Array) -> Z:
 
 
 def _aside(M: int) -> np.ndarray:
-    """A thousandth of an sd in every direction, in no simple ratio to each other."""
-    # At round numbers a density may have no derivative, such as NumPyro's Bernoulli at logit zero.
+    """About a thousandth of an sd in every direction, with irrational ratios."""
+    # A density may have no derivative at round numbers, such as NumPyro's Bernoulli at logit zero.
     return 1e-3 * np.sqrt(np.arange(2.0, M + 2)).astype(np.float32)
 
 
 def with_moments(model: Model, batch: Batch, theta: Array, site: Site) -> Site:
-    """The site with the moments of z, where its mode was found."""
+    """The site with the moments of z in place of its mode, for groups whose mode was found."""
     found = match_moments(model, batch, theta, site.anchor)
     finite = jnp.isfinite(found.scale).all((-2, -1)) & jnp.isfinite(found.likelihood.packed()).all(
         -1
@@ -191,7 +191,7 @@ def with_moments(model: Model, batch: Batch, theta: Array, site: Site) -> Site:
 def solver(
     model: Model, batch: Batch, *, rounds: int = 1, points: int = 8, start: Any = None
 ) -> Solver:
-    """A solver for this model and data of this batch's columns; refuses a z too large for it."""
+    """A solver for this model and data with this batch's columns; raises if z is too large."""
     M = model.z.size
     if M > MAX_DIM:
         raise ValueError(
@@ -204,8 +204,8 @@ def solver(
 
 def polish(model: Model, batch: Batch, theta: Array, site: Site, points: Array) -> Site:
     """One round of variational Newton: C^-1 = -E[hess f], m moved to where E[grad f] = 0."""
-    # Kept only for groups whose local bound, on the same fixed points, it does not lower. The bound
-    # after it is that of a second round: in a loop, which is compiled once.
+    # A group keeps the new site only if its local bound, on the same fixed points, is not lower. A
+    # second round computes the bound after the first: as a scan, the round is compiled once.
 
     def one(site: Site, _: None) -> tuple[Site, tuple[Site, Array, Array]]:
         mean, scale = _combine(model, batch, theta, site, site.likelihood)

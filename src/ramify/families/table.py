@@ -1,4 +1,4 @@
-"""Table: parameters of its own for every group (the paper's branch)."""
+"""Table: separate parameters for every group (the paper's branch)."""
 
 import equinox as eqx
 from jaxtyping import Array, Float
@@ -8,7 +8,7 @@ from ramify.families.conditional import Form, LearnedSupplier
 
 
 class Table(LearnedSupplier, eqx.Module):
-    """Each group has parameters of its own (the paper's branch, Definition 1)."""
+    """Each group has its own parameters (the paper's branch, Definition 1)."""
 
     # M + M D + M (M+1)/2 numbers a group when dense, M + M (M+1)/2 when block, 2 M when diagonal;
     # three times over with Adam's moments.

@@ -1,9 +1,9 @@
-"""Weighted draws of theta: what a Gaussian q(theta) leaves, made up for where groups are few.
+"""Weighted draws of theta, which correct a Gaussian q(theta) if groups are few.
 
-With few groups the posterior of a scale is skewed, and no Gaussian has its sd. Where the data are
-small enough to evaluate log p(theta) + sum_i log p^(y_i | theta) a few thousand times, draws from a
-Student t around q(theta) are weighted by it, or NUTS draws from it. All that the posterior says of
-theta then comes from these draws; the ELBO remains that of q(theta).
+With few groups the posterior of a scale is skewed, and no Gaussian fits it. If the data are small
+enough to evaluate log p(theta) + sum_i log p^(y_i | theta) a few thousand times, draws from a
+Student t around q(theta) are weighted by that density, or NUTS samples it. All results about theta
+then come from these draws; the ELBO remains that of q(theta).
 """
 
 import equinox as eqx
@@ -26,7 +26,7 @@ class WeightedTheta(eqx.Module):
 
     points: Float[Array, "T D"]
     log_weight: Float[Array, " T"]
-    # By NUTS: the points of one chain after those of another; 0 where points are independent.
+    # Number of NUTS chains, whose points follow each other; 0 if points are independent.
     chains: int = eqx.field(static=True, default=0)
 
     @classmethod
@@ -67,7 +67,7 @@ class WeightedTheta(eqx.Module):
 def weighted_quantiles(
     values: Float64[np.ndarray, "T n"], weight: Float64[np.ndarray, " T"], levels: list[float]
 ) -> Float64[np.ndarray, "q n"]:
-    """Quantiles of each column of weighted values, between neighbours by their shares' midpoints.
+    """Quantiles of each column of weighted values, interpolated between midpoints of their shares.
 
     Example:
         >>> weighted_quantiles(np.array([[1.0], [3.0], [2.0]]), np.ones(3) / 3, [0.5])[0, 0]

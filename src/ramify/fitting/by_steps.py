@@ -31,7 +31,7 @@ from ramify.posterior.posterior import Posterior
 
 
 class Steps(NamedTuple):
-    """What a user asked of a fit by steps beside a `Wish`, as `fit` documents it."""
+    """Options of a fit by steps besides those of `Wish`, as `fit` documents them."""
 
     optimizer: optax.GradientTransformation | None
     estimator: Estimator
@@ -53,7 +53,7 @@ class StepsTask(NamedTuple):
 
 
 def steps_task(model: Model, groups: Groups, family: Family, wish: Wish, asked: Steps) -> StepsTask:
-    """A fit by steps as a user asked for it, with defaults for the rest."""
+    """A fit by steps with the user's options, and defaults for the rest."""
     whole, mesh = isinstance(family, Joint), asked.mesh
     minibatches = Minibatches(
         groups, wish.seed, whole=whole, rows=wish.rows, minibatch=asked.minibatch
@@ -81,7 +81,7 @@ def done(task: StepsTask, state: StepsState) -> bool:
 
 def step(task: StepsTask, state: StepsState) -> tuple[StepsState, dict[str, np.ndarray]]:
     """A chunk of steps; returns the next state, and step, ELBO and step size of each."""
-    # The arrays of `state.learner` are given to the next state: copy them first to keep them.
+    # The arrays of `state.learner` are donated to the next state: copy them first to keep them.
     left = (task.max_steps or budgets.MOST_STEPS) - state.steps
     wanted = budgets.CHUNK_ROWS // task.minibatches.rows_per_step
     count = min(int(np.clip(wanted, *budgets.CHUNK_STEPS)), left)
@@ -113,10 +113,10 @@ def fit_by_steps(
     why: str,
     kept: Checkpoints | None = None,
 ) -> Posterior:
-    """Steps until the fit has converged or the budget is spent; one chunk at least is made."""
+    """Steps until the fit has converged or the budget is spent; at least one chunk."""
     kept, start = kept or Checkpoints(), init(task, family, seed)
     state, history = read_steps(kept.last("steps"), start, bar) or (start, [])
-    kept.waits = True  # the arrays of a state are gone while the next steps are made
+    kept.waits = True  # a state's arrays are invalid while the next steps are computed
     while not done(task, state) and not (history and bar.out_of_time()):
         state, info = step(task, state)
         history.append(info | {"seconds": np.full(len(info["elbo"]), bar.seconds)})
@@ -138,8 +138,8 @@ def fit_by_steps(
 @cache  # a new one would be compiled anew by every fit
 def adam() -> optax.GradientTransformation:
     """Adam without a step size, and with a short memory of the gradient's size (b2 = 0.99)."""
-    # Near the optimum the STL gradient is almost zero, so a spike after it is taken for three steps
-    # at once if Adam still remembers that (b2 = 0.999): one fit in nine ran away for good.
+    # Near the optimum the STL gradient is almost zero. If Adam remembers that for long (b2 =
+    # 0.999), a later spike moves as far as three steps: one fit in nine diverged.
     return optax.chain(optax.scale_by_adam(b2=0.99), optax.scale(-1.0))
 
 
@@ -151,7 +151,7 @@ def default_plateau(
     network = isinstance(family, Branched) and isinstance(family.local, Amortizer)
     return Plateau(
         2e-3 if network else 2e-2,
-        # A network learns from every block; a group's own parameters only from theirs.
+        # A network learns from every block, a group's own parameters only from the group's block.
         first=int(np.clip(4 * epoch, 2000, 10_000)) if network else max(1000, 10 * epoch),
         warmup=200 if network else 50,
         epoch=epoch,

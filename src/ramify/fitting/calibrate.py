@@ -1,4 +1,4 @@
-"""`calibrate`: fits to data simulated from the model itself, and where the truth is in the posteriors."""
+"""`calibrate`: fits data simulated from the model, and ranks the truth among posterior draws."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ from ramify.posterior.posterior import Posterior
 from ramify.posterior.summary import summary_draws
 from ramify.posterior.trust import findings, verdict_of
 
-GROUPS = 10  # whose z is ranked
+GROUPS = 10  # number of groups whose z is ranked
 Simulate = Callable[[np.random.Generator, Groups], tuple[Mapping, Mapping, Mapping]]
 
 
@@ -45,7 +45,7 @@ def calibrate(
 
     Args:
         model: from a formula, from NumPyro, or of log densities with `simulate`.
-        groups: the data whose covariates and group sizes to use; their outcomes are not.
+        groups: the data, of which covariates and group sizes are used, but not the outcomes.
         simulations: data sets to simulate and fit. 100 show gross errors, 1,000 small ones.
         draws: L, posterior draws to rank each true value among.
         simulate: for a model that can't be drawn from: a function (rng, groups) -> (theta, z, rows).
@@ -82,7 +82,7 @@ def calibrate(
 
 
 def _data(truth: Simulated, groups: Groups) -> Groups:
-    """The data with simulated outcomes, in the types that they have there."""
+    """The data with simulated outcomes in place of theirs, in the same types."""
     new = {name: y.astype(groups.rows[name].dtype) for name, y in truth.rows.items()}
     for name, y in new.items():
         if not np.all(np.isfinite(y)):
@@ -96,7 +96,7 @@ def _data(truth: Simulated, groups: Groups) -> Groups:
 def _ranks(
     posterior: Posterior, truth: Simulated, some: np.ndarray, draws: int, rng: np.random.Generator
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Ranks of theta's entries, and of those of some groups' z, [groups] each."""
+    """Ranks of theta's entries, and of the entries of some groups' z, [groups] each."""
     assert posterior.groups is not None  # it was just fitted
     few, adapter = posterior.groups.subset(positions=some), posterior.adapter
     drawn = posterior.sample(draws, few, int(rng.integers(2**32)))
@@ -123,7 +123,7 @@ def _entries(adapter: Adapter, values: Mapping[str, np.ndarray]) -> dict[str, np
 def _rank_all(
     drawn: Mapping[str, np.ndarray], true: Mapping[str, np.ndarray], rng: np.random.Generator
 ) -> dict[str, Any]:
-    """How many draws are below the truth, [S, ...] and [1, ...], for each name that is no constant."""
+    """How many draws [S, ...] are below the truth [1, ...], for each name that is not constant."""
     found = {}
     for name, values in drawn.items():
         below, equal = np.sum(values < true[name], 0), np.sum(values == true[name], 0)

@@ -1,6 +1,6 @@
 """Keeps the state of a fit in a folder: every minute, and when the process is asked to stop.
 
-At Ctrl-C or SIGTERM the last complete state is written, and the signal does then what it would have done.
+At Ctrl-C or SIGTERM the last complete state is written, and then the signal has its usual effect.
 """
 
 import os
@@ -28,18 +28,18 @@ class Checkpoints:
     """The checkpoints of one fit; without a folder none are kept."""
 
     def __init__(self, folder: Path | None = None, of: Mapping[str, str] | None = None):
-        """`of` says what fit they are of: a checkpoint of another one is refused."""
+        """`of` identifies the fit: a checkpoint of another fit is refused."""
         self.folder, self._of = folder, of or {}
         self._latest: tuple[str, Callable[[], State]] | None = None
         self._written, self._asked = time.monotonic(), 0
         self.waits = False  # whether a signal waits until the next state is complete
 
     def last(self, part: str) -> State | None:
-        """The state that an earlier process kept of a part of the fit."""
+        """The state of a part of the fit that an earlier process kept."""
         return None if self.folder is None else read_state(self.folder, part, self._of)
 
     def keep(self, part: str, state: Callable[[], State], now: bool = False) -> None:
-        """Takes the state after a step; writes it `now`, or if it is time to."""
+        """Takes the state after a step; writes it `now`, or if it is time for a checkpoint."""
         if self.folder is None:
             return
         self._latest = part, state
@@ -51,7 +51,7 @@ class Checkpoints:
             self._latest = None  # its arrays are gone once the next step begins
 
     def write(self) -> None:
-        """Writes the state that was kept last. A fit goes on if that is not possible, and says so."""
+        """Writes the last state. If that is not possible, it warns and the fit goes on."""
         if self.folder is None or self._latest is None:
             return
         part, state = self._latest
@@ -62,7 +62,7 @@ class Checkpoints:
         self._latest, self._written = None, time.monotonic()
 
     def asked(self, number: int, frame: Any) -> None:
-        """What a signal does: a state that is complete is written at once."""
+        """Handles a signal: stops at once if the last state is complete, else after the next."""
         again, self._asked = bool(self._asked), number
         if again or not self.waits:
             raise Stopped(number)
@@ -72,7 +72,7 @@ class Checkpoints:
 def checkpoints(
     folder: str | os.PathLike[str] | None, of: Callable[[], Mapping[str, str]]
 ) -> Iterator[Checkpoints]:
-    """The checkpoints of a fit while it runs; its folder belongs to no other fit meanwhile."""
+    """The checkpoints of a fit while it runs; no other fit can use its folder meanwhile."""
     if folder is None:
         yield Checkpoints()
         return
@@ -95,8 +95,8 @@ def checkpoints(
 
 @contextmanager
 def _signals(kept: Checkpoints) -> Iterator[Checkpoints]:
-    """Signals are the checkpoints' to handle, and afterwards whose they were."""
-    if threading.current_thread() is not threading.main_thread():  # it alone may set handlers
+    """Handles signals by the checkpoints, and restores the earlier handlers afterwards."""
+    if threading.current_thread() is not threading.main_thread():  # only it may set handlers
         yield kept
         return
     before = {number: signal.getsignal(number) for number in SIGNALS}
@@ -114,4 +114,4 @@ def _signals(kept: Checkpoints) -> Iterator[Checkpoints]:
             signal.signal(number, before[number])
     if stopped is not None:
         signal.raise_signal(stopped)
-        raise KeyboardInterrupt  # where a handler of the user's returned
+        raise KeyboardInterrupt  # if the user's handler returned

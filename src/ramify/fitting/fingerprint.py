@@ -1,4 +1,4 @@
-"""What fit a checkpoint is of: fingerprints of its model, data and options."""
+"""Fingerprints of a fit's model, data and options, by which a checkpoint knows its fit."""
 
 import hashlib
 import re
@@ -41,7 +41,7 @@ def _densities(model: Model, groups: Groups) -> list[Any]:
     ]
     parts: list[Any] = [str(describe_space(space)) for space in (model.theta, model.z)]
     for closed in traced:
-        # Functions are shown with their address, which is another one in every process.
+        # Functions are shown with their address, which differs in every process.
         parts += [
             re.sub(r" at 0x[0-9a-f]+", "", str(closed.jaxpr)),
             *map(np.asarray, closed.consts),

@@ -87,8 +87,8 @@ def fit(
         family: from `joint`, `branch`, `amortized` or `solved`; by default `solved` where the model
             allows it, otherwise `amortized`.
         local_draws: K importance draws of z for each draw of theta; 1 is the paper's ELBO. By default
-            `solved` chooses K from the data so that its bias stays below a tenth of theta's
-            posterior sd, and other families use 1.
+            `solved` chooses K from the data and raises it until the estimated bias is below a
+            twentieth of theta's posterior sds (or K is 2048); other families use 1.
         draws: S draws of theta per step.
         optimizer: any Optax optimizer, its schedule included, run for `max_steps`; by default ours.
         estimator: of the gradient: "stl" (sticking the landing, its draws in pairs of mirror images)
@@ -149,7 +149,7 @@ def fit(
         if solves:
             budget = Budget(bar, max_steps)
             few = groups if local_draws == 1 else model.adapter.condensed(groups)
-            # Small blocks take no longer than to hand them to a thread.
+            # Small blocks take no longer to compute than to hand to a thread.
             small = few.n_rows <= budgets.SMALL_DATA_ROWS
             threads = 1 if small else cpu_threads(model, example(few))
             engine = chosen_engine(engine, devices, threads)
@@ -159,7 +159,7 @@ def fit(
             posterior.again = partial(fit, model, progress=False, theta=theta, **again)
             if local_draws != 1:
                 return posterior
-            # The paper's bound, K = 1, is learned by steps from where the tight one ended.
+            # The paper's bound, K = 1, is learned by steps that start at the tight bound's result.
             family, left = posterior.family, max_steps and max(1, max_steps - budget.steps)
             asked = asked._replace(max_steps=left)
         return fit_by_steps(
@@ -170,7 +170,7 @@ def fit(
 def _fingerprint(
     model: Model, groups: Groups, family: Family, wish: Wish, asked: Steps
 ) -> Callable[[], dict[str, str]]:
-    """What a checkpoint of this fit is known by: all that its answer depends on."""
+    """What identifies a checkpoint of this fit: all that its answer depends on."""
     steps = {"estimator": asked.estimator, "minibatch": asked.minibatch}
     steps |= {"own": asked.optimizer is not None}
     if _solves(family) is None or wish.local_draws == 1:
@@ -183,9 +183,9 @@ def _fingerprint(
 def model_and_groups(
     model: Any, groups: Any, likelihood: str | None, asked: dict[str, Any], call: str = "rf.fit"
 ) -> tuple[Model | SeveralModel | LevelsFormulaModel, Groups]:
-    """The model and its data, made from a formula if that is what came in; `call` was called.
+    """The model and its data, made from a formula if one is given; `call` is the public function.
 
-    `asked` are other options that go with a formula, by their names in `from_formula`.
+    `asked` are further options that go with a formula, by their names in `from_formula`.
     """
     formulas = [isinstance(own, str) and "~" in own for own in (model, groups)]
     if formulas == [False, True]:
@@ -236,7 +236,7 @@ def _check_by_steps(why: str, options: dict[str, Any]) -> None:
 def _check_levels(
     model: SeveralModel | LevelsFormulaModel, groups: Any, options: dict[str, Any], algebra: Any
 ) -> None:
-    """Raises for what a model with several factors can't be fitted with."""
+    """Raises for options and data that a model with several factors can't be fitted with."""
     if algebra not in (None, *get_args(Algebra)):
         known = ", ".join(f'"{name}"' for name in get_args(Algebra))
         raise ValueError(f"algebra must be one of {known}; got {algebra!r}.")
@@ -278,7 +278,7 @@ def default_family(model: Model, groups: Groups) -> tuple[Branched, str]:
 
 
 def _few_rows(groups: Groups) -> Batch:
-    """The smallest of the first groups that have rows: enough to try a model on."""
+    """The three smallest of the first groups that have rows: enough to try a model on."""
     sizes = groups.sizes[:1000]
     order = np.argsort(np.where(sizes > 0, sizes, sizes.max() + 1))[:3]
     return pack(groups, np.sort(order), max(int(sizes[order].sum()), 1))
@@ -316,13 +316,13 @@ def _check_optimizer(optimizer: Any) -> None:
 
 
 def _solves(family: Family) -> Branched | None:
-    """The family, if its local conditionals are solved for."""
+    """The family if its local conditionals are solved for, else None."""
     own = isinstance(family, Branched) and isinstance(family.local, Solver)
     return family if isinstance(family, Branched) and own else None
 
 
 def _checked_family(family: Family, model: Model, groups: Groups, asked: bool) -> Family:
-    """The family without what an earlier fit left in it; raises if it can't be fitted to these data."""
+    """The family without an earlier fit's weighted draws; raises if it does not fit these data."""
     if family.N != len(groups):
         raise ValueError(
             f"This family was built for {family.N} groups; got data with {len(groups)}. "

@@ -72,7 +72,7 @@ def fit_levels(
         "theta_profile_nats": off,
     }
     posterior = LevelsPosterior(model, adapter, groups, draws, said)
-    posterior.design = design  # which need not be made again
+    posterior.design = design  # saves making it again
     return posterior
 
 
@@ -86,7 +86,7 @@ def _prepared(
 
 
 def _why(model: LevelsModel) -> str:
-    """What may be wrong where kept effects could not be found."""
+    """What may be wrong if kept effects could not be found."""
     if isinstance(model, DensityLevels):
         return (
             "the effects of the kept factors could not be found. Are log_lik and log_local finite and "
@@ -99,7 +99,7 @@ def _why(model: LevelsModel) -> str:
 
 
 def iterated_notes(G: Marginal, found: Found) -> dict[str, Any]:
-    """What conjugate gradients and probes say of themselves, where they were used."""
+    """Notes on conjugate gradients and probes, if they were used."""
     if not isinstance(found.optimum.kept, Iterated):
         return {}
     solve, lanczos = found.optimum.kept.iterations
@@ -131,7 +131,7 @@ def start(model: LevelsModel) -> np.ndarray:
 
 
 def load_levels(saved: SavedFit, several: Any = None) -> LevelsPosterior:
-    """A saved fit as a posterior again; of a model of log densities, with this model."""
+    """A saved fit as a posterior; a fit of log densities needs its model, `several`."""
     if is_of_densities(saved):
         return _load_densities(saved, several)
     formula, priors = load_formula(saved)

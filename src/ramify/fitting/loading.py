@@ -29,8 +29,8 @@ def load(
 ) -> Posterior:
     """Reads a fit that `Posterior.save` wrote.
 
-    A fit of a formula is complete: `load(path)`. Of others the data are not part: pass `groups=` or
-    `given=` to the methods that need them.
+    The fit of a formula is complete: `load(path)`. Other fits are saved without their data: pass
+    `groups=` or `given=` to the methods that need them.
 
     Args:
         path: the folder.
@@ -87,7 +87,7 @@ def _check_rows(schema: DataSchema, n_rows: int | None, groups: Groups, folder: 
 
 
 def _check_sizes(path: Path, family: Family, model: Model) -> None:
-    """Raises where the family is not one for as many parameters as the model has."""
+    """Raises if the family's sizes are not those of the model."""
     D, M, N = model.theta.size, model.z.size, family.N
     if isinstance(family, Joint):
         found = [(family.D, family.M, sum(q.dim for q in family.parts)) == (D, M, D + N * M)]

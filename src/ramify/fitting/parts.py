@@ -1,8 +1,8 @@
 """Predictions and group effects of a saved fit as a folder of Parquet parts, here or on Dask workers.
 
-A part is the answer for one row group of the new rows, or for one run of groups. It is a file that is
-written whole by one task, which loads the fit itself. Which parts there are does not depend on who
-computes them, and a part that is there is not computed again.
+A part is the answer for one row group of the new rows, or for one run of groups. It is a file that
+one task writes as a whole; the task loads the fit itself. The division into parts does not depend
+on who computes them, and existing parts are not computed again.
 """
 
 import hashlib
@@ -24,8 +24,8 @@ from ramify.io.folder import FIT, file_of, read_fit
 from ramify.posterior.posterior import Posterior
 from ramify.posterior.prediction import Kind
 
-PLAN = "_parts.json"  # readers of Parquet leave it out; what the parts of a folder are of
-GROUPS = 100_000  # of a part
+PLAN = "_parts.json"  # says what the parts are of; readers of Parquet ignore its name
+GROUPS = 100_000  # groups of a part
 
 Where = str | PathLike[str]
 
@@ -38,12 +38,12 @@ class SavedFit(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What a task makes a part of: rows of a file, or a run of groups."""
+    """The input of a task for one part: rows of a file, or a run of groups."""
 
     file: str
     source: str | list[str] | None
-    fragment: int  # of the source; of groups, the first
-    row_group: int  # of the fragment; of groups, the one after the last
+    fragment: int  # of the source; for groups, the first group
+    row_group: int  # of the fragment; for groups, the end (exclusive)
 
 
 def predict_parts(
@@ -59,9 +59,9 @@ def predict_parts(
 ) -> list[Path]:
     """Predicts for the rows of Parquet files, into a folder of Parquet parts.
 
-    `posterior.predict` for more rows than memory holds: each row group is one part, with the columns
-    of its rows and of their predictions. Parts of the same call that are there are kept, so a call
-    that was stopped goes on.
+    `posterior.predict` for more rows than memory holds: each row group is one part, with the
+    columns of its rows and of their predictions. Existing parts of the same call are kept, so a
+    call that was stopped goes on.
 
     Args:
         fit: the folder of a saved fit of a formula.
@@ -133,7 +133,7 @@ def _written(
 
 
 def _check_plan(out: Path, plan: dict[str, Any]) -> None:
-    """Raises where a folder holds something else than parts of this call; else writes down what."""
+    """Raises if a folder holds anything but parts of this call; otherwise writes the plan."""
     text, path = json.dumps(plan, indent=1), out / PLAN
     if out.exists() and not out.is_dir():
         raise FileExistsError(f"{out} is a file; expected a folder for the parts.")
@@ -149,7 +149,7 @@ def _check_plan(out: Path, plan: dict[str, Any]) -> None:
 
 def _saved(fit: Where) -> SavedFit:
     folder = Path(fit).absolute()
-    read_fit(folder)  # says if there is none
+    read_fit(folder)  # raises if there is none
     return SavedFit(str(folder), _content(folder))
 
 

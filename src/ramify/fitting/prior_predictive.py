@@ -35,8 +35,8 @@ def prior_predictive(
 ) -> PriorPredictive:
     """Data sets drawn from the model: theta from its prior, z given theta, outcomes given both.
 
-    Covariates and group sizes are those of the data. If most of what is drawn could never be observed,
-    the priors are too wide; if the observed data are unlike anything drawn, they are wrong.
+    Covariates and group sizes are those of the data. If most simulated data could never occur, the
+    priors are too wide; if the observed data are unlike all simulated ones, the priors are wrong.
 
     Args:
         model: from a formula, from NumPyro, or of log densities with `simulate`; or a formula itself.
@@ -68,7 +68,7 @@ def prior_predictive(
 def _drawn(
     adapter: Adapter, groups: Groups, each: list[np.random.Generator], by_table: bool
 ) -> PriorPredictive:
-    """A data set for each generator; rows as in the table if they are from one."""
+    """A data set for each generator; rows are in the order of the table, if there is one."""
     simulated = [*map(adapter.simulator(groups), each)]
     flat = lambda name: np.stack([np.asarray(getattr(one, name)) for one in simulated])
     column = _outcome(adapter, simulated[0])
@@ -97,7 +97,7 @@ def _outcome(adapter: Adapter, simulated: Simulated) -> str:
 def _values(
     adapter: Adapter, groups: Groups, column: str, new: Mapping[str, np.ndarray]
 ) -> Float64[np.ndarray, " rows"]:
-    """The outcomes of the rows, of which some columns are new, on the user's scale."""
+    """The outcomes of the rows, with some `new` columns, on the user's scale."""
     rows = {name: y for name, y in {**groups.rows, **new}.items() if name != "cens"}
     found = adapter.outcomes(replace(groups, rows=rows))
     return np.asarray(rows[column] if found is None else found, np.float64)

@@ -1,4 +1,4 @@
-"""`fit` for the solved family: the globals by Newton on their marginal posterior, no steps of Adam."""
+"""`fit` for the solved family: finds theta by Newton on its marginal posterior, without Adam."""
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -45,13 +45,13 @@ from ramify.posterior.posterior import Posterior
 from ramify.posterior.trust import bad_groups, off_sds
 
 History = list[dict[str, float]]
-HESSIAN_EVERY = 4  # steps of a climb
-WIDENED_DRAWS = 1024  # of z of which one is chosen, where groups have two modes
-NEAR = 2.0  # posterior sds by which a search may end short where theta's posterior is that of draws
+HESSIAN_EVERY = 4  # steps of a climb for each Hessian, if Hessians are expensive
+WIDENED_DRAWS = 1024  # draws of z of which one is chosen, if groups have two modes
+NEAR = 2.0  # posterior sds by which a search may end short if draws stand for theta's posterior
 
 
 class Wish(NamedTuple):
-    """What a user asked of a fit, as `fit` documents it."""
+    """Options of a fit, as `fit` documents them."""
 
     local_draws: int | None
     draws: int | None
@@ -63,7 +63,7 @@ class Wish(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """What stays the same during a search for theta: it makes the first state, and F for any K."""
+    """What stays the same during a search for theta; makes the first state, and F for any K."""
 
     model: Model
     groups: Groups
@@ -72,7 +72,7 @@ class Task:
     engine: Engine = field(default_factory=LocalEngine)
 
     def in_seen_directions(self) -> "Task":
-        """The same in the directions of z that rows see, where they do not see all."""
+        """The task in the directions of z that rows see; unchanged if they see all directions."""
         own = self.family.local.start is not None or self.wish.local_draws == 1
         if own or self.groups.store is not None or isinstance(self.engine, DaskEngine):
             return self  # rows on a disk, or on other machines, are not read here
@@ -93,8 +93,8 @@ class Task:
 
     @property
     def solver(self) -> Solver:
-        """What solves for the modes of groups during the search."""
-        # Where rows are few for the dimensions of z, Laplace's approximation is far from p(z | theta, y).
+        """The solver for the modes of groups during the search."""
+        # With few rows per dimension of z, Laplace's approximation is far from p(z | theta, y).
         M, lean = self.model.z.size, self.family.local.lean()
         few = self.groups.n_rows < budgets.FEW_ROWS * M * len(self.groups)
         matched = few and not self.quadrature and can_match(self.model, example(self.groups))
@@ -102,12 +102,12 @@ class Task:
 
     @property
     def quadrature(self) -> bool:
-        """Whether z is integrated by a quadrature rule, if draws were not asked for."""
+        """Whether z is integrated by a quadrature rule; never if K was asked for."""
         small = self.wish.local_draws is None and self.model.z.size in budgets.FIRST_ORDER
         return small or self.normal
 
     def widened(self) -> "Task":
-        """The same by wider rules, of as many points as there can be: they see all modes of a group."""
+        """The task with wider rules of more points, which see all modes of a group."""
         local = replace(self.family.local, widened=budgets.WIDENED[self.model.z.size])
         return replace(self, family=replace(self.family, local=local))
 
@@ -130,18 +130,18 @@ class Task:
             for name, value in self.model.adapter.begin(self.groups).items():
                 mean[where.index(name)] = value
         begin = init(mean, np.linalg.inv(covariance), K, most, self.points)
-        # Where groups have priors of their own a Hessian costs as much as several sweeps.
+        # If each group has its own prior, a Hessian costs as much as several sweeps.
         every = HESSIAN_EVERY if isinstance(self.model, SeenModel) else 1
         return begin._replace(hessian_every=every)
 
     def source(self, K: int, last: BlockSource | None) -> BlockSource:
-        """The blocks that F with K local draws sums over: the last ones, if they are the same."""
+        """The blocks that F with K local draws sums over; `last` if its blocks are the same."""
         sizes = self.groups.sizes
         if self.wish.rows is None and jax.default_backend() == "cpu":
             R, B = shared_shape(sizes)
         else:
             R, B = block_shape(sizes, self.wish.rows, most=_rows(K * self.model.z.size))
-        # The groups of a store are in no order already, and neighbours are read faster.
+        # The groups of a store are in random order already, and neighbours are read faster.
         stored, rng = self.groups.store is not None, np.random.default_rng(self.wish.seed)
         members = sequential(sizes, R, B) if stored else partition(rng, sizes, R, B)
         if last is not None and last.rows == R and np.array_equal(last.members, members):
@@ -151,7 +151,7 @@ class Task:
     @property
     def streams(self) -> bool:
         """Whether blocks are read from the disk in every sweep."""
-        if isinstance(self.engine, DaskEngine):  # its workers read; this process a few blocks
+        if isinstance(self.engine, DaskEngine):  # workers read the store, this process a few blocks
             return self.groups.store is not None
         if self.wish.streamed is not None or self.groups.store is None:
             return bool(self.wish.streamed) and self.groups.store is not None
@@ -165,9 +165,9 @@ class Task:
         last: Marginal | None = None,
         settled: bool = False,
     ) -> Marginal:
-        """F with K local draws, which reports to the history; on the blocks of the last F if it can."""
-        # Proposals that are reweighted need no variational Newton: theta's bias is the same without.
-        # The Hessian is of a higher degree in z than the gradient, and not exact by the same points.
+        """F with K local draws, which reports to the history; uses `last`'s blocks if it can."""
+        # Reweighted proposals need no variational Newton: theta's bias is the same without.
+        # The Hessian has a higher degree in z than the gradient: the same points are not exact.
         curved = self.points == 1 and not self.normal and not settled
         problem = Problem(self.model, self.solver, K, None, curved, self.normal)
         problem = problem.with_rule(problem.order) if self.quadrature else problem
@@ -184,7 +184,7 @@ class Task:
 
 
 class Found(NamedTuple):
-    """What a search ended with: q(theta), the last F, the trace, and notes on a sample of the groups."""
+    """The result of a search: q(theta), the last F, the trace, notes on a sample of the groups."""
 
     task: Task
     learned: Learned
@@ -196,7 +196,7 @@ class Found(NamedTuple):
 def fit_solved(
     task: Task, groups: Groups, budget: Budget, kept: Checkpoints, why: str
 ) -> Posterior:
-    """Finds q(theta), and weighted draws of theta where the data are small enough for them."""
+    """Finds q(theta), and weighted draws of theta if the data are small enough for them."""
     found = _found(task.in_seen_directions(), budget, kept)
     ended = budget.spent()
     found.F.tilt = found.learned.tilt or found.F.tilt
@@ -222,13 +222,13 @@ def fit_solved(
 
 
 def _found(task: Task, budget: Budget, kept: Checkpoints) -> Found:
-    """The search, and once more by wider rules if groups have other modes that it misses."""
+    """The search, repeated with wider rules if it misses other modes of groups."""
     first = _searched(task, budget, kept)
     several = first.looked.get("second_modes", 0) > SOME * first.looked.get("looked_at", 0)
     if not several or not task.quadrature or budget.spent():
         return first
     again = _searched(task.widened(), budget)
-    missed = again.looked["uneven"]  # the other modes are still not seen
+    missed = again.looked["uneven"]  # other modes are still missed
     return again._replace(looked=first.looked) if missed else again
 
 
@@ -238,12 +238,12 @@ def _searched(task: Task, budget: Budget, kept: Checkpoints | None = None) -> Fo
 
 
 def _accuracy(found: Found, family: Branched, about: dict[str, Any], ended: bool) -> dict[str, Any]:
-    """Notes on how near the answer is: convergence, bias and noise, and groups not solved for."""
+    """Notes on the accuracy of the answer: convergence, bias, noise, groups without a mode."""
     learned, labels = found.learned, found.task.groups.labels
     bias = float(np.abs(learned.bias).max())
     own = np.nan if learned.noise is None else float(learned.noise.max())
     noise = float(np.hypot(own, about.get("theta_noise_sds", 0.0)))
-    # Draws of theta, with verdicts of their own, need no more than a q(theta) that is near.
+    # If there are draws of theta, which are checked themselves, a rough q(theta) is enough.
     short = FAR if family.weighted is None else NEAR
     notes: dict[str, Any] = {
         "converged": not ended and learned.left < short and not noise > MOVED,
@@ -258,7 +258,7 @@ def _accuracy(found: Found, family: Branched, about: dict[str, Any], ended: bool
 
 
 def _choices(asked: Task, found: Found, groups: Groups, family: Branched) -> dict[str, Any]:
-    """Notes on what was chosen for this model and data, where it is not the usual."""
+    """Notes on unusual choices for this model and data."""
     task, notes = found.task, {}
     if type(asked.model) is Model and (rising := rising_priors(asked.model, found.learned.mean)):
         notes["rising_priors"] = rising  # priors of formulas and NumPyro models are distributions
@@ -271,13 +271,13 @@ def _choices(asked: Task, found: Found, groups: Groups, family: Branched) -> dic
     if asked.groups is not groups:
         notes["condensed_rows"] = asked.groups.n_rows
     if asked.wish.local_draws is None:
-        wide = family.local.widened > 1  # of whose draws few count
+        wide = family.local.widened > 1  # then few draws are effective
         notes["resampled_draws"] = WIDENED_DRAWS if wide else resampled_draws(groups.n_rows)
     return notes
 
 
 def _look(task: Task, learned: Learned, F: Marginal) -> dict[str, Any]:
-    """Notes on a sample of the groups: those with a second mode, and those of uneven weights."""
+    """Notes on a sample of the groups: those with a second mode, those with uneven weights."""
     if task.normal:
         return {}
     look = look_at_groups(F, learned.mean)
@@ -293,7 +293,7 @@ def _look(task: Task, learned: Learned, F: Marginal) -> dict[str, Any]:
 def search(
     task: Task, budget: Budget, kept: Checkpoints | None = None
 ) -> tuple[Learned, Marginal, History]:
-    """The search for theta to its end, or to that of the budget: what it learned, and the last F."""
+    """Searches for theta until done or out of budget; returns what it learned, and the last F."""
     kept = kept or Checkpoints()
     state, history = read_search(kept.last("search"), budget) or (task.start(), [])
     F = task.marginal(state.local_draws, history, budget, None, state.settled > 0)
@@ -307,7 +307,7 @@ def search(
             raise _not_finite(task, F, error.args[0]) from None
         except np.linalg.LinAlgError:
             raise _ran_away(task, state) from None
-        if not budget.spent():  # at the end of the budget, a step leaves out some of its sweeps
+        if not budget.spent():  # a step that runs out of budget leaves out some of its sweeps
             now = partial(search_state, state, history, budget, task.engine)
             kept.keep("search", now, now=done(state))
     return finish(state, F), F, history
@@ -325,7 +325,7 @@ def _ran_away(task: Task, state: Search) -> FloatingPointError:
 
 
 def _with_shape(task: Task, learned: Learned, F: Marginal) -> tuple[Branched, dict[str, Any]]:
-    """The family with what was learned of theta, weighted draws included, and notes on them."""
+    """The family with what was learned of theta, any weighted draws included, and notes on them."""
     factor = floats(np.linalg.cholesky(np.linalg.inv(learned.precision)))
     free = free_numbers(factor, False, "log")
     theta = Gaussian(floats(learned.mean), free, len(learned.mean), False, "log")
@@ -338,7 +338,7 @@ def _with_shape(task: Task, learned: Learned, F: Marginal) -> tuple[Branched, di
         each, work = budgets.SHARED_DRAWS * len(task.groups) * task.model.z.size**2, 8
     work *= budgets.on_this_device(budgets.WEIGHTED_THETA_WORK)
     affordable, needed = (min(most, n * work // each) for n in (1, budgets.NEEDED_THETA_WORK))
-    # Those with K = 1 asked for the paper's bound, whose q(theta) is a Gaussian.
+    # K = 1 asks for the paper's bound, whose q(theta) is a Gaussian.
     asked = "gaussian" if task.wish.local_draws == 1 else task.wish.theta
     points = fewest if asked == "weighted" else 0
     points = affordable if affordable >= fewest else points
@@ -358,7 +358,7 @@ def _not_finite(task: Task, F: Marginal, block: int) -> NonFiniteError:
 
 
 def _too_wide(task: Task, F: Marginal, block: int) -> str:
-    """What to say first where the density is finite at every mode, and so not at points around them."""
+    """The start of the error if the density is finite at every mode, but not at points around."""
     members, around = F.members[block], F.solve(block, task.start().mean, None)
     sds = np.sqrt(np.einsum("bij,bij->bi", around.scale, around.scale))[members >= 0]
     if not (np.isfinite(around.log_mass[members >= 0]).all() and np.isfinite(sds).all()):
@@ -377,9 +377,9 @@ def _too_wide(task: Task, F: Marginal, block: int) -> str:
 
 
 def default_local_draws(M: int, rows: int) -> int:
-    """K that `solved` begins with: eight points a local dimension, at least 32; more for few rows."""
-    # Theta's noise from the draws, in sds, goes as 1/sqrt(K) whatever N. What is left of their bias
-    # goes as sqrt(N)/K^2: it is measured, and K doubled where it matters.
+    """The first K of `solved`: eight points a local dimension, at least 32; more for few rows."""
+    # Theta's noise from the draws, in sds, goes as 1/sqrt(K) whatever N. Their remaining bias goes
+    # as sqrt(N)/K^2: it is measured, and K is doubled if it matters.
     K = int(8 * M * np.ceil(4 / M))
     while 2 * K * rows <= budgets.FREE_WORK and K < budgets.MOST_FIRST_DRAWS:
         K *= 2
@@ -387,13 +387,13 @@ def default_local_draws(M: int, rows: int) -> int:
 
 
 def resampled_draws(rows: int) -> int:
-    """Draws of each group's z of which one is chosen by weight, after a fit: more for few rows."""
+    """How many draws of z there are, after a fit, to choose one by weight: more for few rows."""
     more = [K for K in budgets.RESAMPLED if K * rows <= budgets.RESAMPLED_ROWS]
     return max([budgets.RESAMPLED[0], *more])
 
 
 def _rows(numbers: int) -> int:
-    """Most rows of a sweep's block on an accelerator if each row has so many numbers of z."""
-    # Kernels take longer to start than to run unless a block is large.
+    """Most rows of a sweep's block on an accelerator if each row has `numbers` numbers of z."""
+    # Blocks are large, since otherwise kernels take longer to start than to run.
     rows = budgets.device_memory() * budgets.SWEEP_MEMORY // (jnp.zeros(()).nbytes * numbers)
     return int(np.clip(rows, *budgets.SWEEP_ROWS))

@@ -1,4 +1,4 @@
-"""The states of both ways to fit as arrays and numbers, and back: what a checkpoint holds."""
+"""Converts the states of both ways to fit to arrays and numbers for a checkpoint, and back."""
 
 from typing import Any, NamedTuple
 
@@ -37,7 +37,7 @@ class StepsState(NamedTuple):
 
 
 def search_state(state: Search, history: Rows, budget: Budget, engine: Engine) -> State:
-    """A search for theta, with what it told and the budget it has spent."""
+    """A search for theta, with its history and the budget it has spent."""
     arrays, numbers = {}, {"steps": budget.steps, "seconds": budget.bar.seconds}
     for name, value in state._replace(tilt=None, memory=None)._asdict().items():
         (arrays if isinstance(value, np.ndarray) else numbers)[f"search/{name}"] = value
@@ -52,7 +52,7 @@ def search_state(state: Search, history: Rows, budget: Budget, engine: Engine) -
 
 
 def read_search(found: State | None, budget: Budget) -> tuple[Search, Rows] | None:
-    """What `search_state` made, the budget included."""
+    """The inverse of `search_state`, which also restores the budget."""
     if found is None:
         return None
     arrays, numbers = found
@@ -84,7 +84,7 @@ def steps_state(state: StepsState, history: list[Columns], bar: Progress) -> Sta
 def read_steps(
     found: State | None, start: StepsState, bar: Progress
 ) -> tuple[StepsState, list[Columns]] | None:
-    """What `steps_state` made; `start` is the state that the fit began with."""
+    """The inverse of `steps_state`; `start` is the state before the first step."""
     if found is None:
         return None
     arrays, numbers = found
@@ -101,7 +101,7 @@ def read_steps(
 
 
 def _like(found: np.ndarray, own: jax.Array) -> jax.Array:
-    """An array of a checkpoint on the devices of this fit; a table may be filled up to another length."""
+    """An array of a checkpoint on this fit's devices; a table may get another length of filler."""
     if found.shape != own.shape:
         found = np.resize(found, own.shape)
     return jax.device_put(found, own.sharding) if len(own.devices()) > 1 else jnp.asarray(found)

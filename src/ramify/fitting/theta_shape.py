@@ -1,7 +1,7 @@
-"""What stands for theta beside the Gaussian q(theta), where that is not near enough.
+"""Draws that represent theta's posterior, if the Gaussian q(theta) is not accurate enough.
 
-In this order: the Gaussian itself, draws from a Student t weighted by F, draws by NUTS from exp F, and
-where both take too long draws with skewed marginals, by F along curves.
+Tried in this order: the Gaussian itself, draws from a Student t weighted by F, NUTS on exp F, NUTS
+on a stand-in corrected by F, and draws with skewed marginals by F along curves.
 """
 
 from dataclasses import replace
@@ -52,21 +52,21 @@ from ramify.posterior.summary import reliability, shown_values, summary_draws
 
 Theta = Literal["gaussian", "weighted", "nuts"]
 
-EVEN = 0.5  # k-hat of theta's weights, past which NUTS is the better answer
-MOST_COUNT = 0.6  # of theta's points that are effective: their weights are even whatever k-hat says
-MOST_NOISE = 0.04  # posterior sds: of the means of weighted draws, past which NUTS is better
-COARSE = 0.3  # nats of rounding in F, past which it is that which makes theta's weights uneven
-WIDEST, WIDE = 8, 0.15  # coordinates of theta, and their sds, whose shape is looked at
-# Nats by which F, 1.5 sds away, differs from a Gaussian: one that is not; one that is not quite.
+EVEN = 0.5  # k-hat of theta's weights above which NUTS is better
+MOST_COUNT = 0.6  # share of effective points above which weights are even whatever k-hat says
+MOST_NOISE = 0.04  # noise of weighted means, in posterior sds, above which NUTS is better
+COARSE = 0.3  # nats of rounding in F above which rounding makes theta's weights uneven
+WIDEST, WIDE = 8, 0.15  # coordinates of theta whose shape is checked, at most; their smallest sd
+# Nats by which F differs from a Gaussian's 1.5 sds away: clearly not Gaussian; not quite Gaussian.
 SKEWED, BENT = 0.5, 0.15
-# Points where F is computed in two ways, and nats between the two for each sd that they are away: if
-# the gap grows with the distance, a mean is moved by so many sds.
+# Points where F is computed in two ways, and the accepted gap in nats for each sd of distance: a
+# gap that grows by so many nats an sd moves a mean by so many sds.
 FAR_POINTS, FOLLOWED = 4, 0.05
-DRAWN = 1.0  # nats more, where both have the noise of draws
-LEAPS = 12  # evaluations of F that a transition of NUTS takes, about
+DRAWN = 1.0  # nats added to the accepted gap, if both ways have the noise of draws
+LEAPS = 12  # evaluations of F in a transition of NUTS, about
 EVALUATIONS = CHAINS * (CHUNK + 500) * LEAPS  # that NUTS usually takes
-MOST_DIVERGED = 0.005  # of the transitions: more are a region that the chains do not enter
-KEPT = 4000  # draws by NUTS, at most
+MOST_DIVERGED = 0.005  # share of divergent transitions above which a region was left out
+KEPT = 4000  # most draws by NUTS that are kept
 UNEVEN = "draws of the global parameters are weighted unevenly: their means and sds may be off"
 ASK = 'fit with theta="nuts"'
 
@@ -78,9 +78,9 @@ class Allowed(NamedTuple):
 
     asked: Theta | None
     groups: Groups
-    points: int  # of theta that may be weighted; 0 if too few would be
-    needed: int  # the same where its posterior is seen not to be a Gaussian
-    gaussian: bool  # whether groups are so many that theta's posterior is a Gaussian, as a rule
+    points: int  # of theta that may be weighted; 0 if they would be too few
+    needed: int  # the same if theta's posterior is found not to be a Gaussian
+    gaussian: bool  # whether theta's posterior should be Gaussian, since there are many groups
     seed: int
 
 
@@ -90,20 +90,20 @@ class Cloud(NamedTuple):
     weighted: WeightedTheta
     k_hat: float
     effective: float
-    noise: float  # the largest of a mean, in sds
-    even: bool  # whether NUTS would not be better
-    enough: bool  # whether the mean of every coordinate can be relied upon
-    proposal: Proposal | None  # one like the weighted points, unless too few of them count
+    noise: float  # largest noise of a mean, in sds
+    even: bool  # whether the weights are even enough to need no NUTS
+    enough: bool  # whether the means of all coordinates are reliable
+    proposal: Proposal | None  # fitted to the weighted points, unless too few are effective
 
     @property
     def notes(self) -> dict[str, Any]:
-        """What a fit says of them."""
+        """Notes of a fit on its weighted draws."""
         how = {"theta_k_hat": self.k_hat, "theta_effective_draws": self.effective}
         return how | {"theta_noise_sds": self.noise}
 
 
 def with_shape(family: Branched, F: Marginal, learned: Learned, allowed: Allowed) -> Shaped:
-    """The family with draws of theta where q(theta) is not near enough, and notes on them."""
+    """The family with draws of theta if q(theta) is not accurate enough, and notes on them."""
     try:
         family, notes = _with_shape(family, F, learned, allowed)
     except OutOfBudget:
@@ -146,7 +146,7 @@ def _with_shape(family: Branched, F: Marginal, learned: Learned, allowed: Allowe
 
 
 def _cloud(F: Marginal, learned: Learned, allowed: Allowed) -> Cloud:
-    """Draws of theta from a Student t, weighted."""
+    """Weighted draws of theta from a Student t."""
     values = by_shared_draws(F, learned) if can_share(F.problem) else F.values
     points, log_weight, log_t = weigh_theta(values, learned, allowed.points, allowed.seed)
     normal = log_weight - np.logaddexp.reduce(log_weight)
@@ -154,7 +154,7 @@ def _cloud(F: Marginal, learned: Learned, allowed: Allowed) -> Cloud:
     each = reliability(shown_values(F.model.adapter, points), np.exp(normal))
     own = k_hat(log_weight), effective_draws(log_weight), float(noise.max())
     same, worst = _same_alone(F, values, points, normal), np.max(each["k_hat"])
-    # The k-hat of a long but thin tail says little where most of the points count.
+    # The k-hat of a long but thin tail says little if most of the points are effective.
     thin = own[0] < MOST_K_HAT and own[1] > MOST_COUNT * len(points)
     even = same and bool((worst < EVEN or thin) and own[2] < MOST_NOISE)
     enough = same and bool((worst < MOST_K_HAT or thin) and own[2] < 2 * MOST_NOISE)
@@ -163,8 +163,8 @@ def _cloud(F: Marginal, learned: Learned, allowed: Allowed) -> Cloud:
 
 
 def _same_alone(F: Marginal, values: Values, points: np.ndarray, log_weight: np.ndarray) -> bool:
-    """Whether F far from the centre is the same with the groups' modes solved for there."""
-    # The sites of the centre serve all points, if the likelihood does not involve theta.
+    """Whether F far from the centre stays the same if the groups' modes are solved for there."""
+    # Without theta in the likelihood, all points use the sites at the centre.
     likely = points[np.argsort(-log_weight)[: int(0.9 * len(points))]]
     apart = np.sum(((likely - likely.mean(0)) / likely.std(0)) ** 2, 1)
     far = likely[np.argsort(-apart)[:FAR_POINTS]]
@@ -176,7 +176,7 @@ def _same_alone(F: Marginal, values: Values, points: np.ndarray, log_weight: np.
 
 
 def _weighted(family: Branched, F: Marginal, learned: Learned, cloud: Cloud | None) -> Shaped:
-    """The family with weighted draws, if their weights are not those of a few."""
+    """The family with weighted draws, unless a few of them have most of the weight."""
     if cloud is None:
         return family, {"warnings": []}
     if cloud.k_hat > MOST_K_HAT:
@@ -202,7 +202,7 @@ def _by_nuts(
 
 
 def _of_chains(family: Branched, model: Model, found: Sampled) -> Shaped:
-    """The family with draws of chains, and notes on these."""
+    """The family with the draws of chains, and notes on them."""
     thin = -(-found.theta.shape[0] * found.theta.shape[1] // KEPT)
     notes = {
         "theta_r_hat": float(found.r_hat.max()),
@@ -216,14 +216,14 @@ def _of_chains(family: Branched, model: Model, found: Sampled) -> Shaped:
 def _by_stand_in(
     family: Branched, F: Marginal, learned: Learned, allowed: Allowed
 ) -> Shaped | None:
-    """The family with draws by NUTS on a stand-in for F, corrected by F; None where these are uneven."""
+    """The family with NUTS draws on a stand-in, corrected by F; None if weights are uneven."""
     over = lambda: F.budget is not None and F.budget.spent()
     shown = partial(shown_values, F.model.adapter)
     few = Most(0.0, 0.0, over, (0, 0))
     most = Most(budgets.STAND_IN_EVALUATIONS, 0.0, over, budgets.STAND_IN_EFFECTIVE)
     proposal = Proposal.symmetric(learned.mean, np.linalg.inv(learned.precision))
     own, at = begin(F, learned)
-    # A few draws first: they tell the chains' coordinates, and F at some of them a nearer stand-in.
+    # A few draws first, for better coordinates of the chains, and F at some for a better stand-in.
     first = sample_theta(own, own.expansions, proposal, allowed.seed, few, shown)
     draws = first.theta.reshape(-1, len(learned.mean))
     own = nearer(own, F, at, draws)
@@ -276,7 +276,7 @@ def _complaints(model: Model, found: Sampled) -> list[str]:
 
 
 def _one_block(F: Marginal, groups: Groups) -> BlockSource:
-    """The blocks of F; a single one without the filler that lets data of other sizes share programs."""
+    """The blocks of F; a single block is made anew with less filler."""
     if len(F.source) > 1:
         return F.source
     members = np.full((1, rounded(len(groups), 4)), -1, np.int32)
@@ -285,13 +285,13 @@ def _one_block(F: Marginal, groups: Groups) -> BlockSource:
 
 
 def _nuts_seconds(F: Marginal, groups: Groups, evaluations: int) -> float:
-    """Seconds that NUTS may take, from its work; if measured, a fit would depend on a machine's load."""
+    """Seconds of NUTS, estimated from its work: by a clock, results would depend on the load."""
     each = F.problem.local_draws * (groups.n_rows + len(groups)) / budgets.NUTS_RATE
     return evaluations * (each + budgets.NUTS_OVERHEAD)
 
 
 def _uneven(cloud: Cloud, noise: float) -> dict[str, Any]:
-    """Notes on weights of theta of which a few have nearly all; none of them if it is by rounding."""
+    """Notes on uneven weights of theta; if the cause is rounding, only a warning of that."""
     if noise <= COARSE:
         return cloud.notes | {"warnings": []}
     why = (
@@ -303,7 +303,7 @@ def _uneven(cloud: Cloud, noise: float) -> dict[str, Any]:
 
 
 def _width(F: Marginal, learned: Learned) -> float | None:
-    """The sds of q(theta) over those of exp F: along one direction, by slopes one sd to either side."""
+    """The sd of q(theta) over that of exp F along one direction, by slopes one sd to each side."""
     direction = np.random.default_rng(0).normal(size=len(learned.mean))
     direction /= np.linalg.norm(direction)
     step = np.linalg.solve(np.linalg.cholesky(learned.precision).T, direction)
@@ -318,7 +318,7 @@ def _width(F: Marginal, learned: Learned) -> float | None:
 
 
 def not_gaussian(F: Marginal, learned: Learned) -> list[int]:
-    """Coordinates along which F is not quite a parabola, if it is far from one along some of them."""
+    """Coordinates along which F is not quite a parabola, if it is far from one along some."""
     # F is evaluated 1.5 sds to both sides of the widest coordinates, where a Gaussian falls by 1.125.
     covariance = np.linalg.inv(learned.precision)
     sd = np.sqrt(np.diag(covariance))

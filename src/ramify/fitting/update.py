@@ -1,4 +1,4 @@
-"""`update`: a fit with some groups new or changed, without the others' rows."""
+"""`update`: updates a fit by new or changed groups, without the rows of the others."""
 
 import warnings
 from collections.abc import Sequence
@@ -33,14 +33,14 @@ from ramify.posterior.matching import check_columns
 from ramify.posterior.posterior import Posterior
 
 MOST_STEPS = 20
-POINTS = 32  # of theta in one sweep, where draws of theta are weighted anew
-FEWEST = 100  # effective draws of theta
-NEAR = 1e-3  # posterior sds: a Newton step that is shorter ends the search
-FAR = 2.0  # posterior sds that a mean may move: farther off the old posterior is no parabola
+POINTS = 32  # thetas in one sweep, if draws of theta are weighted anew
+FEWEST = 100  # effective draws of theta that must be left
+NEAR = 1e-3  # posterior sds: a shorter Newton step ends the search
+FAR = 2.0  # posterior sds that a mean may move: farther out the old posterior is not Gaussian
 
 
 class Part(NamedTuple):
-    """Groups whose share of F is added or taken off."""
+    """Groups whose share of F is added or subtracted."""
 
     sign: float
     F: Marginal
@@ -48,21 +48,21 @@ class Part(NamedTuple):
 
 @computing
 def update(posterior: Posterior, groups: Any, *, as_prior: bool = False) -> Posterior:
-    """The posterior after some groups are new or have changed; the rows of the others are not read.
+    """The posterior with some groups new or changed, without reading the rows of the others.
 
-    Yesterday's posterior of theta stands for all data it was fitted to. A group that was among them
-    enters by its new share less its old one, so never twice. Weighted draws of theta are weighted
-    anew, so that the answer is that of a fit to all data. Without them, where groups are many, it is
-    as far as yesterday's posterior of theta is Gaussian. `notes["moved_sds"]` has how far each mean
-    moved, in yesterday's sds.
+    The old posterior of theta stands for all data it was fitted to. For a group that was among them
+    the old share is subtracted and the new one added, so no group counts twice. Weighted draws of
+    theta are weighted anew, so that the answer is that of a fit to all data. Without such draws
+    (with many groups) it is so as far as the old posterior of theta is Gaussian.
+    `notes["moved_sds"]` says how far each mean moved, in the old posterior's sds.
 
     Args:
         posterior: a `solved` fit, with its data.
         groups: the new and the changed groups, Groups or a table, each with all of its rows: they
             replace those that the fit has.
-        as_prior: yesterday's posterior of theta is the prior of these groups, which are all data
-            from now on: nothing is taken off for a group that was in the fit, whose data are not
-            needed. For rows that yesterday's fit has not seen.
+        as_prior: the old posterior of theta is the prior of these groups, which are all data from
+            now on: nothing is subtracted for a group that was in the fit, and the fit's data are
+            not needed. For rows that the old fit has not seen.
 
     Raises:
         ValueError: if theta moves by more than two sds: fit again.
@@ -119,7 +119,7 @@ def _warn_of_lost_rows(old: Groups, new: Groups, known: np.ndarray) -> None:
 def _weighted(
     before: WeightedTheta | None, parts: list[Part], warned: Sequence[str]
 ) -> tuple[WeightedTheta | None, dict[str, Any]]:
-    """Yesterday's draws of theta with the weights of today, if these are even, and notes on them."""
+    """The old draws of theta with new weights, if these are even enough, and notes on them."""
     if before is None:
         return None, {}
     points = np.asarray(before.points, np.float64)
@@ -138,7 +138,7 @@ def _weighted(
 
 
 def _moved(before: Branched, after: Branched) -> np.ndarray:
-    """How far the mean of each coordinate of theta moved, in the sds before."""
+    """How far the mean of each coordinate of theta moved, in the old sds."""
     both = before.weighted is not None and after.weighted is not None
     was, now = ((f.weighted if both else f.theta) for f in (before, after))
     assert was is not None and now is not None

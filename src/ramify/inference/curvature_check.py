@@ -1,9 +1,9 @@
-"""Does the likelihood have the curvature that its Hessian says? Stein's identity as a second opinion.
+"""Compares a likelihood's Hessian with its curvature by Stein's identity, to find kinks and steps.
 
-For z = m + L e with e standard normal, E[L' hess l L] = E[e (L' grad l)'] and E[L' grad l] = E[e l]: the
-expected curvature follows from slopes, and the expected slope from values. Where a likelihood has
-kinks (absolute values) or steps, differentiation misses what these see, and Newton would return
-nonsense without a sign of it.
+For z = m + L e with e standard normal, E[L' hess l L] = E[e (L' grad l)'] and E[L' grad l] = E[e
+l]: the expected curvature follows from slopes, and the expected slope from values. Differentiation
+misses kinks (absolute values) and steps of a likelihood, which these averages see; Newton would
+return wrong results without a warning.
 """
 
 from functools import partial
@@ -23,12 +23,12 @@ POINTS = 64
 UNLIKE = 0.3  # relative disagreement that noise must not explain
 
 
-# It runs once, on little data: compiling is what it costs.
+# It runs once, on little data: most of its cost is compiling.
 @partial(filter_jit, compiler_options=EXACT | {"xla_backend_optimization_level": 0})
 def opinions(model: Model, batch: Batch, theta: Float[Array, " D"]) -> tuple[Array, ...]:
-    """Each group's expected slope and curvature under p(z | theta), taken for a Gaussian, whitened."""
-    # Returns the trace of the curvature by differentiation and by Stein [B]; the slope by Stein and its
-    # gap to ours [2, B, M], from two independent sets of points: a product has no noise on average.
+    """Expected slopes and curvatures of groups under p(z | theta) as a Gaussian, whitened."""
+    # Returns the trace of the curvature by autodiff and by Stein [B]; the slope by Stein and its
+    # gap to autodiff's [2, B, M], by two independent sets of points: products are unbiased.
     zero = jnp.zeros((batch.index.shape[0], model.z.size))
     prior = expand_local(model, batch, theta)(zero)
     scale = safe_scale(prior.curvature)[0]

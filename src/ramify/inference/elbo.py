@@ -3,8 +3,8 @@
     L = E_q [ log p(theta) - log q(theta)
               + sum_i ( log p(z_i | theta) + log p(y_i | theta, z_i) - log q(z_i | theta) ) ]
 
-(equations of the joint and branch ELBOs and their subsampled estimates). One function serves the
-paper's four pseudo-codes: the family decides how z is drawn, the batch how the sum is scaled.
+(equations of the joint and branch ELBOs and their subsampled estimates). One function implements
+the paper's four pseudo-codes: the family decides how z is drawn, the batch how the sum is scaled.
 """
 
 from typing import Literal, NamedTuple
@@ -41,10 +41,10 @@ class Terms(NamedTuple):
 
 
 def seeds(key: PRNGKeyArray, draws: int, estimator: Estimator) -> tuple[Array, Array]:
-    """Keys and signs of S draws: independent for `total`, as the paper's, mirror images for `stl`."""
-    # The slope of log p has noise from which groups are in the step, and all S draws share it. In the
-    # gradient of a scale it is multiplied by the mean of the draws' noise: zero for mirror images, else
-    # a full q(theta) of many groups drifts without end.
+    """Keys and signs of S draws: independent for `total`, as in the paper; antithetic for `stl`."""
+    # All S draws share the noise in the slope of log p that comes from the choice of groups. In the
+    # gradient of a scale this noise is multiplied by the mean of the draws' noise, which is zero
+    # for antithetic draws; with others a full q(theta) drifts without end if there are many groups.
     if estimator == "total":
         return jax.random.split(key, draws), jnp.ones(draws)
     place = jnp.arange(draws)
@@ -86,7 +86,7 @@ def elbo(
     local_draws: int = 1,
     estimator: Estimator = "total",
 ) -> Float[Array, ""]:
-    """Mean over S draws of the estimate for this block; with K local draws, of the tight bound."""
+    """Mean over S draws of the block's estimate; with K > 1 local draws, of the tight bound."""
     if local_draws == 1:
         one = lambda k, sign: terms(k, family, model, batch, estimator, sign).total(batch.scale)
     else:
@@ -117,7 +117,7 @@ def weigh(
 def weigh_points(
     points: Float[Array, "K B M"], local: Local, model: Model, batch: Batch, theta: Theta
 ) -> Weighted:
-    """The same from these points of each group."""
+    """K weighted draws of every group's z, made from these points."""
     z, log_q = jax.vmap(local.propose)(points)
     return Weighted(z, log_joints(model, batch, theta, z) - log_q)
 
@@ -132,18 +132,18 @@ def tight(
     sign: Sign = 1.0,
 ) -> Float[Array, ""]:
     """One draw of theta; each group's term is the importance-weighted bound on log p(y_i | theta)."""
-    # For theta the proposal is held fixed, which makes its gradient Fisher's identity by
+    # For theta's gradient the proposal is held fixed: it is then Fisher's identity, estimated by
     # self-normalised importance sampling. Parameters of a table or network get the doubly
     # reparameterised gradient: weights squared, along the path of z only. That is the gradient of the
-    # bound with K *independent* draws, which a good proposal maximises; draws that are spread evenly
-    # have a tighter bound, and less noise in this gradient.
+    # bound with K *independent* draws, which a good proposal maximises; evenly spread draws have a
+    # tighter bound, and less noise in this gradient.
     if not isinstance(family, Branched):
         raise ValueError(
             "local_draws > 1 needs q(z_i | theta) of each group; joint() has none. "
             "Use branch(), amortized() or solved()."
         )
     key_theta, key_z = jax.random.split(key)
-    # Theta has a mirror image, z its own noise.
+    # Only theta's noise is mirrored; the noise of z is independent.
     key_z = jax.random.fold_in(key_z, jnp.sign(sign) < 0)
     noise_theta = sign * jax.random.normal(key_theta, (family.theta.dim,))
     theta, log_q_theta = family.theta.draw(noise_theta)

@@ -1,4 +1,4 @@
-"""The error of a fit that met a number that is not finite: which step, which term, which group."""
+"""The error of a fit that met a non-finite number: it names the step, the term and the group."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +10,7 @@ from ramify.inference.steps import Fixed, State, terms_of_step
 
 
 class NonFiniteError(FloatingPointError):
-    """A fit met a number that is not finite. `state` is the last good one, `family` its family."""
+    """A fit met a non-finite number. `state` is the last good state, `family` its family."""
 
     def __init__(self, message: str, state: State):
         super().__init__(message)
@@ -18,7 +18,7 @@ class NonFiniteError(FloatingPointError):
 
 
 def not_finite(fixed: Fixed, state: State, members: np.ndarray, groups: Groups) -> NonFiniteError:
-    """The error that says which term of the ELBO is not finite after `state`, for which group first."""
+    """The error that names the term of the ELBO that is not finite after `state`, and a group."""
     parts = terms_of_step(fixed, state, jnp.asarray(members))
     good = state._replace(family=gathered(state.family, fixed[-1].mesh))
     return NonFiniteError(_explain(parts, int(state.step) + 1, members, groups), good)

@@ -1,7 +1,7 @@
-"""A look at a sample of the groups after the search: how good their proposals are, and other modes.
+"""Checks a sample of the groups after the search: the quality of their proposals, and other modes.
 
-Newton is started again, far from each group's mode and to both sides, by the program of a sweep. Where
-it ends at another mode with a good share of the mass, the points of z around the first one miss that.
+Newton is started again far from each group's mode, on both sides, by the program of a sweep. If it
+ends at another mode with much of the mass, the points of z around the first mode miss that mass.
 """
 
 from typing import NamedTuple
@@ -21,25 +21,25 @@ from ramify.numerics.programs import program
 from ramify.numerics.psis import effective_draws, k_hat
 from ramify.numerics.triangular import FREEDOM, gaussian_over_t
 
-FAR_STARTS = 3.0  # sds of z over the groups, to both sides of their mean
-# Of its sds from the first mode: the points around that reach a second one that is nearer.
+FAR_STARTS = 3.0  # sds of z over the groups, to both sides of their mean, where Newton starts
+# The points around the first mode reach a second one within this many of the first one's sds.
 APART = 3.0
-# By M: points of a widened conditional reach a second mode that is so many of its widths away.
+# By M: the same for the points of a widened conditional, in its own sds.
 REACHED = {1: 15.0, 2: 5.0}
-SHARE = 0.05  # of the mass of both modes: a second one with less is no matter
+SHARE = 0.05  # of the mass of both modes: a second mode with less is ignored
 
 
 class Look(NamedTuple):
-    """What was seen of some groups."""
+    """Results of the check of some groups."""
 
     groups: Int[np.ndarray, " n"]  # their numbers
     k_hat: Float[np.ndarray, " n"]  # of the importance weights of their proposals
-    effective: Float[np.ndarray, " n"]  # share of the draws that the weights leave
-    second: Bool[np.ndarray, " n"]  # who has a second mode that the points of z miss
+    effective: Float[np.ndarray, " n"]  # effective draws by weight, as a share of all
+    second: Bool[np.ndarray, " n"]  # groups with a second mode that the points of z miss
 
 
 def look_at_groups(F: Marginal, centre: Float[np.ndarray, " D"]) -> Look:
-    """Looks at the groups of the first blocks, which are of no order, with theta at `centre`."""
+    """Checks the groups of the first blocks, a random sample, with theta at `centre`."""
     known = F.modes
     known = known[np.isfinite(known).all(1)]
     if not len(known):
@@ -87,9 +87,9 @@ def weigh_groups(
     rng: np.random.Generator,
     student: bool = True,
 ) -> tuple[Float[np.ndarray, "K B"], Float[np.ndarray, " K"]]:
-    """Logs of weights of draws of z from each group's proposal, and of the Gaussian's over it.
+    """Log weights of draws of z from groups' proposals, and logs of Gaussian over proposal density.
 
-    The proposal is a Student t around the Gaussian `local`, or that itself.
+    The proposal is a Student t around the Gaussian `local`, or `local` itself.
     """
     rows, (_, M) = len(batch.segment), local.mean.shape
     # Fewer draws for large blocks.
@@ -118,6 +118,6 @@ def _log_weights(
 
 
 def _signs(rng: np.random.Generator, B: int, M: int) -> np.ndarray:
-    """The sides on which Newton begins: [starts, B, M], each with its opposite."""
+    """The sides on which Newton starts: [starts, B, M], each with its opposite."""
     half = rng.choice([-1.0, 1.0], (min(M, 2), B, M))
     return np.concatenate([half, -half])

@@ -1,20 +1,20 @@
 """A group's z integrated out: log p(y_i | theta) from K points of z, and its derivatives.
 
-In one or two dimensions the points are those of a quadrature rule around the group's mode. In more they
-are importance draws (`weigh_block`), from a Student t around the solved conditional; in three to seven,
-once theta has been found, those of a rule whose directions are turned at random for each group. What
-draws are weighted by is nearly the Gaussian that the expansion of log p(y_i, z | theta) around the
-group's mode describes, and that Gaussian's integral is known. So only the difference is left to them:
+In one or two dimensions the points are those of a quadrature rule around the group's mode. In more
+they are importance draws (`weigh_block`) from a Student t around the solved conditional; in three
+to seven, once theta has been found, those of a rule that is rotated at random for each group. Let C
+be the integral of the Gaussian that the expansion of log p(y_i, z | theta) around the group's mode
+describes: it is known, and serves as a control variate,
 
     log p^(y_i | theta) = log C(theta) + log mean_k w_k(theta) - log mean_k v_k(theta),
 
-w the weights of the model and v those of the Gaussian, whose mean is C on average. Both means have
-the same noise where the group is nearly Gaussian, and it cancels, in the derivatives as well. Groups
-that say little of theta are of that kind, and without this their noise would drown what they say.
+w the weights of the model and v those of the Gaussian, whose mean is C on average. If the group is
+nearly Gaussian both means have the same noise, which cancels, also in the derivatives. Groups with
+little information on theta are of that kind: without a control their noise would exceed it.
 
 Where the Gaussian is that of `families.matched`, it is multiplied with 1 + sum_j (r_j - 1), r_j the
-ratio of row j's likelihood to its site: the first order of w / v = prod_j r_j. Its integral is one over
-each row's predictor alone. What is left to the draws are products of two rows' ratios.
+ratio of row j's likelihood to its site: w / v = prod_j r_j to first order. Its integral is a sum of
+integrals over single rows' predictors. Only products of two or more rows' ratios are left to draws.
 """
 
 import math
@@ -39,8 +39,8 @@ from ramify.numerics.points import Rule, quarter_sizes
 from ramify.numerics.small_linalg import inverse_factor
 from ramify.numerics.sums import log_mean_exp
 
-COVERED = 3.0  # nats that the control may add to a group's integral
-FARTHEST = 50.0  # log of a ratio: larger ones are far out, where their Gaussian is nothing
+COVERED = 3.0  # most nats that the control adds to a group's log integral
+FARTHEST = 50.0  # cut of log ratios: larger ones are far out, where the Gaussian is negligible
 
 
 def quadrature(
@@ -51,11 +51,11 @@ def quadrature(
     rule: Rule,
     turns: Float[Array, "B order M M"] | None = None,
 ) -> Callable[[Array], Float[Array, " B"]]:
-    """Theta -> log p(y_i | theta) by a rule whose points are spread as the Gaussian `local` is.
+    """Theta -> log p(y_i | theta) by a rule whose points are scaled to the Gaussian `local`.
 
-    With `turns` the points at each radius of the rule are turned, by a matrix of each group's own.
+    `turns` rotate the points at each radius of the rule, separately for each group.
     """
-    # Its points do not move with theta: so the gradient is Fisher's identity.
+    # The points do not move with theta, so the gradient is Fisher's identity.
     step = _steps(local.scale, rule, turns)
     z = local.mean[..., None] + step
     radii = 1 if turns is None else turns.shape[1]
@@ -74,7 +74,7 @@ def quadrature(
 def _steps(
     scale: Float[Array, "B M M"], rule: Rule, turns: Float[Array, "B order M M"] | None
 ) -> Float[Array, "B M K"]:
-    """From the mean to each point of the rule."""
+    """The steps from the mean to each point of the rule."""
     if turns is None:
         return jnp.einsum("bij,kj->bik", scale, rule.points)
     B, order, M, _ = turns.shape
@@ -86,7 +86,7 @@ def _steps(
 def _log_liks_in(
     parts: int, model: Model, theta: Array, z: Float[Array, "B M K"], batch: Batch
 ) -> Float[Array, "B K"]:
-    """`log_liks_at` of so many parts of the points, one after the other: memory is that of one part."""
+    """`log_liks_at` of the points in `parts`, one after the other, with the memory of one."""
     if parts == 1:
         return log_liks_at(model, theta, z, batch)
     B, M, K = z.shape
@@ -98,7 +98,7 @@ def _log_liks_in(
 def _log_prior_at(
     model: Model, batch: Batch, mean: Float[Array, "B M"], step: Float[Array, "B M K"]
 ) -> Callable[[Array], Float[Array, "B K"]]:
-    """Theta -> log p(z | theta) at steps from a mean; an expansion there is all of a normal one."""
+    """Theta -> log p(z | theta) at steps from a mean; by its expansion, if it is normal."""
     if normal_prior(model, batch):
         return lambda theta: parabola(expand_local(model, batch, theta)(mean), step).T
     z = mean[..., None] + step
@@ -108,12 +108,12 @@ def _log_prior_at(
 def bound(
     log_weight: Float[Array, "K B"], times: Float[Array, "K B"] | None = None
 ) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
-    """Log of the mean of weights, `times` factors near one, and an estimate of the bias left in it."""
-    # log-mean-exp of K weights is low by a term in 1/K. Halves are low by twice that, so
-    # 2 LME(all) - mean LME(halves) is free of it: the jackknife, an estimate and no longer a bound.
-    # What is left goes as 1/K^2; the same estimate from half as many weights is off by four times as
-    # much, so a third of the difference tells its size. The correction is kept below a nat: where one
-    # half of the draws has no weight to speak of it would be thousands, and mean nothing.
+    """Log of the mean of weights, multiplied by `times` (near one), and an estimate of its bias."""
+    # log-mean-exp (LME) of K weights is low by a term in 1/K. Halves are low by twice that, so 2
+    # LME(all) - mean LME(halves) is free of it: the jackknife, an estimate and no longer a bound.
+    # The remaining bias goes as 1/K^2. The same estimate from half as many weights has four times
+    # as much, so it is a third of the difference. The correction is kept below a nat: if one half
+    # of the draws has nearly no weight, it would be thousands and meaningless.
     sizes = quarter_sizes(log_weight.shape[0])
     if sizes[-1] < 2:
         whole = log_mean_exp(log_weight)
@@ -144,28 +144,28 @@ def _log_sums(
     plain = jax.nn.logsumexp(own, 1)
     if times is None:
         return plain
-    # Factors of a few draws may be negative; their mean is held above a tenth.
+    # Factors of a few draws may be negative; the mean is kept above a tenth.
     mean = jnp.sum(jnp.exp(own - plain[:, None]) * quarters(times, 1.0), 1)
     return plain + jnp.log(jnp.maximum(mean, 0.1))
 
 
 class Parts(NamedTuple):
-    """What log p^(y_i | theta) is made of, at one theta."""
+    """The parts of log p^(y_i | theta), at one theta."""
 
     log_weight: Float[Array, "K B"]
     log_weight_gaussian: Float[Array, "K B"]
     log_integral: Float[Array, " B"]
-    times: Float[Array, "K B"] | None = None  # what the Gaussian is multiplied with, if it is
+    times: Float[Array, "K B"] | None = None  # factors of the Gaussian's weights, if any
 
 
 def controlled(
     parts: Parts, definite: Bool[Array, " B"]
 ) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
-    """Log p^(y_i | theta) with the Gaussian's control where it is definite, and the bias left in it."""
+    """Log p^(y_i | theta), with the Gaussian as control where it is definite, and its bias."""
     value, bias = bound(parts.log_weight)
     noise, noise_bias = bound(parts.log_weight_gaussian, parts.times)
     known = jnp.where(definite, parts.log_integral - noise, 0)
-    # Where it is large, the draws are not where this theta has its z, and say nothing of it.
+    # A large value says that the draws are not where z is at this theta: they tell nothing of it.
     return value + jnp.clip(known, -COVERED, COVERED), bias - jnp.where(definite, noise_bias, 0)
 
 
@@ -173,11 +173,11 @@ class Weigh(NamedTuple):
     """A block's importance draws with the proposal held fixed, and their weights at any theta."""
 
     prior: Callable[[Array], Quadratic]  # log p(z | theta) expanded around the proposal's mean
-    density: Callable[[Array], Float[Array, "K B"]] | None  # it at each draw; None if that is all
+    density: Callable[[Array], Float[Array, "K B"]] | None  # at each draw; None if `prior` is exact
     likelihood: Callable[[Array], "Likelihood"]
     step: Float[Array, "B M K"]  # from the mean to each draw
     log_q: Float[Array, "K B"]
-    # Where both expansions together have a maximum: their Gaussian is the control.
+    # Groups where both expansions together have a maximum: their Gaussian is the control.
     definite: Bool[Array, " B"]
     ratios: "Ratios | None" = None
 
@@ -196,19 +196,19 @@ class Weigh(NamedTuple):
         )
 
     def bound(self, theta: Float[Array, " D"]) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
-        """Log p^(y_i | theta), and an estimate of the bias that is left in it."""
+        """Log p^(y_i | theta), and an estimate of its bias."""
         return controlled(self.parts(theta), self.definite)
 
 
 class Ratios(NamedTuple):
-    """1 + sum_j (r_j - 1) of each group: at its draws, and the log of its mean over any Gaussian."""
+    """1 + sum_j (r_j - 1) of each group at its draws, and the log of its mean over a Gaussian."""
 
     times: Float[Array, "K B"]
     log_mean: Callable[[Quadratic, Array], Float[Array, " B"]]
 
 
 class Likelihood(NamedTuple):
-    """Each group's: its log at the draws, the expansion of that, and the expansion at the draws."""
+    """Each group's log likelihood at the draws, its expansion, and the expansion at the draws."""
 
     value: Float[Array, "K B"]
     expansion: Quadratic
@@ -224,8 +224,8 @@ def weigh_block(
     points: Float[Array, "K B M"],
 ) -> Weigh:
     """Draws of every group's z from its solved conditional `local`, with their control."""
-    # Where p(z | theta) is a Gaussian its expansion gives its density at all the draws: then theta is
-    # looked at once a group. Expansions are around the proposal's mean: from afar the parabola of a
+    # If p(z | theta) is a Gaussian, its expansion gives its density at all the draws, and theta is
+    # used once a group. Expansions are around the proposal's mean: from far away the parabola of a
     # narrow p(z | theta) is a difference of large numbers.
     z, log_q = jax.vmap(local.propose)(points)
     step = jnp.moveaxis(z - local.mean, 0, -1)
@@ -251,7 +251,7 @@ def weigh_block(
 def row_ratios(
     model: Model, batch: Batch, site: Site, local: Local, step: Float[Array, "B M K"]
 ) -> Ratios | None:
-    """Likelihoods of rows over their sites, where a group's site is made of theirs."""
+    """Ratios of rows' likelihoods to their sites; None if rows have no sites."""
     declared, sites = model.structure.likelihood, site.rows
     if declared is None or sites is None:
         return None
@@ -284,23 +284,23 @@ def row_ratios(
 def site_likelihood(
     model: Model, batch: Batch, site: Site, around: Float[Array, "B M"], again: bool
 ) -> Callable[[Array], Quadratic]:
-    """Theta -> the likelihood expanded around a point of each group: the site's, or made `again`."""
+    """Theta -> the likelihood's expansion around a point of each group, by the site or `again`."""
     if again:
         return lambda theta: expand_likelihood(model, batch, theta)(around)
-    # Filler groups have an expansion of minus infinity, whose gradient is no number.
+    # Filler groups have an expansion of minus infinity, whose gradient is NaN.
     known = jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, 0), site.likelihood)
     moved = known.moved(around - site.anchor)
     return lambda _: moved
 
 
 def parabola(q: Quadratic, step: Float[Array, "B M n"]) -> Float[Array, "n B"]:
-    """The expansion's value at n steps from where it was made."""
+    """The expansion's value at n steps from its centre."""
     slope = q.slope[..., None] - 0.5 * jnp.einsum("bij,bjn->bin", q.curvature, step)
     return (q.value[:, None] + jnp.sum(slope * step, 1)).T
 
 
 def log_integral(q: Quadratic, definite: Bool[Array, " B"]) -> Float[Array, " B"]:
-    """Log of the integral of exp(expansion) over z; of no meaning where it is not definite."""
+    """Log of the integral of exp(expansion) over z; meaningless where it is not definite."""
     M = q.slope.shape[-1]
     eye = jnp.eye(M, dtype=q.slope.dtype)
     curvature = jnp.where(definite[:, None, None], q.curvature, eye)
@@ -320,7 +320,7 @@ def _log_volume(slope: Float[Array, "B M"], curvature: Float[Array, "B M M"]) ->
 def _log_volume_jvp(
     primals: tuple[Array, Array], tangents: tuple[Array, Array]
 ) -> tuple[Array, Array]:
-    """With m = P^-1 g it changes by m' dg - (m' dP m + tr(P^-1 dP)) / 2: no factor is differentiated."""
+    """By m' dg - (m' dP m + tr(P^-1 dP)) / 2, m = P^-1 g: no factor is differentiated."""
     slope, curvature = primals
     factor = inverse_factor(curvature)
     mode = times_covariance(factor, slope)

@@ -1,9 +1,9 @@
-"""The Hessian of a block's share of F by Louis's identity, where only p(z | theta) involves theta.
+"""The Hessian of a block's share of F by Louis's identity, if only p(z | theta) involves theta.
 
-If p(z | theta) is normal, its log at a draw is the numbers of its expansion around the group's mode,
-which depend on theta, times functions of the draw. The Hessian is then the mean second derivative over
-the weights of a group's draws, and the covariance over them of the scores. The same for the draws'
-Gaussian is taken off, and the Hessian of that Gaussian's integral added (`inference.local_integral`).
+If p(z | theta) is normal, its log at a draw is linear in the numbers of its expansion around the
+group's mode, which depend on theta. The Hessian is then the weighted mean over a group's draws of
+second derivatives, plus the weighted covariance of scores. The same for the control's Gaussian is
+subtracted, and the Hessian of its integral added (`inference.local_integral`).
 """
 
 import jax
@@ -15,7 +15,7 @@ from ramify.inference.local_integral import Weigh, log_integral
 
 
 def louis_hessian(weigh: Weigh, theta: Theta, real: Float[Array, " B"]) -> Float[Array, "D D"]:
-    """The Hessian of the sum of log p^(y_i | theta) over real groups; theta is in p(z | theta) alone."""
+    """The Hessian of the sum of log p^(y_i | theta) over real groups; only the prior has theta."""
     numbers = lambda theta: weigh.prior(theta).packed()  # of each group, [B, n]
     features = _features(weigh.step)
     parts = weigh.parts(theta)
@@ -34,7 +34,7 @@ def louis_hessian(weigh: Weigh, theta: Theta, real: Float[Array, " B"]) -> Float
 
 
 def _features(step: Float[Array, "B M K"]) -> Float[Array, "B K n"]:
-    """What the numbers of an expansion are multiplied with to give its value at each draw."""
+    """The coefficients of an expansion's numbers in its value at each draw."""
     x = jnp.swapaxes(step, 1, 2)
     square = -0.5 * (x[..., :, None] * x[..., None, :]).reshape(*x.shape[:2], -1)
     return jnp.concatenate([jnp.ones_like(x[..., :1]), x, square], -1)
@@ -43,7 +43,7 @@ def _features(step: Float[Array, "B M K"]) -> Float[Array, "B K n"]:
 def _covariance(
     scores: Float[Array, "B K D"], own: Float[Array, "B K"], control: Float[Array, "B K"]
 ) -> Float[Array, "D D"]:
-    """The covariance of scores over the model's weights less that over the control's, summed."""
+    """The covariance of scores by the model's weights less that by the control's, summed."""
     total = jnp.einsum("bkd,bke->de", scores * (own - control)[..., None], scores)
     for share, sign in ((own, -1.0), (control, 1.0)):
         mean = jnp.einsum("bk,bkd->bd", share, scores)

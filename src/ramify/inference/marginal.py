@@ -1,11 +1,11 @@
 """F(theta), the log of the marginal posterior with every group's z integrated out, by sweeps.
 
-With z integrated by K points a group around its mode, what is left is
+With z integrated by K points a group around its mode,
 
-    F(theta) = log p(theta) + sum_i log p^(y_i | theta),
+    F(theta) = log p(theta) + sum_i log p^(y_i | theta)
 
-a smooth function of D numbers, and deterministic: a group has the same noise in every sweep. One
-sweep over the data returns it with its gradient; an engine adds up what `inference.sweep` computes.
+is a smooth, deterministic function of D numbers: a group has the same noise in every sweep. One
+sweep over the data returns F with its gradient; an engine adds up what `inference.sweep` computes.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,9 +27,9 @@ from ramify.inference.sweep import Around, At, Modes, Problem, Sums, sweep_block
 from ramify.models.model import expand_priors
 from ramify.numerics.arrays import floats
 
-# Posterior sds: a step short beside theta's skewness, and long beside the rounding of F's slope.
+# Step of a difference, in posterior sds: short beside F's skewness, long beside its rounding.
 ONE_SIDED = 0.3
-# Of such a step in any coordinate, where the posterior is wider: scales are logarithms.
+# Longest such step in any coordinate, for a wide posterior: scales are logarithms.
 FARTHEST = 1.0
 
 
@@ -42,30 +42,30 @@ class Expansion(NamedTuple):
 
     @property
     def finite(self) -> bool:
-        """Whether it is of use."""
+        """Whether value and gradient are finite."""
         return bool(np.isfinite(self.value) and np.isfinite(self.slope).all())
 
 
 class Tilt(NamedTuple):
-    """What F by many more draws of z has more than F, near the centre: a parabola through zero."""
+    """The difference between F with many more draws of z and F: a parabola, zero at the centre."""
 
     centre: Any  # [D]
     slope: Any  # [D]
     hessian: Any  # [D, D]
 
     def at(self, thetas: Any) -> tuple[Any, Any]:
-        """Its values and slopes at thetas, [..., D]."""
+        """The parabola's values and slopes at thetas, [..., D]."""
         apart = thetas - self.centre
         bent = apart @ self.hessian
         return apart @ self.slope + 0.5 * (bent * apart).sum(-1), self.slope + bent
 
 
 class OutOfBudget(Exception):
-    """There is no budget left for values that are worth nothing unless all of them are known."""
+    """The budget ended before all of some values were computed; a part of them is useless."""
 
 
 class Marginal:
-    """F(theta) as the host sees it: each call is one sweep over some of the blocks."""
+    """F(theta) for the host: each call is one sweep over some of the blocks."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Marginal:
         """`points` is how many points of theta one sweep takes; `budget` counts the sweeps."""
         self.problem, self.source, self.engine, self.key = problem, source, engine, key
         self.points, self.report, self.budget = points, report, budget
-        # One function for all sweeps, so that a worker elsewhere compiles it once.
+        # One function for all sweeps, so that a remote worker compiles it once.
         self._sums = partial(_sums_of_block, eqx.filter(problem, eqx.is_array, inverse=True))
         self.model, self.members, self.exact = problem.model, source.members, problem.hessian
         self.groups_upto = np.cumsum((self.members >= 0).sum(1))
@@ -90,12 +90,12 @@ class Marginal:
 
     @property
     def memory(self) -> Any:
-        """What the next sweep takes from those before: the modes of all blocks, and Newton's steps."""
+        """What the next sweep takes over from the last: modes of all blocks, and Newton's steps."""
         return tuple(self._modes), self.newton_steps
 
     @memory.setter
     def memory(self, memory: Any) -> None:
-        """Continues from the memory of an equal F; None is that before the first sweep."""
+        """Continues from the memory of an equal F; None: before the first sweep."""
         if memory is None:
             B, M = self.members.shape[1], self.model.z.size
             # Not weakly typed, or the second sweep would be compiled anew.
@@ -103,7 +103,7 @@ class Marginal:
             memory = [unknown] * len(self.source), 0.0
         modes, self.newton_steps = memory
         on_device = lambda own: Modes(*map(jax.device_put, own)) if isinstance(own, Modes) else own
-        self._modes = [on_device(block) for block in modes]  # others are the engine's own
+        self._modes = [on_device(block) for block in modes]  # others belong to the engine
 
     @property
     def known_modes(self) -> list[Modes]:
@@ -121,7 +121,7 @@ class Marginal:
         return self._of_groups([modes.converged for modes in self.known_modes], True)
 
     def _of_groups(self, parts: list[Any], unknown: Any) -> np.ndarray:
-        """What blocks hold for their places, in the order of the groups."""
+        """Values that blocks hold by place, in the order of the groups."""
         found = np.full((len(self.source.sizes), *parts[0].shape[1:]), unknown, parts[0].dtype)
         for members, part in zip(self.members, parts, strict=True):
             found[members[members >= 0]] = part[members >= 0]
@@ -138,17 +138,17 @@ class Marginal:
         return Expansion(float(found.values.mean()), found.slopes.mean(0), hessian)
 
     def share(self, theta: np.ndarray) -> Expansion:
-        """What the groups alone add to F at theta, without the prior, with its Hessian."""
+        """The groups' sum in F at theta, without the prior, with its gradient and Hessian."""
         found = self._sweep(theta[None], len(self.source), curved=True)[1]
         return Expansion(float(found.values[0]), found.slopes[0], found.hessian)
 
     def shares(self, thetas: np.ndarray) -> np.ndarray:
-        """What the groups alone add to F at each of any number of thetas [n, D], [n]."""
+        """The groups' sum in F, without the prior, at any number of thetas [n, D]: [n]."""
         sweep = lambda chunk: self._sweep(chunk, len(self.source))[1].values[: len(chunk)]
         return np.concatenate([sweep(chunk) for chunk in self._chunks(thetas)])
 
     def first_bad_block(self, theta: np.ndarray) -> int:
-        """The first block where F is not finite at theta; 0 where it is finite everywhere."""
+        """The first block where F is not finite at theta; 0 if it is finite in all of them."""
         for number in range(len(self.source)):
             if not np.isfinite(self._sweep(theta[None], [number])[1].values[0]):
                 return number
@@ -157,10 +157,10 @@ class Marginal:
     def curvature(
         self, mean: np.ndarray, precision: np.ndarray, blocks: int, one_sided: bool = False
     ) -> np.ndarray:
-        """The Hessian of F: at the mean, or as gradients differ between points one sd to either side."""
-        # Secants over theta's own spread, along the axes of N(mean, precision^-1), are what a skewed F
-        # needs, and gradients have little noise. `one_sided` costs half as much. With many groups F is
-        # hardly skewed, and the Hessian at the mean costs least.
+        """The Hessian of F: exact at the mean, or by differences of gradients around it."""
+        # A skewed F needs secants over theta's own spread, along the axes of N(mean, precision^-1);
+        # gradients have little noise. `one_sided` costs half as much. With many groups F is hardly
+        # skewed, and the Hessian at the mean costs least.
         if self.exact:
             found = self(mean[None], blocks, curved=True).hessian
             assert found is not None
@@ -175,7 +175,7 @@ class Marginal:
         one_sided: bool = False,
         draws: int = 0,
     ) -> np.ndarray:
-        """The Hessian as gradients differ along the axes of N(mean, precision^-1), by these draws."""
+        """The Hessian by differences of gradients along the axes of N(mean, precision^-1)."""
         back = np.linalg.cholesky(precision)
         axes = np.linalg.inv(back)  # rows of unit length in q
         if one_sided:
@@ -193,7 +193,7 @@ class Marginal:
         return prior_reach(self.model, mean)
 
     def curvature_by_other_draws(self, mean: np.ndarray, blocks: int, number: int) -> np.ndarray:
-        """The Hessian of F at the mean by the draws of this number."""
+        """The Hessian of F at the mean, with set `number` of draws."""
         self.check_budget()
         found = self(mean[None], blocks, True, number).hessian
         assert found is not None
@@ -205,31 +205,31 @@ class Marginal:
         return np.concatenate([self._expand(c, blocks, False, draws).slopes for c in chunks])
 
     def values(self, thetas: np.ndarray) -> np.ndarray:
-        """F at each of any number of thetas [n, D], all groups included, [n]."""
+        """F, with all groups, at any number of thetas [n, D]: [n]."""
         chunks, every = self._chunks(thetas), len(self.source)
         return np.concatenate([self._expand(c, every).values for c in chunks])
 
     def expand(
         self, thetas: np.ndarray, blocks: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """F [n] and its gradient [n, D] at a few thetas, by the first blocks or all groups."""
+        """F [n] and its gradient [n, D] at a few thetas, from the first blocks or all groups."""
         found = self._expand(thetas, blocks or len(self.source))
         return found.values, found.slopes
 
     def _chunks(self, thetas: np.ndarray) -> Iterator[np.ndarray]:
-        """As many points as a sweep takes, again and again; raises where the budget ends between."""
+        """Yields as many points as a sweep takes; raises if the budget ends in between."""
         for start in range(0, len(thetas), self.points):
             self.check_budget()
             yield thetas[start : start + self.points]
 
     def check_budget(self) -> None:
-        """Raises where the budget has ended."""
+        """Raises `OutOfBudget` if the budget has ended."""
         if self.budget is not None and self.budget.spent():
             raise OutOfBudget
 
     def bias(self, mean: np.ndarray, blocks: int | None = None) -> np.ndarray:
-        """The slope, at the mean, of the bias of K points in F, by the first blocks or all groups."""
-        # That of a quadrature rule is taken to be as large as the change from a coarser rule.
+        """The slope at the mean of F's bias with K points, from the first blocks or all groups."""
+        # A quadrature rule's bias is estimated by the change from a coarser rule.
         problem, blocks = self.problem, blocks or len(self.source)
         if problem.rule is None:
             return self._scaled(self._sweep(mean[None], blocks, of=(0.0, 1.0))[1].slopes[0], blocks)
@@ -243,23 +243,23 @@ class Marginal:
         return self._scaled(slopes[1] - slopes[0], blocks)
 
     def slopes_by_other_draws(self, thetas: np.ndarray, numbers: Sequence[int]) -> np.ndarray:
-        """Slopes of all groups' share [sets, n, D], by the draws of these numbers; 0 are those of F."""
+        """Slopes of the groups' sum [sets, n, D] with these sets of draws; 0 is F's own set."""
         self.check_budget()
         sets = [self._at(thetas, draws=number) for number in numbers]
         found = self._sums_at(sets, len(self.source))
         return np.stack([sums.slopes[: len(thetas)] for sums in found])
 
     def by_turned_rule(self, order: int) -> "Marginal":
-        """F by a turned rule of so many radii, on the same blocks and from the same modes."""
+        """F by a turned rule with `order` radii, on the same blocks and from the same modes."""
         problem, told = self.problem.by_turned_rule(order), (self.points, self.report, self.budget)
         other = Marginal(problem, self.source, self.engine, self.key, *told)
         other.memory = self.memory
         return other
 
     def judged(self, mean: np.ndarray, blocks: int, turns: int) -> tuple[np.ndarray, np.ndarray]:
-        """Of a turned rule, by the first blocks: the slope of its bias, and the variance of a slope."""
-        # The bias is at most the change from a rule of one radius less. Both are turned in one way, and
-        # what that does to their slopes cancels.
+        """The slope of a turned rule's bias, and the variance of a slope, from the first blocks."""
+        # The bias is at most the change from a rule with one radius less. Both are turned alike, so
+        # the effect of the turns on their slopes cancels.
         rules, slopes = (self.problem, self.problem.with_rule(self.problem.order - 1)), []
         for rule in rules:
             self.check_budget()
@@ -269,14 +269,14 @@ class Marginal:
         return self._scaled(slopes[1] - slopes[0], blocks), self._scaled(variance, blocks)
 
     def turned_slope(self, mean: np.ndarray, turns: int) -> np.ndarray:
-        """The slope at the mean by all groups, averaged over so many turns of the rule."""
+        """The slope at the mean from all groups, averaged over `turns` random turns of the rule."""
         self.check_budget()
         return self._expand(np.tile(mean, (turns, 1)), len(self.source)).slopes.mean(0)
 
     def solve(
         self, number: int, theta: np.ndarray, begin: Float[np.ndarray, "B M"] | None
     ) -> Around:
-        """The modes of a block's groups at theta, by Newton from `begin`; from those known if None."""
+        """The modes of a block's groups at theta, by Newton from `begin` or the known modes."""
         known = self.engine.fetch([self._modes[number]])[0].begin if begin is None else begin
         block, solver = self.source.block(number), self.problem.solver
         return Around.of(solve_block(solver, self.model, block, floats(theta), floats(known)))
@@ -287,7 +287,7 @@ class Marginal:
         """F and its gradient at each theta, in float64; the groups' sum is scaled to all groups."""
         padded, out = self._sweep(thetas, blocks, curved=curved, draws=draws)
         value, slope, hessian = jax.device_get(expand_priors(self.model, padded, self.exact))
-        n = len(thetas)  # the others fill the compiled shape
+        n = len(thetas)  # further points only fill the compiled shape
         total = lambda prior, groups: (
             prior[:n].astype(np.float64) + self._scaled(groups[:n], blocks)
         )
@@ -298,11 +298,11 @@ class Marginal:
         return Sums(values + more, slopes + steeper, hessian, out.steps, out.scatter)
 
     def _scaled(self, total: np.ndarray, blocks: int) -> np.ndarray:
-        """A sum over the first blocks as one over all groups: they are a random sample."""
+        """A sum over the first blocks, a random sample, scaled to all groups."""
         return self.groups_upto[-1] / self.groups_upto[blocks - 1] * total
 
     def blocks_with(self, groups: int) -> int:
-        """How many of the first blocks have so many groups; all blocks if there are fewer."""
+        """How many of the first blocks have this many groups; all blocks if there are fewer."""
         return min(len(self.groups_upto), int(np.searchsorted(self.groups_upto, groups)) + 1)
 
     def _sweep(
@@ -315,14 +315,14 @@ class Marginal:
         draws: int = 0,
         alike: bool = False,
     ) -> tuple[Array, Sums]:
-        """A sweep over the first blocks, or those; points are repeated to fill the compiled shape."""
+        """A sweep over the first or the listed blocks; points are repeated to fill the shape."""
         at = self._at(thetas, of, curved, draws, alike)
         return at.thetas, self._sums_at([at], blocks, problem)[0]
 
     def _sums_at(
         self, sets: Sequence[At], blocks: int | list[int], problem: Problem | None = None
     ) -> list[Sums]:
-        """Sums over blocks for each set of points; the sets have one centre, where blocks are solved."""
+        """Sums over blocks for each set of points; blocks are solved at the sets' common centre."""
         numbers = list(range(blocks)) if isinstance(blocks, int) else blocks
         if self.budget is not None and isinstance(blocks, int):
             self.budget.steps += len(sets)
@@ -337,7 +337,7 @@ class Marginal:
         draws: int = 0,
         alike: bool = False,
     ) -> At:
-        """What a sweep is told."""
+        """The arguments of a sweep."""
         D = self.model.theta.size
         padded = floats(np.resize(thetas, (self.points, D)))
         count, columns = (jax.device_put(np.int32(n)) for n in (len(thetas), D if curved else 0))
@@ -347,7 +347,7 @@ class Marginal:
 
     def tell(self, value: float, precision: np.ndarray, blocks: int, points: int = 1) -> None:
         """Reports the ELBO that follows from E_q[F] and the precision of q(theta)."""
-        # At one point, the centre, E_q[F] is lower than F by D/2, Laplace's.
+        # With one point `value` is F at the centre, and E_q[F] is lower by Laplace's D/2.
         nats = 0.5 * len(precision) * (np.log(2 * np.pi) + (points > 1))
         elbo = value + nats - 0.5 * np.linalg.slogdet(precision)[1]
         row = {"elbo": float(elbo), "groups": int(self.groups_upto[blocks - 1])}
@@ -357,7 +357,7 @@ class Marginal:
 def _sums_of_block(
     problem: Problem, batch: Batch, told: tuple[Sequence[At], Problem], modes: Modes
 ) -> tuple[list[Sums], Modes]:
-    """What a sweep adds up and keeps; `problem` is without its arrays, which are told."""
+    """What a sweep adds up and keeps; `problem` lacks its arrays, which are in `told`."""
     sets, arrays = told
     return sweep_block(eqx.combine(arrays, problem), batch, sets, modes)
 
@@ -367,9 +367,9 @@ def _symmetric(matrix: np.ndarray) -> np.ndarray:
 
 
 def definite(matrix: np.ndarray) -> np.ndarray:
-    """A positive definite matrix near this symmetric one: eigenvalues made positive.
+    """A positive definite matrix near this symmetric one, with eigenvalues made positive.
 
-    Those of the matrix with a unit diagonal: parameters may differ in scale by any factor.
+    The matrix is first scaled to a unit diagonal: parameters may differ in scale by any factor.
 
     Example:
         >>> definite(np.array([[1e8, 0.0], [0.0, -1.0]])).round(6).tolist()

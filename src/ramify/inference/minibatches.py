@@ -9,7 +9,7 @@ from ramify.data.partition import block_shape, minibatches, partition, rows_need
 
 
 class Chunk(NamedTuple):
-    """The groups of T steps, -1 for filler; what scales each block's sum to all groups; block rows."""
+    """The groups of T steps, -1 for filler; each step's factor from its sum to all groups; rows."""
 
     members: np.ndarray
     scales: np.ndarray
@@ -17,9 +17,9 @@ class Chunk(NamedTuple):
 
 
 class Place(NamedTuple):
-    """How far the minibatches have been taken: epochs, and blocks of the present one."""
+    """How many minibatches have been taken: epochs, and blocks of the current epoch."""
 
-    epoch: int = 0  # a step, if minibatches are uniform
+    epoch: int = 0  # the number of steps, if minibatches are uniform
     block: int = 0
 
 
@@ -28,7 +28,7 @@ class Minibatches:
 
     With blocks, the groups are permuted anew each epoch and cut into J blocks, which are visited in
     random order: each step's block is uniform among the J, and scaling by J is unbiased for any
-    partition. With `minibatch` each step takes that many groups uniformly, scaled N/|B|, as the paper.
+    partition. With `minibatch` each step takes that many groups uniformly, as the paper: N/|B|.
     """
 
     def __init__(

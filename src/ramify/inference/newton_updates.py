@@ -1,4 +1,4 @@
-"""The algebra of a Newton search for theta: precisions, step lengths, and what a step changed.
+"""The algebra of a Newton search for theta: precisions, step lengths, changes by a step.
 
 All in float64 on the host; D x D matrices are small beside a sweep over the data.
 """
@@ -11,7 +11,7 @@ from ramify.inference.marginal import Expansion, Marginal, OutOfBudget, definite
 def measured_precision(
     F: Marginal, mean: np.ndarray, precision: np.ndarray, blocks: int, one_sided: bool = False
 ) -> np.ndarray:
-    """The precision of F at the mean, or around it; unchanged if it is not finite or the budget ends."""
+    """The precision of F at or around the mean; unchanged if not finite or the budget ends."""
     try:
         hessian = F.curvature(mean, precision, blocks, one_sided)
     except OutOfBudget:
@@ -31,9 +31,9 @@ def at_most(longest: np.ndarray, move: np.ndarray) -> np.ndarray:
 
 
 def damped(longest: float, precision: np.ndarray, slope: np.ndarray) -> np.ndarray:
-    """The Newton step with (P + d I)^-1, d the least for which no coordinate moves by more than that.
+    """The Newton step with (P + d I)^-1; d is the least that moves no coordinate over `longest`.
 
-    A direction without curvature is then held back alone, and does not shorten the others.
+    So a direction without curvature is shortened alone, and the others are not.
 
     Example:
         >>> damped(1.0, np.diag([1e-9, 1.0]), np.array([1.0, 0.5])).round(2).tolist()
@@ -42,7 +42,7 @@ def damped(longest: float, precision: np.ndarray, slope: np.ndarray) -> np.ndarr
     values, vectors = np.linalg.eigh(precision)
     along = vectors.T @ slope
     step = lambda damping: vectors @ (along / (values + damping))
-    low, high = 0.0, float(np.linalg.norm(slope)) / longest  # so short a step is within it
+    low, high = 0.0, float(np.linalg.norm(slope)) / longest  # damping by `high` is enough
     if np.abs(step(low)).max() <= longest:
         return step(low)
     for _ in range(60):
@@ -52,7 +52,7 @@ def damped(longest: float, precision: np.ndarray, slope: np.ndarray) -> np.ndarr
 
 
 def shorter(here: Expansion, there: Expansion, move: np.ndarray) -> float:
-    """The part of a failed step to try next: to the top of the parabola through both ends."""
+    """The fraction of a failed step to try next: the top of the parabola through both ends."""
     rise = here.slope @ move
     top = rise / (2 * (rise - (there.value - here.value))) if there.finite else 0.1
     return float(np.clip(top, 0.1, 0.5))
@@ -79,7 +79,7 @@ def largest_change(old: np.ndarray, new: np.ndarray) -> float:
 
 
 def slope_noise(slopes: np.ndarray, precision: np.ndarray) -> np.ndarray:
-    """How far one slope among [n, D] by independent draws moves each mean, in posterior sds (an sd)."""
+    """The sd over independent slopes [n, D] of the shift of each mean, in posterior sds."""
     covariance = np.linalg.inv(precision)
     moves = (slopes - slopes.mean(0)) @ covariance / np.sqrt(np.diag(covariance))
     return np.sqrt(np.sum(moves**2, 0) / (len(slopes) - 1))

@@ -1,4 +1,4 @@
-"""Where the arrays of a fit by steps are, on several devices; XLA divides the work by that.
+"""Places the arrays of a fit by steps on several devices; XLA divides the work accordingly.
 
 Rows and group columns are cut into equal runs, one on each device, and so are the parameters of a
 table, with its groups. All other parameters are on every device. A block's rows are spread over the
@@ -32,7 +32,7 @@ def mesh_of(devices: Sequence[Any]) -> Mesh | None:
 
 
 def spread_data(data: Resident, mesh: Mesh | None) -> Resident:
-    """The data in equal runs; what fills the last one up is never looked at."""
+    """The data in equal runs; the filler of the last run is never used."""
     if mesh is None:
         return data
     runs = NamedSharding(mesh, PartitionSpec(AXIS))
@@ -40,14 +40,14 @@ def spread_data(data: Resident, mesh: Mesh | None) -> Resident:
 
 
 def filled_up(family: Family, mesh: Mesh | None) -> Family:
-    """The family with a table that the devices can divide evenly; its last entries are never used."""
+    """The family with its table filled up to a multiple of the devices; filler is never used."""
     if mesh is None or not (isinstance(family, Branched) and isinstance(family.local, Table)):
         return family
     return replace(family, local=replace(family.local, w=_even(family.local.w, mesh)))
 
 
 def spread_state(state: Any, family: Family, mesh: Mesh | None) -> Any:
-    """A state of steps with each group's own parameters on one device, and all else on every one."""
+    """A state of steps with each group's own parameters on one device, and the rest on all."""
     if mesh is None:
         return state
     arrays, rest = eqx.partition(state, eqx.is_array)
@@ -55,7 +55,7 @@ def spread_state(state: Any, family: Family, mesh: Mesh | None) -> Any:
 
 
 def gathered(family: Family, mesh: Mesh | None) -> Family:
-    """The family on JAX's default device again, without what filled its table up."""
+    """The family on JAX's default device again, without the filler of its table."""
     if mesh is None:
         return family
     family = jax.tree.map(lambda x: jnp.asarray(np.asarray(x)) if eqx.is_array(x) else x, family)
@@ -73,7 +73,7 @@ def on_every_device(model: Model, mesh: Mesh | None) -> Model:
 
 
 def spread_batch(batch: Batch, mesh: Mesh | None) -> Batch:
-    """Inside a program: the rows of a block over the devices, where these divide them evenly."""
+    """Inside a program: spreads a block's rows over the devices, if these divide them evenly."""
     R = len(batch.row_mask)
     if mesh is None or R % mesh.size:
         return batch
@@ -83,15 +83,15 @@ def spread_batch(batch: Batch, mesh: Mesh | None) -> Batch:
 
 
 def held(arrays: Any, family: Family, mesh: Mesh | None) -> Any:
-    """Inside a program: the arrays of a state where `spread_state` put them."""
-    # Else XLA copies a table's gradient, and with it the table, to every device.
+    """Inside a program: keeps the arrays of a state where `spread_state` put them."""
+    # Otherwise XLA copies a table's gradient, and with it the table, to every device.
     if mesh is None:
         return arrays
     return jax.lax.with_sharding_constraint(arrays, _places(arrays, family, mesh))
 
 
 def _places(arrays: Any, family: Family, mesh: Mesh) -> Any:
-    """Where each array belongs: a table and its moments in runs of groups, the others everywhere."""
+    """The sharding of each array: a table and its moments in runs of groups, others everywhere."""
     local = family.local if isinstance(family, Branched) else None
     shape = local.w.shape if isinstance(local, Table) else None
     in_runs, copied = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((AXIS,), ()))
@@ -99,6 +99,6 @@ def _places(arrays: Any, family: Family, mesh: Mesh) -> Any:
 
 
 def _even(x: Array, mesh: Mesh) -> Array:
-    """With copies of the last entry, so that the devices have equally many."""
+    """Adds copies of the last entry, so that all devices get equally many."""
     more = -len(x) % mesh.size
     return jnp.concatenate([x, jnp.repeat(x[-1:], more, 0)]) if more else x

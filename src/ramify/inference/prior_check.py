@@ -1,7 +1,7 @@
-"""What log_prior says far from a theta: whether it is a density at all, and how wide it is.
+"""Evaluates log_prior far from a theta: whether it is a density at all, and how wide it is.
 
-With a wrong sign it rises without bound. Data drown a prior near the mode of the posterior, so that a fit
-looks as good with it.
+With a wrong sign it rises without bound. Near the posterior's mode the data outweigh it, so the fit
+looks just as good.
 """
 
 import numpy as np
@@ -10,15 +10,15 @@ from numpyro.distributions import constraints
 
 from ramify.models.model import Model, log_priors
 
-FAR = np.array([1e4, 1e5, 1e6])  # from theta's mean, of coordinates without a constraint
-FAR_LOG = np.array([20.0, 30.0, 40.0])  # of others, most of which are logarithms
-SCALES = 10.0 ** np.arange(7)  # that the width of a prior is compared with
-RISE = 1.0  # nats from one of these places to the next, of the former: a flat prior has none
-RISE_LOG = 15.0  # of the latter, where one that is flat in the parameter rises by 10: its Jacobian
+FAR = np.array([1e4, 1e5, 1e6])  # distances from theta's mean, for coordinates without constraint
+FAR_LOG = np.array([20.0, 30.0, 40.0])  # for the others, most of which are logarithms
+SCALES = 10.0 ** np.arange(7)  # candidates for the width of a prior
+RISE = 1.0  # nats between distances in FAR that count as a rise: a flat prior has none
+RISE_LOG = 15.0  # the same in FAR_LOG, where the Jacobian alone adds 10
 
 
 def rising_priors(model: Model, centre: Float[np.ndarray, " D"]) -> list[str]:
-    """Coordinates of theta along which log p(theta) rises without bound, to one side."""
+    """Coordinates of theta along which log p(theta) rises without bound in some direction."""
     plain = _unconstrained(model)
     centre = np.where(plain, centre, np.clip(centre, -20, 20))
     away = np.where(plain[:, None], FAR * np.maximum(1, np.abs(centre))[:, None], FAR_LOG)  # [D, 3]
@@ -35,7 +35,7 @@ def rising_priors(model: Model, centre: Float[np.ndarray, " D"]) -> list[str]:
 def prior_reach(model: Model, centre: Float[np.ndarray, " D"]) -> Float[np.ndarray, " D"]:
     """The scale of each coordinate: a power of ten over which its log prior falls by less than a nat.
 
-    One of those with a constraint, which are logarithms, and of flat priors, which have none.
+    It is 1 for coordinates with a constraint, which are logarithms, and for flat priors.
     """
     D = len(centre)
     step = np.eye(D)[:, None] * SCALES[:, None]  # [D, scales, D]
@@ -47,7 +47,7 @@ def prior_reach(model: Model, centre: Float[np.ndarray, " D"]) -> Float[np.ndarr
 
 
 def _unconstrained(model: Model) -> Bool[np.ndarray, " D"]:
-    """Which coordinates of theta are parameters as they are."""
+    """Which coordinates of theta belong to parameters without a constraint."""
     sizes = [np.prod(p.unconstrained_shape, dtype=int) for p in model.theta.parameters.values()]
     return np.repeat(
         [p.constraint is constraints.real for p in model.theta.parameters.values()], sizes

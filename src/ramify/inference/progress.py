@@ -6,7 +6,7 @@ import time
 from html import escape
 from typing import Any
 
-_EVERY = 0.2  # seconds between two pictures of a notebook's bar
+_EVERY = 0.2  # seconds between two updates of a notebook's bar
 
 
 class Progress:
@@ -34,7 +34,7 @@ class Progress:
 
     @property
     def seconds(self) -> float:
-        """Since the fit began."""
+        """Seconds since the fit began."""
         return time.perf_counter() - self._start
 
     def went_on(self, seconds: float) -> None:
@@ -78,12 +78,12 @@ def _in_notebook() -> bool:
 
 
 def _ipython() -> Any:
-    """What a kernel has, and this package does not ask for."""
+    """IPython's display module, which notebooks have and this package does not require."""
     return importlib.import_module("IPython.display")
 
 
 class NotebookBar:
-    """A bar of HTML that a notebook shows while a fit is under way, and nothing after; no widgets.
+    """A bar of plain HTML, without widgets, that a notebook shows while a fit runs.
 
     It has the methods of rich's bar that `Progress` calls.
     """
@@ -92,10 +92,10 @@ class NotebookBar:
         """Nothing is shown yet."""
         self._handle: Any = None
         self._note, self._began = "", time.perf_counter()
-        self._last = 0.0  # when it was drawn again, if it ever was
+        self._last = 0.0  # the time of the last update; 0 before the first
 
     def add_task(self, name: str, total: float | None, note: str) -> int:
-        """What the bar says before the first step."""
+        """Sets the text before the first step."""
         del name, total
         self._note = note
         return 0
@@ -105,7 +105,7 @@ class NotebookBar:
         self._handle = _ipython().display(self._shown(None), display_id=True)
 
     def update(self, task: int, total: float | None, completed: float, note: str) -> None:
-        """Where the fit is; a few times a second at most."""
+        """Shows where the fit is; a few times a second at most."""
         now = time.perf_counter()
         if now - self._last < _EVERY or self._handle is None:
             return
@@ -113,14 +113,14 @@ class NotebookBar:
         self._handle.update(self._shown(None if total is None else completed))
 
     def stop(self) -> None:
-        """Takes the bar away."""
+        """Removes the bar."""
         if self._handle is not None:
             self._handle.update(_ipython().HTML(""))
 
     def _shown(self, share: float | None) -> Any:
         value = "" if share is None else f' value="{share:.3f}"'
         text = escape(self._note).replace("  ", ", ")  # HTML makes one space of two
-        if self._last:  # a number of seconds that stands still while programs compile is no help
+        if self._last:  # not before: seconds would stand still while programs compile
             text += f", {time.perf_counter() - self._began:.0f} s"
         bar = f'<progress{value} max="1" style="width:12em;vertical-align:middle"></progress>'
         return _ipython().HTML(f'<div style="font-variant-numeric:tabular-nums">{bar} {text}</div>')

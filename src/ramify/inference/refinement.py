@@ -1,8 +1,8 @@
 """Semi-amortized inference: each group's own parameters optimised inside the fitted family.
 
-With q(theta) held fixed the groups are independent problems (equation of the optimal w_i). What the
-optimum gains over the network's answer is the group's amortization gap; what the solved conditional
-gains over that is what the family's shape costs, the structure gap.
+With q(theta) held fixed the groups are independent problems (equation of the optimal w_i). The gain
+of the optimum over the network's answer is the group's amortization gap; the further gain of the
+solved conditional is the structure gap, the cost of the family's shape.
 """
 
 from typing import Any, NamedTuple
@@ -29,7 +29,7 @@ from ramify.numerics.programs import training_program
 
 
 class Gaps(NamedTuple):
-    """Per group, in nats: what refining gained, and what the solved conditional gains beyond it."""
+    """Per group, in nats: the gain by refining, and the further gain of the solved conditional."""
 
     amortization: np.ndarray
     structure: np.ndarray | None
@@ -62,7 +62,7 @@ def refine_block(
     members: Array,
     rows: int,
 ) -> tuple[Float[Array, "B P"], Float[Array, " B"], Float[Array, " B"]]:
-    """The block's refined parameters, with both gaps, judged on noise not used to refine."""
+    """The block's refined parameters and both gaps, measured with draws not used to refine."""
     batch = cut(data, members, 1.0, rows)
     place = batch._replace(index=jnp.arange(members.shape[0], dtype=batch.index.dtype))
     q = jax.lax.stop_gradient(family.theta)
@@ -81,7 +81,7 @@ def refine_block(
     (w, _), _ = jax.lax.scan(step, (start, optimizer.init(start)), keys)
     score = lambda f, b: local_elbo(jax.random.key(2), f, model, b, budgets.REFINED_JUDGES)
     before, after = score(own(start), place), score(own(w), place)
-    # A group that noise led astray keeps what it had: refining never loses.
+    # A group whose bound fell keeps its old parameters, so refining never loses.
     w = jnp.where((after >= before)[:, None], w, start)
     after = jnp.maximum(before, after)
     best = after if judge is None else score(judge, place)

@@ -1,7 +1,7 @@
-"""Step sizes, and when to stop, read from the trace with its own noise.
+"""Step sizes, and a stopping rule from the trace of the ELBO and its noise.
 
 Pure NumPy on the host. A `Plateau` is fixed during a fit; its state is a `Cycle`, updated with the
-ELBOs of the steps made, from which follow the next step sizes and whether the fit has converged.
+ELBOs of the steps made. The state decides the next step sizes and whether the fit has converged.
 """
 
 import math
@@ -28,23 +28,23 @@ def paper_schedule(scale: str = "small", initial: float = 1e-3) -> optax.Schedul
 
 
 class Cycle(NamedTuple):
-    """Where a fit stands in the cycles of a `Plateau`: plain numbers and one array."""
+    """The state of a fit in the cycles of a `Plateau`: plain numbers and one array."""
 
     step: int  # steps made in all
     start: int  # steps made before this cycle
     length: int  # steps of this cycle
     trace: np.ndarray  # ELBOs of the steps of this cycle
-    # Where the cycle before ended, mean and standard error; None in the first.
+    # Mean and standard error of the ELBO at the end of the previous cycle; None in the first.
     level: tuple[float, float] | None
     converged: bool  # whether the last cycle gained nothing
 
 
 class Plateau(NamedTuple):
-    """Step sizes that fall to zero again and again, in cycles each twice as long as the one before.
+    """Step sizes that fall to zero in cycles, each twice as long as the one before.
 
-    At the end of a cycle (a short rise, then half a cosine down) the noise of the steps has settled.
-    The fit has converged when a cycle ends no higher than the one before, up to the Monte Carlo noise
-    of the difference or `tolerance` nats: twice as many steps gained nothing.
+    A cycle is a short linear rise and half a cosine down; at its end the noise of the steps is
+    small. The fit has converged when a cycle ends no higher than the one before, up to the Monte
+    Carlo noise of the difference or `tolerance` nats: twice as many steps gained nothing.
     """
 
     peak: float  # the largest step size
@@ -92,7 +92,7 @@ class Plateau(NamedTuple):
 
 
 def level(trace: np.ndarray, epoch: int = 1) -> tuple[float, float]:
-    """Where a trace ends: mean and standard error of about its last fifth, from batch means.
+    """The level at the end of a trace: mean and standard error of its last fifth, by batch means.
 
     Batches are whole epochs where three or more fit in, so that differences between groups, each of
     which is in every epoch once, do not count as noise.

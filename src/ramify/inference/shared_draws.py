@@ -1,7 +1,7 @@
-"""F at many thetas by draws of z that all of them share, where the likelihood does not involve theta.
+"""F at many thetas with the same draws of z for all, if the likelihood does not involve theta.
 
-The likelihood of each group at its draws is then evaluated once, and there can be many more draws than in
-a sweep, which makes them anew around each group's conditional at every theta.
+The likelihood of each group at its draws is then evaluated only once. So there can be many more
+draws than in a sweep, which makes new ones around each group's conditional at every theta.
 """
 
 from collections.abc import Callable
@@ -23,18 +23,18 @@ from ramify.numerics.chunks import in_chunks
 from ramify.numerics.programs import program
 from ramify.numerics.sums import precise_sum
 
-CHUNK, AT_ONCE = 256, 8  # thetas of a call, and those that are worked on together
+CHUNK, AT_ONCE = 256, 8  # thetas of a call, and of one batch within it
 
 Values = Callable[[np.ndarray], np.ndarray]  # thetas [n, D] -> F of each, [n]
 
 
 def can_share(problem: Problem) -> bool:
-    """Whether z is integrated by draws, of a likelihood without theta."""
+    """Whether z is integrated by draws and the likelihood does not involve theta."""
     return problem.rule is None and not problem.solver.uses_theta
 
 
 def by_shared_draws(F: Marginal, learned: Learned) -> Values:
-    """F near q(theta)'s mean by shared draws."""
+    """A function for F near q(theta)'s mean, by shared draws."""
     F.expand(learned.mean[None])  # leaves the modes there
     modes_of = F.known_modes
     problem = F.problem._replace(local_draws=budgets.SHARED_DRAWS, hessian=False)

@@ -61,8 +61,8 @@ def step(
     recipe: Recipe,
 ) -> tuple[State, Float[Array, ""]]:
     """One step up the ELBO of one block; returns the new state and the block's estimate."""
-    # The state stays as it is if the estimate is not finite, or if not `alive`. A gradient that
-    # overflows float32 once, at a rare draw, costs that step; three times in a row stop the fit.
+    # The state stays as it is if the estimate is not finite, or if not `alive`. If a gradient
+    # overflows float32 at a rare draw, that step is skipped; three in a row stop the fit.
     own, how = jax.random.fold_in(key, state.step), (recipe.draws, recipe.local_draws)
     loss = lambda family: -elbo(own, family, model, batch, *how, recipe.estimator)
     value, gradient = eqx.filter_value_and_grad(loss)(state.family)
@@ -77,7 +77,7 @@ def step(
 def _moved(
     state: State, gradient: Any, rate: Float[Array, ""], optimizer: optax.GradientTransformation
 ) -> State:
-    """The state with the parameters that the optimizer makes of a gradient."""
+    """The state after the optimizer's update for a gradient."""
     learned = eqx.filter(state.family, eqx.is_inexact_array)
     updates, new = optimizer.update(gradient, state.optimizer, learned)
     updates = jax.tree.map(lambda u: rate * u, updates)
@@ -92,7 +92,7 @@ def steps(
     members: Int[Array, "T B"],
     scales: Float[Array, " T"],
 ) -> tuple[State, Float[Array, " T"]]:
-    """T steps in one scan. After a step that is not finite the state stays as it was before it."""
+    """T steps in one scan. The state stays as it was before the first step that is not finite."""
     key, model, data, recipe = fixed
     moving, still = eqx.partition(state, eqx.is_array)
 
@@ -114,7 +114,7 @@ def steps(
 
 @training_program
 def terms_of_step(fixed: Fixed, state: State, members: Int[Array, " B"]) -> Terms:
-    """The terms of every draw of the step that the state stands before, [S] or [S, B]."""
+    """The terms of every draw of the step after this state, [S] or [S, B]."""
     key, model, data, recipe = fixed
     batch = cut(data, members, jnp.ones(()), recipe.rows)
     drawn = seeds(jax.random.fold_in(key, state.step), recipe.draws, recipe.estimator)

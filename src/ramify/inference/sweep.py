@@ -1,7 +1,7 @@
 """What a sweep over the data computes for a block: its groups' share of F(theta).
 
-The modes of all groups at theta, the integral over z around them, and its derivatives in theta.
-`inference.marginal` says what F is, and asks for sweeps.
+It finds the modes of all groups at theta, the integral over z around them, and its derivatives in
+theta. `inference.marginal` defines F and calls for sweeps.
 """
 
 import math
@@ -42,8 +42,8 @@ class Problem(NamedTuple):
     local_draws: int  # K points a group: those of the rule or, without one, importance draws
     rule: Rule | None = None
     hessian: bool = False  # whether a sweep can return the Hessian, which takes longer to compile
-    normal: bool = False  # whether every p(z | theta, y_i) is, so that the rule is exact
-    turned: bool = False  # whether directions of the rule are turned at random, for each group
+    normal: bool = False  # whether every p(z | theta, y_i) is normal, so that the rule is exact
+    turned: bool = False  # whether the rule is rotated at random, for each group
 
     @property
     def order(self) -> int:
@@ -56,19 +56,19 @@ class Problem(NamedTuple):
     @property
     def can_turn(self) -> bool:
         """Whether a turned rule can take the place of the draws."""
-        # Where rows are few the draws of a matched site have a control that the rule has not.
+        # With few rows the draws of a matched site have a control, which the rule would lack.
         own = self.rule is None and not self.solver.matched
         return own and self.model.z.size in TURNED_DIMS
 
     def by_turned_rule(self, order: int) -> "Problem":
-        """The same problem with a turned rule of so many radii in place of the draws."""
+        """The same problem with a turned rule of `order` radii in place of the draws."""
         K = order * len(sphere_rule(self.model.z.size)[1])
         own = self._replace(local_draws=K, hessian=False, turned=True)
         return own.with_rule(order)
 
     def with_rule(self, order: int) -> "Problem":
-        """The same problem by the rule of this order, filled up to as many points as now."""
-        # A normal p(z | theta, y_i) needs no such rule: few points are exact, whatever M is.
+        """The same problem with the rule of this order, filled up to as many points as now."""
+        # If p(z | theta, y_i) is normal, 2 M points are exact.
         M = self.model.z.size
         if self.turned:
             rule = turned_rule(order, M, self.local_draws)
@@ -78,27 +78,27 @@ class Problem(NamedTuple):
         return self._replace(rule=Rule(*map(floats, rule)))
 
     def more_draws(self) -> int:
-        """K of the next finer integral: half as many points again along a coordinate, or 2 K draws."""
+        """K of the next finer integral: 1.5 times the points along a coordinate, or 2 K draws."""
         if self.rule is None:
             return 2 * self.local_draws
         return (3 * self.order // 2 | 1) ** self.model.z.size
 
 
 class At(NamedTuple):
-    """Where a sweep evaluates F, the same for all blocks; no shapes, so one compilation serves all."""
+    """Where a sweep evaluates F, the same for all blocks; values, not shapes: one compilation."""
 
     key: PRNGKeyArray
-    centre: Float[Array, " D"]  # where modes are looked for first
+    centre: Float[Array, " D"]  # theta at which blocks are solved
     thetas: Float[Array, "S D"]
-    # How many of the points count.
+    # How many of the points are real.
     count: Int[Array, ""]  # pyright: ignore[reportIncompatibleMethodOverride]
     of: Float[Array, "2"]  # slopes of what: [1, 0] for F, [0, 1] for the bias of draws
-    columns: Int[Array, ""]  # of the Hessian, all or none
-    alike: Bool[Array, ""]  # whether a turned rule is turned in one way at all its radii
+    columns: Int[Array, ""]  # columns of the Hessian to compute, all or none
+    alike: Bool[Array, ""]  # whether a turned rule has the same turn at all its radii
 
 
 class Sums(NamedTuple):
-    """What a sweep adds up: values [S] and slopes [S, D], the points' Hessians [D, D], Newton's steps."""
+    """What a sweep adds up: values [S], slopes [S, D], summed Hessians [D, D], Newton's steps."""
 
     values: Any
     slopes: Any
@@ -108,7 +108,7 @@ class Sums(NamedTuple):
 
 
 class Modes(NamedTuple):
-    """What a sweep keeps of a block: where Newton begins next time, and which groups converged."""
+    """What a sweep keeps of a block: where Newton starts next time, and which groups converged."""
 
     begin: Float[Array, "B M"]
     converged: Bool[Array, " B"]
@@ -119,12 +119,12 @@ class Around(NamedTuple):
 
     mode: Any  # [B, M], NaN where none was found
     converged: Any  # [B]
-    log_mass: Any  # of exp f_i there, [B]
+    log_mass: Any  # Laplace's log integral of exp f_i, [B]
     scale: Any  # [B, M, M]
 
     @classmethod
     def of(cls, site: Site) -> "Around":
-        """Of the sites that a block was solved to."""
+        """From the sites of a solved block."""
         site = jax.device_get(site)
         log_det = np.sum(np.log(np.diagonal(site.scale, axis1=-2, axis2=-1)), -1)
         constant = 0.5 * site.anchor.shape[-1] * math.log(2 * math.pi)
@@ -135,7 +135,7 @@ class Around(NamedTuple):
 def sweep_block(
     problem: Problem, batch: Batch, sets: Sequence[At], modes: Modes
 ) -> tuple[list[Sums], Modes]:
-    """F of a block's groups at the points of each set, and the modes at the centre that all share."""
+    """F of a block's groups at the points of each set, and their modes at the common centre."""
     site = solve_block(problem.solver, problem.model, batch, sets[0].centre, modes.begin)
     found = [integrate_block(problem, batch, at, site) for at in sets]
     return [sums for sums, _ in found], found[0][1]
@@ -143,7 +143,7 @@ def sweep_block(
 
 @program
 def integrate_block(problem: Problem, batch: Batch, at: At, site: Site) -> tuple[Sums, Modes]:
-    """F of a block's groups at the first `at.count` points from their sites, and the modes of these."""
+    """F of a block's groups at the first `at.count` points, from their sites; and their modes."""
     start = Ready(site, None if problem.turned else _draws(problem, batch, at.key))
 
     def at_point(s: Array, sums: Sums) -> Sums:
@@ -160,13 +160,13 @@ def integrate_block(problem: Problem, batch: Batch, at: At, site: Site) -> tuple
     sums = jax.lax.fori_loop(0, at.count, at_point, none)
     if problem.turned:
         sums = sums._replace(scatter=_scatter(sums.slopes, at.count))
-    # A group that found no mode begins anew, so that F does not depend on what came before.
+    # A group without a mode starts anew, so that F does not depend on earlier sweeps.
     found = jnp.where(site.converged[:, None], site.anchor, jnp.nan)
     return sums, Modes(found, site.converged | ~batch.group_mask)
 
 
 def _scatter(slopes: Float[Array, "S D"], count: Int[Array, ""]) -> Float[Array, "D D"]:
-    """Products of the first slopes' deviations from their mean, summed."""
+    """The summed products of the first slopes' deviations from their mean."""
     counts = jnp.arange(len(slopes)) < count
     apart = jnp.where(counts[:, None], slopes - jnp.sum(slopes, 0) / count, 0)
     return apart.T @ apart
@@ -179,7 +179,7 @@ Integral = Weigh | Bounds
 def _expand_theta(
     problem: Problem, batch: Batch, at: At, integral: Integral, theta: Array
 ) -> tuple[Array, Array, Array]:
-    """The value at theta, with the slope and Hessian of what is asked."""
+    """The value at theta, with the slope and Hessian of the quantity that `at.of` names."""
 
     def sums(theta: Array) -> tuple[Array, Array]:
         bound = integral.bound if isinstance(integral, Weigh) else integral
@@ -188,7 +188,7 @@ def _expand_theta(
         return at.of[0] * value + at.of[1] * bias, value
 
     gradient, none = jax.grad(sums, has_aux=True), jnp.zeros((len(theta), len(theta)))
-    # Louis's identity is for a theta that is in a normal p(z | theta) alone.
+    # Louis's identity needs a normal p(z | theta) that alone involves theta.
     alone = not problem.solver.uses_theta and normal_prior(problem.model, batch)
     if problem.hessian and isinstance(integral, Weigh) and alone:
         slope, value = gradient(theta)
@@ -203,14 +203,14 @@ def _expand_theta(
 
 
 class Ready(NamedTuple):
-    """What F at any theta begins from: a block's sites at a centre, and its draws or turns, if any."""
+    """What F at any theta starts from: a block's sites at a centre, and any draws or turns."""
 
     site: Site
     draws: Array | None
 
 
 def ready(problem: Problem, batch: Batch, centre: Array, modes: Modes, key: PRNGKeyArray) -> Ready:
-    """Sites at modes that a sweep found at this centre, without a search for them."""
+    """Sites at the modes that a sweep found at this centre, without solving again."""
     model, solver = problem.model, problem.solver
     unknown = jnp.isnan(modes.begin)
     anchor = jnp.where(unknown, solver.begin(model, batch, centre), modes.begin)
@@ -228,21 +228,21 @@ def ready(problem: Problem, batch: Batch, centre: Array, modes: Modes, key: PRNG
 
 def integral_at(problem: Problem, batch: Batch, start: Ready, theta: Array) -> Bounds:
     """Theta' -> log p^(y_i | theta') by points around each group's conditional at theta."""
-    # Solved for again, whether or not the likelihood involves theta: where theta is not known well, one
-    # site does not serve all of it.
+    # Solves again even if the likelihood does not involve theta: if theta is not known well, one
+    # site is not good enough for all of its values.
     found = _integral(problem, batch, start, theta, again=True)
     return found.bound if isinstance(found, Weigh) else found
 
 
 def _draws(problem: Problem, batch: Batch, key: PRNGKeyArray) -> Array | None:
-    """The points of each group's importance draws, if it has no rule."""
+    """The points of each group's importance draws; None with a rule."""
     if problem.rule is not None:
         return None
     return group_points(key, batch.index, problem.local_draws, problem.model.z.size)
 
 
 def _turns(problem: Problem, batch: Batch, at: At, number: Array) -> Array:
-    """How each group's rule is turned at the point of this number."""
+    """The rotations of each group's rule at point `number`."""
     turns = group_turns(at.key, number, batch.index, (problem.order, problem.model.z.size))
     return jnp.where(at.alike, turns[:, :1], turns)
 

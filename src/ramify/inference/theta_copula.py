@@ -1,7 +1,7 @@
 """Draws of theta with skewed marginals of some coordinates, and the others Gaussian given these.
 
-With f_j how far the others move along the curve of theta_j, they are linear in f, and so is what one
-skewed coordinate does to another. An sd near zero moves the others by its square: f is bounded below.
+Let f_j be how far the others move along the curve of theta_j. The others are linear in f, and so is
+the effect of one skewed coordinate on another. An sd near zero acts by its square: f has a minimum.
 """
 
 from typing import NamedTuple
@@ -14,16 +14,14 @@ from ramify.inference.marginal import Marginal
 from ramify.inference.theta_curves import Curve
 from ramify.numerics.points import normal_points
 
-GRID, BEYOND = 2000, 12.0  # points of a marginal's table; nats below its top where that ends
-LEAST = (
-    0.05  # nats for each unit of theta_j, at least, by which a log density falls beyond its curve
-)
-DRAWS, MANY = 4000, 8  # of theta, and times as many of which they are chosen
+GRID, BEYOND = 2000, 12.0  # points of a marginal's table; nats below its top where the table ends
+LEAST = 0.05  # smallest fall of a log density beyond its curve, in nats for each unit of theta_j
+DRAWS, MANY = 4000, 8  # draws of theta, and how many candidates there are for each
 AVERAGED = 32  # draws that the slopes of F are averaged over
 
 
 class Margin(NamedTuple):
-    """A curve's marginal as a table, and how far the others have moved at each of its values."""
+    """A curve's marginal as a table, and how far the others move at each of its values."""
 
     at: Float64[np.ndarray, " n"]
     share: Float64[np.ndarray, " n"]  # the distribution function
@@ -31,7 +29,7 @@ class Margin(NamedTuple):
 
     @classmethod
     def of(cls, curve: Curve) -> "Margin":
-        """By a spline through the curve; beyond its ends the log density falls on as it did.
+        """Interpolates the curve by a spline; beyond its ends the log density is a straight line.
 
         Example:
             >>> at = np.linspace(-4, 4, 9)[:, None]
@@ -55,7 +53,7 @@ class Margin(NamedTuple):
         return cls(at, share / share[-1], moved)
 
     def draws(self, normal: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Values whose levels are those of normal numbers, and how far the others move with them."""
+        """The marginal's quantiles at the levels of normal numbers, and the others' moves there."""
         at = np.interp(ndtr(normal), self.share, self.at)
         return at, np.interp(at, self.at, self.moved)
 
@@ -63,7 +61,7 @@ class Margin(NamedTuple):
 def draw_theta(
     F: Marginal, centre: np.ndarray, precision: np.ndarray, curves: list[Curve], seed: int
 ) -> tuple[Float64[np.ndarray, "T D"], float]:
-    """Draws of theta, and by how many sds F's slopes moved the others' means: the largest."""
+    """Draws of theta, and the largest shift of the others' means by F's slopes, in sds."""
     own = np.array([curve.place for curve in curves])
     rest = np.setdiff1d(np.arange(len(centre)), own)
     at, moved = _skewed(precision, curves, np.random.default_rng(seed))
@@ -72,7 +70,7 @@ def draw_theta(
     noise = normal_points(DRAWS, len(rest)) @ np.linalg.inv(np.linalg.cholesky(given))
     theta = np.empty((DRAWS, len(centre)))
     theta[:, own], theta[:, rest] = at, centre[rest] + moved @ slopes.T + noise
-    # E_q[grad F] = 0, less grad log q with its noise. The second half of the points mirrors the first.
+    # Newton for E_q[grad F] = 0, with grad log q as control. The points' halves are antithetic.
     half = AVERAGED // 2
     some = np.r_[:half, DRAWS // 2 : DRAWS // 2 + half]
     pull = F.expand(theta[some])[1][:, rest] + noise[some] @ given
@@ -91,7 +89,7 @@ def _skewed(
     at, moved = (np.stack(x, 1) for x in zip(*pairs, strict=True))
     covariance = np.linalg.inv(precision)[np.ix_(own, own)]
     cross = np.linalg.inv(covariance) - np.diag(1 / np.diag(covariance))
-    apart = moved - moved.mean(0)  # so that marginals remain what they are
+    apart = moved - moved.mean(0)  # centred, so that the weights keep the marginals
     weight = np.exp(-0.5 * np.sum((apart @ cross) * apart, 1))
     levels = (np.arange(DRAWS) + rng.random()) / DRAWS
     place = np.searchsorted(np.cumsum(weight) / weight.sum(), levels)

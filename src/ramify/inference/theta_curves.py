@@ -1,7 +1,7 @@
-"""Skewed marginals of theta where F is too expensive to weigh draws: F along a curve for each of them.
+"""Skewed marginals of theta by F along curves, if F is too expensive for weighted draws.
 
-The other coordinates psi follow theta_j at their conditional mode, and are integrated out by Laplace's
-method (Tierney and Kadane 1986; Rue, Martino and Chopin 2009):
+Along the curve of theta_j the other coordinates psi are at their conditional mode, and are
+integrated out by Laplace's method (Tierney and Kadane 1986; Rue, Martino and Chopin 2009):
 
     log p(theta_j | y) = F(theta_j, psi^) - 1/2 log |-hess_psi F| + constant.
 
@@ -15,21 +15,21 @@ from jaxtyping import Float64
 
 from ramify.inference.marginal import Marginal
 
-# Sds from the centre where a curve is evaluated, to either side.
+# Distances from the centre at which a curve is evaluated on either side, in sds.
 RINGS = 0.5, 1.0, 1.75, 2.75, 4.5, 7.0
-FALLEN = 6.0  # nats below the highest point, where a side of a curve ends
+FALLEN = 6.0  # nats below the highest point at which a side of a curve ends
 PROBE = 0.5  # length of the step that measures the others' curvature, in their sds
-FLAT = 0.01  # of the known curvature: less is not believed
+FLAT = 0.01  # lower limit of a curvature, as a share of the known one
 
 
 class Curve(NamedTuple):
-    """The marginal of a coordinate at some of its values, and theta's conditional mode at each."""
+    """The marginal of a coordinate at some values, and theta's conditional mode at each."""
 
     place: int
     at: Float64[np.ndarray, " n"]  # increasing
-    log_density: Float64[np.ndarray, " n"]  # less that at the centre
+    log_density: Float64[np.ndarray, " n"]  # zero at the centre
     modes: Float64[np.ndarray, "n D"]
-    moved: Float64[np.ndarray, " n"]  # the others' way, over their slope in theta_j at the centre
+    moved: Float64[np.ndarray, " n"]  # move of the others, over its slope in theta_j at the centre
 
 
 class Side(NamedTuple):
@@ -41,12 +41,12 @@ class Side(NamedTuple):
 
     @property
     def ended(self) -> bool:
-        """Whether its density is next to nothing, or its rings are at an end."""
+        """Whether its density is negligible, or there are no more rings."""
         done = len(self.modes) > len(self.steps)
         return done or not self.log_density[-1] > max(self.log_density) - FALLEN
 
     def ahead(self, place: int, along: np.ndarray) -> np.ndarray:
-        """Theta one ring farther: as the modes moved, or along a direction at first."""
+        """Theta one ring farther: extrapolated from the last two modes, at first along `along`."""
         number, here = len(self.modes) - 1, self.modes[-1]
         if number:
             before = self.modes[-2]
@@ -55,10 +55,10 @@ class Side(NamedTuple):
 
 
 class Others:
-    """The coordinates beside one of them: their conditional mean, precision and a probe of it."""
+    """The other coordinates, given one: their conditional mean, precision, and a probe of it."""
 
     def __init__(self, precision: np.ndarray, covariance: np.ndarray, place: int):
-        """Of a Gaussian with this precision."""
+        """For a Gaussian with this precision."""
         self.place, self.keep = place, np.arange(len(precision)) != place
         self.precision = precision[np.ix_(self.keep, self.keep)]
         self.along = covariance[:, place] / covariance[place, place]
@@ -75,12 +75,12 @@ class Others:
 
     def bent(self, slope: np.ndarray, beside: np.ndarray) -> float:
         """About log |-hess_psi F|, less a constant, by its trace along the probe (Hutchinson 1990)."""
-        # The logarithm is that of the mean eigenvalue, in units of the known precision.
+        # Uses the logarithm of the mean eigenvalue, in units of the known precision.
         mean = float((slope - beside) @ self.probe) / PROBE**2 / len(self.precision)
         return len(self.precision) * float(np.log(max(mean, FLAT)))
 
     def moved(self, apart: np.ndarray) -> np.ndarray:
-        """How far they are from the centre, [n, D], in units of theta_j: its distance if linear."""
+        """How far the others moved, in units of theta_j: theta_j's own distance if it is linear."""
         weight = self.precision @ self.along[self.keep]
         return apart[:, self.keep] @ weight / max(self.along[self.keep] @ weight, 1e-300)
 
@@ -88,7 +88,7 @@ class Others:
 def follow(
     F: Marginal, mean: np.ndarray, precision: np.ndarray, places: list[int]
 ) -> tuple[Float64[np.ndarray, " D"], list[Curve]]:
-    """The mode of F, one Newton step from the mean, and the curves of these coordinates through it."""
+    """The mode of F, one Newton step from the mean, and these coordinates' curves through it."""
     covariance = np.linalg.inv(precision)
     others = [Others(precision, covariance, place) for place in places]
     centre = mean + covariance @ F.expand(mean[None])[1][0]
@@ -109,7 +109,7 @@ def follow(
 def _values(
     F: Marginal, at: list[tuple[Others, np.ndarray]]
 ) -> tuple[list[tuple[np.ndarray, float]], list[float]]:
-    """Of each theta the conditional mode near it with F there, and the others' curvature."""
+    """For each theta: the conditional mode near it with F there, and the others' curvature."""
     F.check_budget()
     thetas = np.stack([theta for _, theta in at])
     values, slopes = F.expand(np.concatenate([thetas, thetas + [o.probe for o, _ in at]]))
@@ -129,7 +129,7 @@ def _joined(F: Marginal, centre: np.ndarray, left: Side, others: Others, right: 
     known = np.isfinite(log_density)
     modes, log_density, place = modes[known], log_density[known], others.place
     moved = others.moved(modes - centre)
-    # The tilt of F is linear. It stands for the noise of draws, which changes as the others move.
+    # F's tilt stands for noise of the draws, which changes as the others move: evaluate it there.
     bounded = modes.copy()
     bounded[:, place] = centre[place] + moved
     log_density = log_density + F.tilt.at(bounded)[0] - F.tilt.at(modes)[0]

@@ -1,9 +1,9 @@
 """Draws of theta from its marginal posterior, exp F(theta), by NUTS, for data that are small.
 
-NumPyro's kernel moves all chains at once, in coordinates where theta is about standard normal.
-F must be one function: the sites of all groups are those at one centre, or are solved for from there at
-every theta, and the points of z are the same. The kernel's slope is that of Fisher's identity, as in a
-sweep. It need not be the exact gradient of F: only values decide what is drawn.
+NumPyro's kernel moves all chains at once, in coordinates where theta is about standard normal. The
+target must be one function of theta: groups' sites are those at one centre, or are solved from
+there at every theta, and the points of z are fixed. The kernel's slope is that of Fisher's
+identity, as in a sweep. It need not be the exact gradient: only values decide what is drawn.
 """
 
 from collections.abc import Callable
@@ -27,8 +27,8 @@ from ramify.numerics.sums import precise_sum
 CHAINS = 4
 CHUNK = 100  # transitions of each chain in one program, and in the warm-up
 ACCEPTED = 0.9  # the acceptance that the warm-up adapts the step size to
-DEEPEST = 7  # doublings of a transition: where more are needed the coordinates are no good
-MOST_R_HAT, FEWEST = 1.01, 400  # what chains must reach: r-hat, and effective draws of every mean
+DEEPEST = 7  # most doublings of a transition: to need more is a sign of bad coordinates
+MOST_R_HAT, FEWEST = 1.01, 400  # chains must have: r-hat below, effective draws of means above
 
 
 # A function of theta: its value in two float32 parts, and its slope.
@@ -38,7 +38,7 @@ Expand = Callable[[Float64[np.ndarray, "n D"]], tuple[np.ndarray, np.ndarray]]
 
 @runtime_checkable
 class Target(Protocol):
-    """What the chains move on: F, or a stand-in for it; a tree of arrays."""
+    """The chains' target: F, or a stand-in for it; a tree of arrays."""
 
     def function(self, centre: Array) -> Callable[[Array], Expansion]:
         """Theta -> its value in two float32 parts and its slope; sites may be those at the centre."""
@@ -46,16 +46,16 @@ class Target(Protocol):
 
 
 class Whole(NamedTuple):
-    """F: all blocks and their groups' modes at a centre, with an axis of blocks."""
+    """F as a target: all blocks, and their groups' modes at a centre, stacked."""
 
     problem: Problem
     batches: Batch
     modes: Float[Array, "J B M"]
     key: PRNGKeyArray
-    tilt: Tilt  # what an average over more draws adds to F
+    tilt: Tilt  # what the average over more draws adds to F
 
     def function(self, centre: Array) -> Callable[[Array], Expansion]:
-        """F with its sites found from those at the centre; the slope is that of Fisher's identity."""
+        """F with sites solved from those at the centre; the slope is that of Fisher's identity."""
         begun = lambda own: ready(
             self.problem, own[0], centre, Modes(own[1], own[0].group_mask), self.key
         )
@@ -91,7 +91,7 @@ class Scale(NamedTuple):
 
 
 class Chains(NamedTuple):
-    """Where the chains are. `energy` is -F, `slope` its gradient in x."""
+    """The state of the chains. `energy` is minus the target, `slope` its gradient in x."""
 
     x: Float[Array, "C D"]
     energy: Float[Array, " C"]
@@ -109,33 +109,33 @@ class Moved(NamedTuple):
 
 
 class Most(NamedTuple):
-    """When the chains end though they are not long enough."""
+    """When the chains stop: their limits, and the effective draws that are enough."""
 
-    evaluations: float  # of F
-    cheap: float  # evaluations that take next to no time: until then more draws are asked for
+    evaluations: float  # most evaluations of F
+    cheap: float  # evaluations that take little time: until then more draws are wanted
     out_of_time: Callable[[], bool]
-    draws: tuple[float, float]  # effective ones that are enough, and those while they are cheap
+    draws: tuple[float, float]  # effective draws that are enough: later, and while they are cheap
 
 
 Shown = Callable[[Float64[np.ndarray, "S D"]], Float64[np.ndarray, "S n"]]
 
 
 class Sampled(NamedTuple):
-    """Draws of theta by NUTS after the warm-up, and how good they are of each number that is shown."""
+    """Draws of theta by NUTS after the warm-up, and their quality for each number that is shown."""
 
     theta: Float64[np.ndarray, "C n D"]
     r_hat: Float64[np.ndarray, " n"]
-    effective: Float64[np.ndarray, " n"]  # independent draws that mean and spread are worth
-    divergences: int  # transitions that left F's surface: a region that the chains may not enter
+    effective: Float64[np.ndarray, " n"]  # effective draws of mean and spread
+    divergences: int  # transitions with a wrong energy: a region that chains may not enter
 
 
 def sample_theta(
     target: Target, expand: Expand, proposal: Proposal, seed: int, most: Most, shown: Shown
 ) -> Sampled:
-    """Draws of theta, by chains that begin around `proposal` and move where that is standard.
+    """Draws of theta, by chains that start around `proposal`, in coordinates where it is standard.
 
-    They are long enough for the numbers that are `shown` of theta. On the scale where an sd is learned,
-    that of its logarithm, rare draws near zero would count for much that is nothing on its own.
+    They are long enough for the numbers that are `shown` of theta. Not for theta itself: on the log
+    scale of an sd, rare draws near zero would count for much, and do not matter for the sd.
     """
     array = lambda x: jnp.asarray(x, jnp.result_type(float))
     own = Scale(proposal.mean, np.linalg.cholesky(proposal.covariance), proposal.margins)
@@ -143,7 +143,7 @@ def sample_theta(
     chains, value = _start(expand, own, np.random.default_rng(seed))
     fixed = target, array(value), scale
     chains, _ = advance(*fixed, chains, key)
-    # One step size for all: the chains wait for the one with the shortest.
+    # One step size for all, since chains wait for the one with the shortest.
     step = jnp.exp(jnp.mean(jnp.log(chains.step_size)))
     chains, found, diverged, spent = chains._replace(step_size=jnp.full(CHAINS, step)), [], 0, 0
     values: list[np.ndarray] = []
@@ -164,7 +164,7 @@ def sample_theta(
 
 
 def quality(values: Float64[np.ndarray, "C S n"]) -> tuple[np.ndarray, np.ndarray]:
-    """R-hat of each number, and its effective draws: the fewer of its own and of its square's."""
+    """R-hat of each number, and its effective draws: the lower of its mean's and its square's."""
     from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 
     apart = values - values.mean((0, 1))
@@ -173,10 +173,10 @@ def quality(values: Float64[np.ndarray, "C S n"]) -> tuple[np.ndarray, np.ndarra
 
 
 def _start(expand: Expand, scale: Scale, rng: np.random.Generator) -> tuple[Chains, float]:
-    """Where the chains begin: normal draws of x, chosen by weight; and the target's largest value."""
+    """Where chains start: normal draws of x, chosen by weight; and the target's largest value."""
     x = rng.normal(size=(4 * CHAINS, len(scale.mean)))
     value, slope = expand(scale.theta(x))
-    # Chosen by Gumbel noise, without replacement. Where it is not finite no chain begins.
+    # Chosen by Gumbel noise, without replacement. No chain starts at a non-finite value.
     finite = np.isfinite(value) & np.isfinite(slope).all(1)
     value = value + np.log(scale.margins.stretch(scale.y(x))).sum(1)
     chance = np.where(finite, value + 0.5 * np.sum(x**2, 1), -np.inf) + rng.gumbel(size=len(x))
@@ -190,7 +190,7 @@ def _start(expand: Expand, scale: Scale, rng: np.random.Generator) -> tuple[Chai
 
 
 def whole(F: Marginal, source: BlockSource, mean: np.ndarray) -> Whole:
-    """F by all blocks of the source, from the groups' modes at the mean."""
+    """F as a target, from all blocks of the source and the groups' modes at the mean."""
     F.expand(mean[None])
     blocks = [source.block(number) for number in range(len(source))]
     stacked = jax.tree.map(lambda *own: jnp.stack(own), *blocks)
@@ -204,7 +204,7 @@ def whole(F: Marginal, source: BlockSource, mean: np.ndarray) -> Whole:
 def advance(
     target: Target, most: Array, scale: Scale, chains: Chains, key: PRNGKeyArray
 ) -> tuple[Chains, Moved]:
-    """The next CHUNK transitions of every chain; `most` is taken off the target's values."""
+    """The next CHUNK transitions of every chain; `most` is subtracted from the target's values."""
     from numpyro.infer.hmc import hmc
     from numpyro.infer.util import ParamInfo
 
@@ -228,7 +228,7 @@ def advance(
 
 
 def _energy(target: Target, most: Array, scale: Scale) -> Callable[[Array], Array]:
-    """The potential energy at x, the negative target, with the slope that the target gives."""
+    """The potential energy at x, minus the target, with the target's own slope as gradient."""
     expand = target.function(scale.theta(0 * scale.mean))
 
     def both(x: Float[Array, " D"]) -> tuple[Array, Array]:

@@ -1,4 +1,4 @@
-"""Phases of the search for q(theta) after theta is found: what draws of z leave in it."""
+"""Phases of the search for q(theta) after theta is found: bias and noise of the draws of z."""
 
 import numpy as np
 
@@ -7,19 +7,19 @@ from ramify.inference.marginal import Marginal, OutOfBudget, Tilt, definite
 from ramify.inference.search_state import Search, blocks_of, curvature_blocks, moved, reach_of
 from ramify.numerics import budgets
 
-MOST_BIAS = 0.05  # of theta's means, in posterior sds, before K is doubled
-# The same of a rule where groups are few: theta's posterior is wide, and the rule is worse at its ends.
+MOST_BIAS = 0.05  # of theta's means, in posterior sds; above it K is doubled
+# The same for a rule with few groups: theta's posterior is wide, and the rule worse at its ends.
 MOST_RULE_BIAS = 0.01
-LITTLE_BIAS = 0.01  # by a sample of the groups: past it all are asked
-HOPELESS = 10 * MOST_BIAS  # of a turned rule: two more radii divide it by about fifty
-MOST_NOISE = 0.02  # of theta's means, in posterior sds, before more draws are averaged over
-LOUD = 0.2  # of one sweep with many groups: past it more draws are taken before their noise is averaged
-OTHER_CURVATURES = 3  # most sets of draws that the precision is averaged over, beside the first
-FAR = 0.5  # of the noise of K draws: an average over more is not taken from so far, but from more draws
+LITTLE_BIAS = 0.01  # of a rule by a sample of the groups: above it all groups are used
+HOPELESS = 10 * MOST_BIAS  # of a turned rule: two more radii divide its bias by about fifty
+MOST_NOISE = 0.02  # of theta's means, in posterior sds; above it more draws are averaged
+LOUD = 0.2  # noise of one sweep, with many groups, above which K is raised before averaging
+OTHER_CURVATURES = 3  # most further sets of draws that the precision is averaged over
+FAR = 0.5  # noise of one sweep, with few groups, above which K is raised; longest move by a rule
 
 
 def bias(s: Search, F: Marginal) -> Search:
-    """Estimates how far K draws move the mean of q(theta), where no turned rule can replace them."""
+    """Estimates the bias of K draws in the mean of q(theta), if no turned rule can replace them."""
     try:
         if _may_turn(s, F):
             if (found := _turned(s, F)) is not None:
@@ -37,7 +37,7 @@ def bias(s: Search, F: Marginal) -> Search:
 
 
 def _bias_sds(s: Search, F: Marginal) -> np.ndarray:
-    """The bias in posterior sds. A rule's is nearly the same for all groups, and some of them tell it."""
+    """The bias in posterior sds. A rule's is alike in all groups, so a sample of them tells it."""
     sds = _sds(s)
     some = len(F.source) if F.problem.rule is None else F.blocks_with(budgets.JUDGING_GROUPS)
     bias = np.linalg.solve(s.precision, F.bias(s.mean, some)) / sds
@@ -47,13 +47,13 @@ def _bias_sds(s: Search, F: Marginal) -> np.ndarray:
 
 
 def _may_turn(s: Search, F: Marginal) -> bool:
-    """Whether a turned rule is to be tried: with many groups, if K was not chosen by the user."""
+    """Whether to try a turned rule: with many groups, and unless K is at its limit."""
     tried = s.by_draws or s.local_draws == s.most_draws
     return s.points == 1 and F.problem.rule is None and not tried and F.problem.can_turn
 
 
 def _turned(s: Search, F: Marginal) -> Search | None:
-    """Moves the mean to the mode of F by a turned rule; None where that is not good enough."""
+    """Moves the mean to the mode of F by a turned rule; None if that is not good enough."""
     found = _judged(s, F)
     if found is None:
         return None
@@ -61,7 +61,7 @@ def _turned(s: Search, F: Marginal) -> Search | None:
     turns = int(np.clip(np.ceil((alone.max() / MOST_NOISE) ** 2), 1, F.points))
     slope = F.by_turned_rule(order).turned_slope(s.mean, turns)
     move = np.linalg.solve(s.precision, slope)
-    if not (np.abs(move) / _sds(s)).max() < FAR:  # the precision by these draws is of no use either
+    if not (np.abs(move) / _sds(s)).max() < FAR:  # then the draws' precision is useless too
         return None
     tilt = Tilt(s.mean, slope - F(s.mean[None], blocks_of(s, F)).slope, 0 * s.precision)
     s = _averaged_precision(s, F) if F.exact else s
@@ -85,13 +85,13 @@ def _judged(s: Search, F: Marginal) -> tuple[int, np.ndarray, np.ndarray] | None
 
 
 def _sds(s: Search) -> np.ndarray:
-    """Those of q(theta)."""
+    """The sds of q(theta)."""
     return np.sqrt(np.diag(np.linalg.inv(s.precision)))
 
 
 def noise(s: Search, F: Marginal) -> Search:
-    """Takes slopes around the mean by other draws of z, until an average over all has little noise."""
-    # The draws of a sweep are an argument: this compiles nothing.
+    """Computes slopes around the mean with new draws of z, until their average has little noise."""
+    # The draws' key is an argument of a sweep, so nothing is compiled.
     if s.points == 1 and F.exact and not len(s.slopes):
         s = _averaged_precision(s, F)
     fewest, most = budgets.NOISE_SWEEPS["many" if s.points == 1 else "few"]
@@ -116,7 +116,7 @@ def noise(s: Search, F: Marginal) -> Search:
 
 
 def _next_sets(s: Search, fewest: int, most: int) -> range:
-    """Numbers of the next sets of draws: about as many as make the noise small, if that is known."""
+    """The numbers of the next sets of draws: as many as should make the noise small, if known."""
     have, wanted = len(s.slopes), fewest
     if have:
         alone = updates.slope_noise(s.slopes.mean(1), s.precision).max()
@@ -125,9 +125,9 @@ def _next_sets(s: Search, fewest: int, most: int) -> range:
 
 
 def _averaged_precision(s: Search, F: Marginal) -> Search:
-    """The precision as an average over draws, until little noise is left in the sds: how much in each."""
-    # The Hessian of K draws takes the variance of scores from those draws. That is too small where rows
-    # are few and effects many, and sds would be too small by a tenth: slopes are compared there.
+    """Averages the precision over sets of draws until the sds have little noise, which is noted."""
+    # The Hessian of K draws has a variance of scores by those draws. It is too small if rows are
+    # few and effects many, and so are sds, by a tenth: there, slopes are differenced instead.
     by_slopes = s.by_draws or not F.problem.can_turn
     each, noise, blocks = [] if by_slopes else [s.precision], None, curvature_blocks(s, F)
     for number in range(1, 1 + OTHER_CURVATURES):
@@ -152,7 +152,7 @@ def _averaged_precision(s: Search, F: Marginal) -> Search:
 
 
 def more(s: Search, F: Marginal) -> Search:
-    """Takes as many draws as make the noise, which is `length` now, small enough."""
+    """Raises K until averages are precise enough; one sweep's noise is in `length`."""
     _, most = budgets.NOISE_SWEEPS["many"]
     times = 2 ** int(np.ceil(2 * np.log2(s.length / (MOST_NOISE * np.sqrt(most)))))
     more = min(times * s.local_draws, s.most_draws)
@@ -161,7 +161,7 @@ def more(s: Search, F: Marginal) -> Search:
 
 
 def again(s: Search, F: Marginal) -> Search:
-    """A Newton step to the mode of F by more draws, which is near: with the precision known."""
+    """A Newton step to the nearby mode of F with more draws, by the known precision."""
     there = moved(s, s.mean, s.precision, F(s.mean[None], blocks_of(s, F)))
     if not np.isfinite(there.slope).all():
         return s._replace(phase="bias")
@@ -172,7 +172,7 @@ def again(s: Search, F: Marginal) -> Search:
 
 
 def _noise_points(s: Search, F: Marginal) -> np.ndarray:
-    """The mean; with few groups points one sd to both sides of it along each axis of q(theta)."""
+    """The mean; with few groups points one sd to both sides of the mean along q(theta)'s axes."""
     if s.points == 1 or 2 * len(s.mean) > F.points:
         return s.mean[None]
     axes = np.linalg.inv(np.linalg.cholesky(s.precision))
@@ -180,7 +180,7 @@ def _noise_points(s: Search, F: Marginal) -> np.ndarray:
 
 
 def _tilt(s: Search) -> Tilt:
-    """What F by its own draws lacks to the average over all."""
+    """The difference between F's average over all sets of draws and F with its own set."""
     lacking, D = s.slopes.mean(0) - s.slopes[0], len(s.mean)
     if len(lacking) == 1:
         return Tilt(s.mean, lacking[0], np.zeros((D, D)))
@@ -190,7 +190,7 @@ def _tilt(s: Search) -> Tilt:
 
 
 def double(s: Search, F: Marginal) -> Search:
-    """Starts again from what was found, over all blocks, with more points a group."""
+    """Restarts the search from its result, over all blocks, with more points a group."""
     unknown = np.full_like(s.mean, np.nan)
     more = F.problem.more_draws()
     return s._replace(local_draws=more, bias=unknown, slopes=s.slopes[:0], phase="open", stage=-1)

@@ -1,18 +1,18 @@
 """The search for q(theta) of the solved family: a state, `init`, `step` and `done`.
 
 The best Gaussian N(m, P^-1) for exp F satisfies E_q[grad F] = 0, P = -E_q[hess F] (Bonnet, Price).
-A step asks F for one expansion, or for the curvature around a point, and returns the next state.
+A step computes one expansion of F, or its curvature around a point, and returns the next state.
 The phase of a state says what its next step does:
 
     open, climb            Newton to the mode of F on a part of the groups, then on four times as many
     laplace, newton        with many groups: the mode of F over all groups, and its curvature there
     spread, look, average  with few: variational Newton on fixed points of q(theta)
-    bias                   what K local draws leave; with many groups a turned rule takes their place
-    noise                  an average over other draws takes off their noise
-    double                 where the bias is too large: again with twice as many
-    more, again            where the noise is: to the mode of F by as many more as it takes
+    bias                   the bias of K local draws; with many groups a turned rule replaces them
+    noise                  removes the noise of draws by an average over other draws
+    double                 if the bias is too large: again with twice as many draws
+    more, again            if the noise is: to the mode of F with as many draws as it takes
 
-Stopping after any step and going on later, with another `Marginal` of the same data, changes no bit.
+A search may stop after any step and go on with another `Marginal` of the same data: the same bits.
 """
 
 from typing import NamedTuple
@@ -39,28 +39,28 @@ from ramify.inference.theta_remainder import again, bias, double, more, noise
 from ramify.numerics import budgets
 from ramify.numerics.points import normal_points
 
-FIRST_LOOK = 0.05  # how far apart the first gradients are, in every coordinate
-FAR_AWAY = 10.0  # of a Newton step: theta may have coordinates of a larger scale
-MANY = 12  # coordinates of theta, of which one without curvature must not hold up the others
+FIRST_LOOK = 0.05  # distance of the first gradients, in every coordinate
+FAR_AWAY = 10.0  # length of a Newton step above which theta may have coordinates of larger scale
+MANY = 12  # coordinates of theta from which one without curvature must not shorten all steps
 WORTHWHILE = 0.1  # nats: a step that gains less ends a search
-ROUNDING = 3e-6  # of F, by its sums over the rows of large groups in float32
+ROUNDING = 3e-6  # relative rounding of F, by float32 sums over the rows of large groups
 
 
 class Learned(NamedTuple):
-    """q(theta) = N(mean, precision^-1), and what is left to worry about."""
+    """q(theta) = N(mean, precision^-1), and estimates of its errors."""
 
     mean: np.ndarray
     precision: np.ndarray
-    left: float  # rms of the step that the last slope asks for, in sds: near 0 unless stalled
+    left: float  # rms of the Newton step by the last slope, in sds: near 0 unless stalled
     bias: np.ndarray  # how far finite K moves each mean, in sds; NaN if the budget ended before
     noise: np.ndarray | None  # sd of each mean over seeds, in sds; None if the budget ended before
-    tilt: Tilt | None  # what an average over more draws adds to F
+    tilt: Tilt | None  # what the average over more draws adds to F
     unconverged: np.ndarray  # the groups whose mode was not found
-    local_draws: int = 1  # K of the search, before the noise of draws was taken off by more
+    local_draws: int = 1  # K of the search, before K was raised against noise
 
 
 class NotFinite(Exception):
-    """F is not finite at the starting point; its argument is the first block where it is not."""
+    """F is not finite at the starting point; the argument is the first block where it is not."""
 
 
 def init(
@@ -85,7 +85,7 @@ def step(state: Search, F: Marginal) -> Search:
 
 
 def finish(state: Search, F: Marginal) -> Learned:
-    """What the search found; also where the budget ended before it was done."""
+    """What the search found, also if the budget ended before it was done."""
     state = _settle(state, F) if state.rounds else state
     left = updates.rms_sds(np.linalg.solve(state.precision, state.slope), state.precision)
     noise = state.noise
@@ -96,7 +96,7 @@ def finish(state: Search, F: Marginal) -> Learned:
 
 
 def _expand(s: Search, F: Marginal, mean: np.ndarray) -> Expansion:
-    """F at one point; with its Hessian where that costs little."""
+    """F at one point, with its Hessian if that costs little."""
     few = blocks_of(s, F) == curvature_blocks(s, F)
     return F(mean[None], blocks_of(s, F), few and s.tries % s.hessian_every == 0)
 
@@ -118,7 +118,7 @@ def _open(s: Search, F: Marginal) -> Search:
 
 
 def _first_precision(s: Search, F: Marginal) -> np.ndarray:
-    """Curvature where nothing is known of its scale: over a short distance, then over its own."""
+    """The curvature if its scale is unknown: over a short distance, then over posterior sds."""
     short = np.eye(len(s.mean)) * (ONE_SIDED / FIRST_LOOK) ** 2
     first = _rough_precision(s, F, short, blocks_of(s, F))
     if first is short:  # the budget has ended, or F is not finite there
@@ -127,12 +127,12 @@ def _first_precision(s: Search, F: Marginal) -> np.ndarray:
 
 
 def _rough_precision(s: Search, F: Marginal, precision: np.ndarray, blocks: int) -> np.ndarray:
-    """A precision to search with; that of the answer is measured at the end, and more exactly."""
+    """A precision for the search; that of the answer is measured at the end, more exactly."""
     return updates.measured_precision(F, s.mean, precision, blocks, one_sided=True)
 
 
 def _known_precision(there: Expansion, otherwise: np.ndarray) -> np.ndarray:
-    """That of the Hessian, where an expansion has one."""
+    """The precision by an expansion's Hessian if it has one, else `otherwise`."""
     if there.hessian is None or not np.isfinite(there.hessian).all():
         return otherwise
     return definite(-there.hessian)
@@ -153,7 +153,7 @@ def _climb(s: Search, F: Marginal) -> Search:
     slack = 0.1 + 1e-7 * abs(s.value) + (len(s.mean) if close else 0)
     longest = float(np.abs(move / reach).max())
     s = s._replace(tries=s.tries + 1)
-    # A failed step has the curvature measured; the step after another failure is shorter.
+    # After a failed step the curvature is measured; after another one the step is shortened.
     if there.finite and (there.value >= s.value - slack or _calmer(s, there)):
         learned = updates.bfgs(s.precision, move, s.slope - there.slope)
         s = moved(s, s.mean + move, _known_precision(there, learned), there)
@@ -171,7 +171,7 @@ def _climb(s: Search, F: Marginal) -> Search:
 def _next_climb(s: Search, F: Marginal) -> Search:
     """Goes on climbing, or to the next stage, or to the search for the answer."""
     gain = updates.newton_move(s.precision, s.slope)[1]
-    # After three steps that would gain less than D/2 the noise of K draws moves F by more.
+    # Stop after three steps with a predicted gain below D/2: noise of the K draws dominates.
     s = s._replace(calm=s.calm + int(gain < 0.5 * len(s.mean)))
     if gain >= WORTHWHILE and s.calm <= 3 and s.length >= 1e-6 and s.tries < budgets.MOST_CLIMBS:
         return s
@@ -180,9 +180,9 @@ def _next_climb(s: Search, F: Marginal) -> Search:
     return s._replace(phase="laplace" if s.points == 1 else "spread")
 
 
-# Laplace's approximation: what is left of `_average` when N is large, since averages over q(theta)
-# differ from values at its centre by terms in 1/N. The mode needs every group; its curvature is
-# known from some thousands, at random.
+# Laplace's approximation: `_average` for large N, where averages over q(theta) differ from values
+# at its centre by terms in 1/N. The mode needs every group; its curvature is known from a random
+# sample of some thousands.
 
 
 def _laplace(s: Search, F: Marginal) -> Search:
@@ -197,7 +197,7 @@ def _laplace(s: Search, F: Marginal) -> Search:
 
 
 def _newton(s: Search, F: Marginal) -> Search:
-    """One Newton step that raises F. If it fails it is tried once more, shorter."""
+    """One Newton step that raises F. A failed step is tried once more, shorter."""
     move = updates.at_most(reach_of(s), updates.newton_move(s.precision, s.slope)[0]) * s.length
     there = _expand(s, F, s.mean + move)
     slack = 0.1 + 1e-7 * abs(s.value)
@@ -209,7 +209,7 @@ def _newton(s: Search, F: Marginal) -> Search:
         s = moved(s, s.mean + move, s.precision, there)
         F.tell(s.value, s.precision, blocks_of(s, F))
     s = s._replace(tries=s.tries + 1, length=1.0)
-    # What the slope still promises after a step that gained nothing is noise.
+    # After a step that gained nothing, the gain that the slope predicts is noise.
     over = (gained < WORTHWHILE and not calmer) or s.tries == budgets.MOST_NEWTON
     over = over or updates.newton_move(s.precision, s.slope)[1] < WORTHWHILE
     return _next_round(s, F) if over else s
@@ -217,8 +217,8 @@ def _newton(s: Search, F: Marginal) -> Search:
 
 def _calmer(s: Search, there: Expansion) -> bool:
     """Whether F changed by no more than its rounding, and its slope fell."""
-    # Sums over the rows of large groups round by more than a step near the mode gains. The slope, in
-    # which the errors of rows' values have no part, then tells whether it was a step towards the mode.
+    # Sums over the rows of large groups are rounded by more than a step near the mode gains. The
+    # slope does not have these errors, and tells whether the step was one towards the mode.
     if not there.finite or abs(there.value - s.value) > ROUNDING * abs(s.value):
         return False
     left = lambda slope: updates.newton_move(s.precision, slope)[1]
@@ -232,7 +232,7 @@ def _next_round(s: Search, F: Marginal) -> Search:
 
 
 def _settle(s: Search, F: Marginal) -> Search:
-    """Ends Laplace's search. A last step that is too short to be worth a sweep is taken without one."""
+    """Ends Laplace's search. A short last step is taken without a sweep."""
     F.tell(s.value, s.precision, blocks_of(s, F))
     move = np.linalg.solve(s.precision, s.slope)
     last = move if s.slope @ move < 0.2 else 0.0
@@ -243,7 +243,7 @@ def _settle(s: Search, F: Marginal) -> Search:
 
 
 def _spread(s: Search, F: Marginal) -> Search:
-    """Measures the curvature: the points of q(theta) spread as it says, and BFGS is too rough."""
+    """Measures the curvature, by which the points of q(theta) are spread: BFGS is too rough."""
     return s._replace(precision=_rough_precision(s, F, s.precision, blocks_of(s, F)), phase="look")
 
 
@@ -258,7 +258,7 @@ def _look(s: Search, F: Marginal) -> Search:
 
 
 def _average(s: Search, F: Marginal) -> Search:
-    """Measures the precision to move to; then moves, or ends if it is close already."""
+    """Measures the target precision; then moves towards it, or ends if it is close already."""
     if s.target is None:
         target = updates.measured_precision(F, s.mean, s.precision, blocks_of(s, F))
         return s._replace(target=target)
@@ -273,7 +273,7 @@ def _average(s: Search, F: Marginal) -> Search:
 
 
 def _tried(s: Search, F: Marginal, move: np.ndarray, target: np.ndarray) -> Search:
-    """Takes a step unless it lowers E_q[F] + entropy: then the next two are half as long."""
+    """Takes a step unless it lowers E_q[F] + entropy; after that the next two are half as long."""
     mean = s.mean + s.length * move
     precision = (1 - s.length) * s.precision + s.length * target
     there = _average_over(s, F, mean, precision)

@@ -1,14 +1,14 @@
-"""A stand-in for F that costs a fiftieth of it: chains move on it, and F corrects their draws.
+"""A stand-in for F at a fiftieth of its cost: chains move on it, and F corrects their draws.
 
-The likelihood of each group is replaced with its site at theta's centre, a Gaussian in z. With a normal
-p(z | theta) = N(mu, Lambda^-1), the integral over z is then known: with the site written around mu, of
-value v, slope s and curvature H,
+The likelihood of each group is replaced with its site at theta's centre, a Gaussian in z. With a
+normal p(z | theta) = N(mu, Lambda^-1), the integral over z is known: if the site has value v, slope
+s and curvature H at mu,
 
     log p(y_i | theta) = v + 1/2 s' P^-1 s + 1/2 log |Lambda| - 1/2 log |P|,    P = H + Lambda.
 
-This has the shape that sds near zero and their correlations give to F. What F has beyond it is a
-parabola, fitted to values and slopes of F at a few points of q(theta). Along its axes it is held
-constant far out, unless it falls there itself.
+This has the shape that sds near zero and their correlations give to F. The difference of F from it
+is approximated by a parabola, fitted to values and slopes of F at a few points of q(theta). Far out
+the parabola is held constant along each of its axes, unless it falls there.
 """
 
 from collections.abc import Callable
@@ -35,14 +35,14 @@ from ramify.numerics.programs import program
 from ramify.numerics.small_linalg import inverse_factor
 from ramify.numerics.sums import precise_sum
 
-POINTS = 4  # of q(theta), for each coordinate, that the parabola is fitted to
-FARTHEST = 2.5  # sds of q(theta) past which an axis of the parabola is held constant
-FALLING = 0.3  # curvature in those sds, past which it is not
+POINTS = 4  # points of q(theta), for each coordinate, to which the parabola is fitted
+FARTHEST = 2.5  # sds of q(theta) beyond which the parabola is held constant along an axis
+FALLING = 0.3  # curvature in those sds above which it is not
 CHUNK = 256  # thetas of a call
 
 
 class Parabola(NamedTuple):
-    """What F has beyond the sites' integral, in y = axes (theta - centre)."""
+    """The difference between F and the sites' integral, in y = axes (theta - centre)."""
 
     centre: Float[Array, " D"]
     axes: Float[Array, "D D"]
@@ -52,7 +52,7 @@ class Parabola(NamedTuple):
     falls: Bool[Array, " D"]  # axes along which it is not held constant far out
 
     def at(self, theta: Float[Array, " D"]) -> Float[Array, ""]:
-        """Its value."""
+        """The value at theta."""
         y = self.axes @ (theta - self.centre)
         y = jnp.where(self.falls, y, y / (1 + (y / FARTHEST) ** 2) ** 0.5)
         return self.level + self.slope @ y - 0.5 * self.curvature @ y**2
@@ -93,7 +93,7 @@ class StandIn(NamedTuple):
         z = prior.mean + apart
 
         def expected(theta: Array) -> Array:
-            """The mean of log p(z_i | theta) over each group's Gaussian, that held fixed."""
+            """The mean of log p(z_i | theta) over each group's Gaussian, which is held fixed."""
             own = self._prior(theta)
             spread = jnp.einsum("...ij,...jk->...ik", own.root, scale)
             square = jnp.sum(own.whitened(z) ** 2, -1) + jnp.sum(spread**2, (-2, -1))
@@ -120,7 +120,7 @@ def _expansions(own: StandIn, thetas: Float[Array, "C D"]) -> tuple[Array, Array
 
 
 def can_stand_in(F: Marginal) -> bool:
-    """Whether p(z | theta) is declared normal, and z not integrated exactly or by shared draws."""
+    """Whether p(z | theta) is declared normal, and F has no exact integral and no shared draws."""
     declared = F.model.structure.prior is not None
     return declared and not F.problem.normal and not can_share(F.problem)
 
@@ -137,7 +137,7 @@ class Seen(NamedTuple):
 
 
 def seen(F: Marginal, thetas: np.ndarray) -> Seen:
-    """F and its slope at any number of thetas, less those where it is not finite."""
+    """F and its slope at any number of thetas, without those where it is not finite."""
     found = []
     for start in range(0, len(thetas), F.points):
         F.check_budget()
@@ -148,7 +148,7 @@ def seen(F: Marginal, thetas: np.ndarray) -> Seen:
 
 
 def begin(F: Marginal, learned: Learned) -> tuple[StandIn, Seen]:
-    """The stand-in by F at points of q(theta), enough for a parabola; and F there."""
+    """The stand-in fitted to F at enough points of q(theta) for a parabola; and F there."""
     D = len(learned.mean)
     factor = np.linalg.cholesky(np.linalg.inv(learned.precision))
     at = seen(F, learned.mean + normal_points(POINTS * D // 2 * 2, D) @ factor.T)
@@ -156,12 +156,12 @@ def begin(F: Marginal, learned: Learned) -> tuple[StandIn, Seen]:
 
 
 def nearer(own: StandIn, F: Marginal, at: Seen, draws: np.ndarray) -> StandIn:
-    """The stand-in by F at some draws from it as well, far out included, along the same axes."""
+    """The stand-in fitted also to F at some of its draws, far ones included, with the same axes."""
     return refitted(own, at + seen(F, draws[:: -(-len(draws) // len(at.thetas))]))
 
 
 def with_parabola(own: StandIn, learned: Learned, at: Seen) -> StandIn:
-    """The stand-in that is nearest to F at these thetas."""
+    """The stand-in with a parabola, and its axes, fitted to F at these thetas."""
     back = np.linalg.cholesky(learned.precision).T  # to sds of q(theta)
     bare = own._replace(parabola=_flat(learned.mean, back, np.zeros(len(back), bool)))
     known, known_slopes = bare.expansions(at.thetas)
@@ -173,7 +173,7 @@ def with_parabola(own: StandIn, learned: Learned, at: Seen) -> StandIn:
 
 
 def refitted(own: StandIn, at: Seen) -> StandIn:
-    """The stand-in nearest to F at these thetas, with the same axes."""
+    """The stand-in fitted to F at these thetas, with the same axes."""
     centre, axes, falls = (
         np.asarray(own.parabola._asdict()[n]) for n in ("centre", "axes", "falls")
     )
@@ -195,7 +195,7 @@ def refitted(own: StandIn, at: Seen) -> StandIn:
 
 
 def _flat(centre: np.ndarray, axes: np.ndarray, falls: np.ndarray) -> Parabola:
-    """Zero everywhere."""
+    """A parabola that is zero everywhere."""
     none = floats(np.zeros(len(centre)))
     return Parabola(
         floats(centre), floats(axes), floats(np.zeros(())), none, none, jax.device_put(falls)
@@ -203,7 +203,7 @@ def _flat(centre: np.ndarray, axes: np.ndarray, falls: np.ndarray) -> Parabola:
 
 
 def stand_in(F: Marginal, learned: Learned) -> StandIn:
-    """The sites of all groups at q(theta)'s mean; without a parabola."""
+    """The stand-in of all groups' sites at q(theta)'s mean, without a parabola."""
     F.expand(learned.mean[None])  # leaves the modes there
     centre, found = floats(learned.mean), []
     for number, modes in enumerate(F.known_modes):
@@ -221,7 +221,7 @@ def stand_in(F: Marginal, learned: Learned) -> StandIn:
 
 
 def _together(blocks: list[Any]) -> Any:
-    """Parts of all blocks as one, without rows, on the host."""
+    """Joins the parts of all blocks, without rows, on the host."""
     no_rows = lambda batch: batch._replace(
         rows={}, segment=batch.segment[:0], row_mask=batch.row_mask[:0], scale=batch.scale[None]
     )
@@ -233,7 +233,7 @@ def _together(blocks: list[Any]) -> Any:
 def fitted_parabola(
     x: Float[np.ndarray, "n D"], values: Float[np.ndarray, " n"], slopes: Float[np.ndarray, "n D"]
 ) -> tuple[float, np.ndarray, np.ndarray]:
-    """Level, slope and Hessian at zero of the parabola nearest to values and slopes.
+    """Level, slope and Hessian at zero of the parabola fitted to values and slopes.
 
     Example:
         >>> x = np.random.default_rng(0).normal(size=(5, 2))
@@ -260,7 +260,7 @@ def fitted_parabola(
 def held_tilt(
     F: Marginal, own: StandIn, thetas: Float[np.ndarray, "n D"]
 ) -> Float[np.ndarray, " n"]:
-    """What holds F's tilt constant far out: it is known within an sd of the centre, and is a parabola."""
+    """A correction that holds F's tilt constant far out: it is known only near the centre."""
     centre, axes = (np.asarray(x, np.float64) for x in own.parabola[:2])
     y = (thetas - centre) @ axes.T
     near = centre + y / (1 + (y / FARTHEST) ** 2) ** 0.5 @ np.linalg.inv(axes).T

@@ -16,7 +16,7 @@ from ramify.numerics.thresholds import MOST_K_HAT
 
 
 class Proposal(NamedTuple):
-    """A Student t with skewed margins, which theta is drawn from: its mean and covariance are of y."""
+    """A Student t with skewed margins, from which theta is drawn; mean and covariance are of y."""
 
     margins: Margins
     mean: Float64[np.ndarray, " D"]
@@ -24,13 +24,13 @@ class Proposal(NamedTuple):
 
     @classmethod
     def symmetric(cls, mean: np.ndarray, covariance: np.ndarray) -> "Proposal":
-        """Without skew: mean and covariance are those of theta."""
+        """A proposal without skew: mean and covariance are those of theta."""
         return cls(Margins.none(len(mean)), mean, covariance)
 
     def sample(
         self, rng: np.random.Generator, count: int
     ) -> tuple[Float64[np.ndarray, "count D"], Float64[np.ndarray, " count"]]:
-        """Points of theta and their log density, less a constant."""
+        """Points of theta and their log density, up to a constant."""
         y, log_t = student_sample(rng, self.mean, self.covariance, count)
         return self.margins.spread(y), log_t - np.log(self.margins.stretch(y)).sum(1)
 
@@ -39,8 +39,8 @@ def weigh_theta(
     F: Values, learned: Learned, count: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Points of theta [T, D], their log weights p^(theta, y) / t(theta) up to a constant, and log t."""
-    # The t first has the mean and covariance of q(theta). A quarter of the points give better ones.
-    # So do all of them, at most twice, while a few in a tail have most of the weight.
+    # The t first has the mean and covariance of q(theta). It is fitted again to weighted points:
+    # to a quarter of them, then to all, at most twice, while k-hat is too large.
     proposal = Proposal.symmetric(learned.mean, np.linalg.inv(learned.precision))
     points, log_weight, log_t = _drawn(F, proposal, count // 4, 4 * seed)
     for attempt in range(1, 4):
@@ -57,7 +57,7 @@ def weigh_theta(
 def with_control(
     points: np.ndarray, log_weight: np.ndarray, log_t: np.ndarray, learned: Learned
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The points moved so that their weighted means and sds have less noise, and what is left of it.
+    """Moves the points so that weighted means and sds have less noise; also returns the noise left.
 
     Weights p/t and q/t of the same points have much of their noise in common, and the mean and sd of
     the Gaussian q are known. The noise is that of each mean, in posterior sds.
@@ -69,7 +69,7 @@ def with_control(
     mean, known = weight @ points, control @ points
     own, other = points - mean, points - known
     shift, rest = _less_noise(weight, own, control, other, known - learned.mean)
-    # None where one point has all the weight.
+    # The variance is zero if one point has all the weight.
     variance, expected = np.maximum(weight @ own**2, 1e-300), np.diag(covariance)
     change, _ = _less_noise(
         weight,
@@ -85,8 +85,8 @@ def with_control(
 def _less_noise(
     weight: np.ndarray, own: np.ndarray, control: np.ndarray, other: np.ndarray, off: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What to take off weighted averages, `off` being the control's error, and the noise left in them."""
-    # What each point and its mirror image together do to the averages.
+    """What to subtract from weighted averages, by the control's error `off`, and the noise left."""
+    # The contributions of each point and its mirror image together to the averages.
     pull, common = (_pairs(w[:, None] * x) for w, x in ((weight, own), (control, other)))
     share = np.sum(pull * common, 0) / np.maximum(np.sum(common**2, 0), 1e-300)
     share = np.clip(share, 0.0, 1.0)
@@ -94,14 +94,14 @@ def _less_noise(
 
 
 def _pairs(values: np.ndarray) -> np.ndarray:
-    """The sums of neighbours [2 n, D], which are mirror images; a last one may be alone."""
+    """The sums of neighbours [2 n, D], which are mirror images; the last may be without one."""
     return np.pad(values, ((0, len(values) % 2), (0, 0))).reshape(-1, 2, values.shape[1]).sum(1)
 
 
 def fitted_proposal(points: np.ndarray, log_weight: np.ndarray) -> Proposal | None:
-    """A proposal like weighted points, by weights cut at sqrt(T) times their mean (Ionides 2008).
+    """A proposal fitted to weighted points; weights are cut at sqrt(T) times their mean.
 
-    None if too few of the points count.
+    The cut is Ionides' (2008). None if the points have too few effective draws.
     """
     if not np.isfinite(log_weight.max()):
         return None
@@ -125,7 +125,7 @@ def _drawn(
 
 
 def value_noise(F: Marginal, learned: Learned) -> float:
-    """Nats by which F's values scatter about a smooth curve within half an sd: their rounding."""
+    """Rounding of F in nats: the scatter of its values around a smooth curve within half an sd."""
     along = np.linspace(-0.5, 0.5, 24)
     sd = np.sqrt(np.diag(np.linalg.inv(learned.precision)))
     values = F.values(learned.mean + along[:, None] * sd)

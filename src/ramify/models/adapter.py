@@ -23,8 +23,8 @@ class Description(NamedTuple):
     """The words of a report about a model."""
 
     title: str | None  # title of the page; None for a general one
-    lead: list[str]  # words for the line below the title
-    facts: list[tuple[str, str]]  # names and values for the table of what was fitted
+    lead: list[str]  # texts for the line below the title
+    facts: list[tuple[str, str]]  # names and values for the table that describes the fit
     priors: list[tuple[str, str]]  # names and priors of the parameters, where they are known
     response: str  # what the outcome is called in a sentence
     deviations: bool  # whether the groups' values are deviations from a population
@@ -41,9 +41,9 @@ class Section(NamedTuple):
 
 
 class Adapter(eqx.Module):
-    """Reads tables for a model, names its results and saves it; a front end derives its own.
+    """Reads tables for a model, names its results and saves it; each front end has a subclass.
 
-    Compiled functions take it as an argument: its model is static or, as a formula's, a tree of arrays.
+    Compiled functions take it as an argument: a formula's model is a tree of arrays, others static.
     """
 
     model: Any
@@ -66,20 +66,20 @@ class Adapter(eqx.Module):
     # Reading tables.
 
     def read(self, table: Any, what: str, *, outcomes: bool) -> Groups | None:
-        """A user's table as groups of the fit's columns; None if it has these columns itself."""
+        """A user's table as groups with the fit's columns; None if the table has these columns."""
         # `what` names the table in messages; with `outcomes` its rows are data to condition on.
         return None
 
     def beside(self, at: Groups, group: Mapping[str, np.ndarray] | None) -> Groups:
-        """Rows to predict, adapted to the group columns [N, ...] of the rows to condition on, if any."""
+        """Rows to predict, adapted to the group columns [N, ...] of any rows to condition on."""
         return at
 
     def condensed(self, groups: Groups) -> Groups:
-        """Groups with the same likelihood for every theta and z in fewer rows, where there are any."""
+        """Groups with fewer rows and the same likelihood at every theta and z, where possible."""
         return groups
 
     def begin(self, groups: Groups) -> dict[str, float]:
-        """Coordinates of theta where a search begins, by name, for which zero is no good start."""
+        """Starting values of a search by coordinate of theta, where zero is a poor start."""
         return {}
 
     def columns(self) -> dict[str, str | None]:
@@ -99,7 +99,7 @@ class Adapter(eqx.Module):
         return "dict"
 
     def per_trial(self, columns: dict[str, Any], n: int) -> tuple[dict[str, Any], float]:
-        """The columns of n rows with trials of one size, and that size, by which to divide means."""
+        """The columns of n rows with equal numbers of trials, and that number: means per trial."""
         return columns, 1.0
 
     def variables(self) -> list[str]:
@@ -121,11 +121,11 @@ class Adapter(eqx.Module):
         return in_chunks(lambda chunk: _global_values(self, chunk), np.asarray(theta))
 
     def named_theta(self, theta: Theta) -> Named:
-        """Named constrained values of one theta, and what is derived from them. Traced."""
+        """Named constrained values of one theta, and values derived from them. Traced."""
         return self.model.theta.values(theta)
 
     def local_values(self, theta: Theta, z: Z, batch: Batch) -> Named:
-        """Named constrained z of each group of a block, [B, ...], and what is derived. Traced."""
+        """Named constrained z of each group of a block, [B, ...], and derived values. Traced."""
         return jax.vmap(self.model.z.values)(z)
 
     def entry_names(self, name: str, shape: Sequence[int]) -> list[str]:
@@ -151,30 +151,30 @@ class Adapter(eqx.Module):
 
     @property
     def numeric(self) -> bool:
-        """Whether outcomes are numbers, or levels in an order, of which means make sense."""
+        """Whether means of outcomes make sense: they are numbers, or levels in an order."""
         return True
 
     def category_numbers(self, outcomes: np.ndarray) -> np.ndarray:
         """The numbers, from 0, of outcomes that are categories."""
         raise NotImplementedError
 
-    # Whether `draw_outcomes` makes new outcomes, and not the model's `simulate`.
+    # Whether `draw_outcomes` makes new outcomes instead of the model's `simulate`.
     draws_on_host = False
 
     def outcome_parameters(self, theta: Theta, z_rows: ZRows, batch: Batch) -> Named:
-        """What the outcomes of each row are drawn from, [R, ...] each. Traced."""
+        """Parameters of the distribution of each row's outcome, [R, ...] each. Traced."""
         raise NotImplementedError
 
     def draw_outcomes(self, rng: np.random.Generator, given: dict[str, np.ndarray]) -> np.ndarray:
-        """A new outcome for each of these parameters [S, R, ...], as `simulate` has them."""
+        """A new outcome for each of these parameters [S, R, ...], in the form of `simulate`."""
         raise NotImplementedError
 
     def observed(self, batch: Batch) -> dict[str, Any]:
-        """The outcomes of the rows by name, [R, ...], as far as they are known: for ArviZ."""
+        """The known outcomes of the rows by name, [R, ...]: for ArviZ."""
         return {name: column for name, column in batch.rows.items() if name == self.outcome}
 
     def named_axes(self) -> tuple[dict[str, list[str]], dict[str, list[Any]]]:
-        """Names of a parameter's axes, after that of groups, and what they count: for ArviZ."""
+        """Names and coordinates of each parameter's axes after the axis of groups: for ArviZ."""
         return {}, {}
 
     def predictors(self, groups: Groups) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
@@ -182,7 +182,7 @@ class Adapter(eqx.Module):
         return groups.rows, groups.group
 
     def outcomes(self, groups: Groups) -> np.ndarray | None:
-        """The outcomes of the rows, [n_rows, ...], as `predict` has them, if their column is known."""
+        """The outcomes of the rows, [n_rows, ...], in the form of `predict`; None if unknown."""
         return groups.rows.get(self.outcome or "")
 
     def log_lik_by_outcome(self, theta: Theta, z_rows: ZRows, batch: Batch) -> Named:
@@ -190,29 +190,29 @@ class Adapter(eqx.Module):
         return {self.outcome or "y": self.model.log_lik(theta, z_rows, batch)}
 
     def theta_sampler(self) -> ThetaSampler:
-        """What draws a theta from its prior."""
+        """A function that draws a theta from its prior."""
         return simulation.theta_by_nuts(self.model)
 
     def simulator(self, groups: Groups) -> Simulator:
-        """What draws theta from its prior, z given theta, and outcomes at the rows of these groups."""
+        """A function that draws theta from its prior, z given theta, and outcomes of these rows."""
         return simulation.by_densities(self.model, groups, self.theta_sampler())
 
     # Results.
 
     def coordinates(self) -> list[str]:
-        """What a message calls each entry of the flat theta."""
+        """The name of each entry of the flat theta, for messages."""
         return self.model.theta.coordinates()
 
     def summary_rows(self, values: dict[str, Any]) -> dict[str, Any] | None:
-        """Draws of the globals as rows of `summary`, [S] each; None for the entries of theta."""
+        """Draws of the globals as rows of `summary`, [S] each; None: one row per entry of theta."""
         return None
 
     def ratios(self) -> tuple[str, list[str]]:
-        """What exp of an effect is ("odds ratios"), and the rows of a summary that are such effects."""
+        """The name of exp(effect), such as "odds ratios", and the rows of a summary it is for."""
         raise ValueError("exponentiate= is for models from formulas, with a log or logit link.")
 
     def has_odds(self, kind: str) -> bool:
-        """Whether what is expected of a row, in this kind, is a share or a probability."""
+        """Whether the expected value of a row, of this kind, is a share or a probability."""
         return False
 
     def sections(self, names: Sequence[str]) -> list[Section]:
@@ -233,7 +233,7 @@ class Adapter(eqx.Module):
         return Description(None, [], facts, [], "the outcome", False, False, False)
 
     def save(self, folder: Path, groups: Groups | None) -> None:
-        """Writes to the folder of a saved fit what `load` needs to rebuild the model."""
+        """Writes what `load` needs to rebuild the model into the folder of a saved fit."""
 
 
 @program

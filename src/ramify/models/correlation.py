@@ -31,7 +31,7 @@ class CorrelationFactor(CorrCholeskyTransform):
     def log_abs_det_jacobian(
         self, x: Any, y: Any, intermediates: Any = None
     ) -> Float[Array, "*batch"]:
-        """Of the entries below the diagonal."""
+        """Log |d L / d x|, for the entries of L below the diagonal."""
         del intermediates
         n = y.shape[-1]
         below = jnp.asarray(np.tril(np.ones((n, n)), -1), x.dtype)
@@ -39,7 +39,7 @@ class CorrelationFactor(CorrCholeskyTransform):
 
 
 def _places(n: int) -> np.ndarray:
-    """Where each entry of the matrix is found: in x, or behind it the numbers zero and one."""
+    """The index of each entry of the matrix in x, to which the numbers 0 and 1 are appended."""
     pairs = n * (n - 1) // 2
     places = np.full((n, n), pairs)
     places[np.tril_indices(n, -1)] = np.arange(pairs)

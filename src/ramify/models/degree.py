@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-# Results that are linear in all their operands together, in the first, in the others, or in each.
+# Primitives whose result is linear in all operands together, in the first, in the others, in each.
 LINEAR = set(
     "add sub neg reduce_sum broadcast_in_dim reshape transpose squeeze slice concatenate copy cumsum "
     "rev pad convert_element_type stack add_any split".split()
@@ -44,7 +44,7 @@ def _outputs(equation: Any, into: list[Any]) -> list[Any]:
     name, count = equation.primitive.name, len(equation.outvars)
     if name in CALLS:
         return _degrees(equation.params[CALLS[name]].jaxpr, into)
-    if _asks_finite(equation) and max(into) < math.inf:  # a polynomial of ours is finite
+    if _asks_finite(equation) and max(into) < math.inf:  # polynomials are finite: a constant
         return [0]
     floats = lambda: all(jnp.issubdtype(v.aval.dtype, jnp.floating) for v in equation.outvars)
     if name in LINEAR and floats():  # a conversion to whole numbers is a function with steps
@@ -62,7 +62,7 @@ def _outputs(equation: Any, into: list[Any]) -> list[Any]:
 
 
 def _asks_finite(equation: Any) -> bool:
-    """Whether it is a part of "is this finite?", which NumPyro asks of every value."""
+    """Whether the equation is part of the finiteness test that NumPyro makes of every value."""
     name, operands = equation.primitive.name, equation.invars
     if name == "ne":
         return any(np.isinf(getattr(v, "val", 0.0)) for v in operands)

@@ -9,8 +9,8 @@ from ramify.models.model import Model
 
 
 def sum_rows(values: Float[Array, "R *rest"], batch: Batch) -> Float[Array, "B *rest"]:
-    """Sum over each group's rows; filler rows count nothing."""
-    # One scatter of contiguous windows with sorted indices: much faster on a CPU than one per column.
+    """Sum over each group's rows; filler rows count as zero."""
+    # One scatter of contiguous windows with sorted indices: on a CPU much faster than one a column.
     mask = batch.row_mask.reshape(-1, *(1,) * (values.ndim - 1))
     kept, B = jnp.where(mask, values, 0), batch.index.shape[0]
     return jax.ops.segment_sum(kept, batch.segment, B, indices_are_sorted=True)
@@ -32,8 +32,8 @@ def log_liks_at(
     model: Model, theta: Float[Array, " D"], z: Float[Array, "B M K"], batch: Batch
 ) -> Float[Array, "B K"]:
     """`group_log_lik` of K points of every z."""
-    # With the points in the last axis a row's copy of its z is one contiguous window, and what follows
-    # runs along the points: half the time of one point after the other.
+    # With the points in the last axis a row's copy of its z is one contiguous window, and later
+    # operations run along the points: half the time of one point after the other.
     z_rows = batch.at_rows(z)
     if (declared := model.structure.likelihood) is not None:
         return sum_rows(declared.log_lik(theta, z_rows, batch), batch)

@@ -1,6 +1,6 @@
-"""Model: named parameters and three log densities, seen from inside as functions of a block.
+"""Model: named parameters and three log densities, as functions of a block for the library.
 
-A user writes densities on named, constrained values; below the public face everything works on flat
+A user writes densities on named, constrained values; below the public API everything works on flat
 unconstrained vectors, theta [D] and z [B, M]. `Model` alone adds the Jacobians.
 """
 
@@ -30,18 +30,18 @@ class Model:
     """A hierarchical model p(theta) prod_i p(z_i | theta, u_i) prod_j p(y_ij | theta, z_i, x_ij).
 
     The three densities are written for one group and one row, on dictionaries of named, constrained
-    values. The library adds the Jacobians: a density is that of the value its author names.
+    values. The library adds the Jacobians: write each density for the value as you name it.
 
     Args:
         theta: name -> parameter, the globals.
-        z: name -> parameter, the locals of one group.
+        z: name -> parameter, the locals of one group. With several grouping factors z and log_local
+            are given by factor, z={"user": {...}, "movie": {...}}, and a row sees
+            z["movie"]["quality"]: see `docs/levels.md`.
         log_prior: theta -> [], log p(theta).
         log_local: theta, z, group -> [], log p(z_i | theta, u_i); `group` has the group columns.
         log_lik: theta, z, row -> [], log p(y_ij | theta, z_i, x_ij); `row` has the row columns and
             those of its group.
         simulate: key, theta, z, row -> a new outcome of that row, for `predict`.
-            With several grouping factors z and log_local are given by factor, z={"user": {...},
-            "movie": {...}}, and a row sees z["movie"]["quality"]: see `docs/levels.md`.
         structure: what you know of log_local and log_lik. Optional: fits compile and run faster, with
             the same results. `fit` compares it with the densities and refuses what disagrees.
 
@@ -82,7 +82,7 @@ class Model:
 
     structure: BlockStructure  # what is known of the densities
 
-    if not TYPE_CHECKING:  # for whom a call makes a Model
+    if not TYPE_CHECKING:  # type checkers expect that a call makes a Model
 
         def __new__(cls, *args: Any, **kwargs: Any) -> Any:
             """A `SeveralModel` where z is given by factor."""
@@ -117,7 +117,7 @@ class Model:
 
     @property
     def adapter(self) -> Adapter:
-        """What reads tables and names results for this model: the one thing a front end overrides."""
+        """The model's adapter, which reads tables and names results; front ends override it."""
         return Adapter(self)
 
     def log_prior(self, theta: Theta) -> Float[Array, ""]:
@@ -159,7 +159,7 @@ class Model:
     ) -> dict[str, np.ndarray]:
         """Draws from the prior, by name and constrained; `rf.prior_predictive` draws outcomes too.
 
-        Of a model of log densities theta is drawn by NUTS from `log_prior`.
+        For a model of log densities, theta is drawn by NUTS from `log_prior`.
 
         Args:
             draws: S.
@@ -179,7 +179,7 @@ class Model:
         return named_draws(adapter, np.stack(theta), np.stack(z), groups)
 
     def check(self, batch: Batch) -> None:
-        """Raises if a function of the user's does not return what it should, or refuses the columns."""
+        """Raises if a function of the user's returns a wrong type or shape, or lacks a column."""
         theta, z = (jax.eval_shape(s.values, _flat(s)) for s in (self.theta, self.z))
         one = lambda column: jax.ShapeDtypeStruct(column.shape[1:], column.dtype)
         rows, group = jax.tree.map(one, (batch.rows, batch.group))
@@ -202,7 +202,7 @@ def named_draws(
 
 def log_priors(model: Model, thetas: Float[np.ndarray, "S D"]) -> Float[np.ndarray, " S"]:
     """Log p(theta) of each of many thetas, in the unconstrained scale."""
-    # By the program that a search for theta compiles, so that what follows it needs no other.
+    # Uses the program that the search for theta compiles, so that later steps need no other.
     values = lambda chunk: expand_priors(model, chunk, False)[0]
     return in_chunks(values, thetas, theta_points(model.theta.size))
 
@@ -310,7 +310,7 @@ def _flat(space: Space) -> jax.ShapeDtypeStruct:
 
 
 def check_scalar(what: str, density: Callable[..., Any], *arguments: Any) -> None:
-    """Raises unless a density returns one number and asks only for what there is."""
+    """Raises unless a density returns one number and uses only known parameters and columns."""
     try:
         out = jax.eval_shape(density, *arguments)
     except KeyError as error:
@@ -343,10 +343,10 @@ def check_scalar(what: str, density: Callable[..., Any], *arguments: Any) -> Non
 
 
 def _check_outcome(what: str, simulate: Callable[..., Any], key: Any, *arguments: Any) -> None:
-    """Raises where a user's simulator does not return one array."""
+    """Raises if a user's simulator does not return one array."""
     try:
         out = jax.eval_shape(simulate, key, *arguments)
-    except Exception:  # it may need columns that only the table to predict has
+    except Exception:  # it may need columns that only the table for `predict` has
         return
     if not isinstance(out, jax.ShapeDtypeStruct):
         have = f" of {', '.join(map(repr, out))}" if isinstance(out, dict) else ""

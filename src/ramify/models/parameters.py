@@ -83,7 +83,7 @@ def correlation(n: int) -> Parameter:
 
 
 def _bijection(constraint: Any) -> Any:
-    """NumPyro's map to values with this support; one of them in a form that compiles faster."""
+    """NumPyro's map to this support; for correlations a form that compiles faster."""
     if constraint is constraints.corr_cholesky:
         return CorrelationFactor()
     return biject_to(constraint)

@@ -1,9 +1,9 @@
-"""A model in the directions of z that a group's rows see, where rows are fewer than z has dimensions.
+"""A model in the directions of z that a group's rows see, for fewer rows than dimensions of z.
 
-With a normal p(z | theta) and linear predictors w' z, a group of n rows sees no more than n directions
-of z. For an orthonormal basis A [M, r] of a space that holds them, u = A' z is normal as well, and the
-likelihood is one of u. What is left of z given u follows p(z | theta), whatever the data are: it does not
-change p(y_i | theta). So theta is learned from a model with a z of r dimensions instead of M.
+With a normal p(z | theta) and a linear predictor w' z, a group of n rows sees at most n directions
+of z. Let A [M, r] be an orthonormal basis of a space that holds them. Then u = A' z is normal too,
+and the likelihood depends on z through u alone. The rest of z follows its prior given u, and does
+not change p(y_i | theta). So theta is learned with a z of r dimensions instead of M.
 """
 
 from dataclasses import replace
@@ -23,11 +23,11 @@ from ramify.models.parameters import Space, real
 from ramify.models.structure import BlockPredictors, BlockStructure, Normal, linear
 from ramify.numerics.small_linalg import inverse_factor, inverse_lower
 
-COLUMN = "seen directions"  # of a group: its basis
+COLUMN = "seen directions"  # the group column with each group's basis A
 
 
 class SeenModel(Model):
-    """Another model, with u = A_i' z_i in the place of z_i."""
+    """A model with u_i = A_i' z_i in place of z_i."""
 
     def __init__(self, model: Model, dim: int):
         self.whole, self.theta, self.z = model, model.theta, Space({"u": real(dim)})
@@ -44,7 +44,7 @@ class SeenModel(Model):
 
     @property
     def adapter(self) -> Adapter:
-        """That of the whole model: theta's names are the same."""
+        """The whole model's adapter: theta's names are the same."""
         return self.whole.adapter
 
     def log_prior(self, theta: Theta) -> Float[Array, ""]:
@@ -62,7 +62,7 @@ class SeenModel(Model):
         return declared.log_lik(theta, z_rows[..., None], batch)[:, 0]
 
     def _normal(self, theta: Float[Array, " D"], batch: Batch) -> Normal:
-        """N(A' mean, A' C A); its root is an upper triangular one."""
+        """N(A' mean, A' C A); the root is upper triangular."""
         prior = self.whole.structure.prior
         assert prior is not None
         normal, basis = prior(theta, _plain(batch)), batch.group[COLUMN]
@@ -84,12 +84,12 @@ register_pytree_node(
 
 
 def _plain(batch: Batch) -> Batch:
-    """The batch as the whole model knows it."""
+    """The batch without the column of bases, for the whole model."""
     return batch._replace(group={n: c for n, c in batch.group.items() if n != COLUMN})
 
 
 def in_seen_directions(model: Model, groups: Groups) -> tuple[Model, Groups]:
-    """The model and the data in the directions that rows see; the same ones where they see all."""
+    """The model and the data in the directions that rows see; unchanged if rows see all of them."""
     declared, M = model.structure.likelihood, model.z.size
     if declared is None or model.structure.prior is None:
         return model, groups
@@ -102,7 +102,7 @@ def in_seen_directions(model: Model, groups: Groups) -> tuple[Model, Groups]:
 
 
 def _bases(declared: BlockPredictors, block: Range, dim: int) -> Float[np.ndarray, "n M r"]:
-    """An orthonormal basis for each group of a block: of what its rows see, and of more."""
+    """An orthonormal basis for each group of a block, which spans what its rows see (and more)."""
     batch, count = block.batches[0], block.stop - block.start
     weights = np.asarray(declared.weights(batch), np.float64)[np.asarray(batch.row_mask)]
     _, P, M = weights.shape

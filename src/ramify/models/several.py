@@ -1,8 +1,8 @@
 """SeveralModel: a model of log densities with several grouping factors.
 
-A row sees theta and one vector v: the unconstrained effects of its levels of all factors, side by side in
-an order that the fit decides. The level of a factor sees its own effects, and those of the levels that it
-is nested in.
+A row's density depends on theta and one vector v: the unconstrained effects of its levels of all
+factors, side by side in an order that the fit decides. The density of a level's effects depends on
+those, and on the effects of the levels that it is nested in.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,11 +25,11 @@ class SeveralModel:
 
     Attributes:
         theta: the space of theta.
-        z: the space of each factor's effects, by its name.
+        z: the space of each factor's effects, by the factor's name.
         around: for a factor whose effects are drawn around those of others, the names of these.
     """
 
-    several_factors = True  # which functions for one factor ask for
+    several_factors = True  # functions for one factor check this
     around: Mapping[str, tuple[str, ...]] = {}
 
     def __init__(
@@ -62,7 +62,7 @@ class SeveralModel:
         return self._simulate is not None
 
     def slots(self, order: Order) -> list[slice]:
-        """The place in v of each factor's effects, by the place of the factor."""
+        """Where the effects of each factor are in v, in the model's order of the factors."""
         found, start = {}, 0
         for f in order:
             size = self.z[self.factors[f]].size
@@ -121,7 +121,7 @@ class SeveralModel:
         return self._simulate(key, self.theta.values(theta), self.effects(v, order), row)
 
     def check(self, row: Any, group: Mapping[str, Any], scalar: Callable[..., None]) -> None:
-        """Raises if a function of the user's does not return what it should, or refuses the columns.
+        """Raises if one of the user's functions returns a wrong type or shape, or lacks a column.
 
         Columns are given by their shapes; `scalar(what, density, *arguments)` checks one density.
         """

@@ -1,7 +1,7 @@
 """Draws from the prior of a model: theta, z given theta, and outcomes given both.
 
-Formulas and NumPyro models are drawn from as they are written. Of a model of log densities theta is drawn
-by NUTS from `log_prior`, z from its normal distribution given theta, and outcomes by `simulate`.
+Formulas and NumPyro models are sampled as they are written. For a model of log densities, theta is
+drawn by NUTS from `log_prior`, z from its normal prior given theta, and outcomes by `simulate`.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from ramify.models.degree import degree
 from ramify.numerics.programs import program
 
 CHAINS, WARMUP, KEPT, THIN = 4, 400, 500, 4  # of NUTS on a prior
-MOST_RHAT = 1.05  # above which its chains do not agree
+MOST_RHAT = 1.05  # above it the chains do not agree
 
 
 class Simulated(NamedTuple):
@@ -28,7 +28,7 @@ class Simulated(NamedTuple):
 
     theta: Theta
     z: Float[Array, "N M"]
-    rows: dict[str, np.ndarray]  # the row columns that are new: outcomes, as the data have them
+    rows: dict[str, np.ndarray]  # the new row columns: outcomes, in the form of the data
 
 
 ThetaSampler = Callable[[np.random.Generator], Theta]  # a draw from the prior
@@ -36,13 +36,13 @@ Simulator = Callable[[np.random.Generator], Simulated]
 
 
 def theta_by_nuts(model: Any) -> ThetaSampler:
-    """Draws from `log_prior` of a model: one of many that NUTS makes at the first call."""
+    """A sampler of `log_prior`: NUTS makes many draws at the first call; each call picks one."""
     draws = cache(lambda seed: _nuts(model, jax.random.key(seed)))
     return lambda rng: (lambda found: found[rng.integers(len(found))])(draws(0))
 
 
 def _nuts(model: Any, key: PRNGKeyArray) -> Float[Array, "S D"]:
-    """Draws of theta from its prior; raises where chains do not agree, as for one that has no total."""
+    """Draws of theta from its prior; raises if chains do not agree, as for an improper prior."""
     from numpyro.diagnostics import split_gelman_rubin
     from numpyro.infer import MCMC, NUTS
 
@@ -52,7 +52,7 @@ def _nuts(model: Any, key: PRNGKeyArray) -> Float[Array, "S D"]:
     mcmc = MCMC(kernel, num_warmup=WARMUP, num_samples=KEPT * THIN, thinning=THIN, **more)
     mcmc.run(first, init_params=jax.random.normal(start, (CHAINS, model.theta.size)))
     found = np.asarray(mcmc.get_samples(group_by_chain=True))
-    with np.errstate(over="ignore", invalid="ignore"):  # chains that went beyond all numbers
+    with np.errstate(over="ignore", invalid="ignore"):  # chains that went to infinity
         rhat = np.max(split_gelman_rubin(found))
     if not rhat < MOST_RHAT:
         raise ArithmeticError(
@@ -64,7 +64,7 @@ def _nuts(model: Any, key: PRNGKeyArray) -> Float[Array, "S D"]:
 
 
 def by_densities(model: Any, groups: Groups, sampler: ThetaSampler) -> Simulator:
-    """Draws data from a model of log densities with `simulate`; raises where that can't be done."""
+    """A simulator for a model of log densities with `simulate`; raises if it can't be simulated."""
     column, batch = outcome_column(model, groups), whole(groups)
     theta = jax.ShapeDtypeStruct((model.theta.size,), jnp.result_type(float))
     z = jax.ShapeDtypeStruct((len(groups), model.z.size), theta.dtype)
@@ -141,7 +141,7 @@ def outcome_column(model: Any, groups: Groups) -> str | None:
             return True
         return False
 
-    # `theta` and `z` are shapes, so they are arguments of the trace and not values in it.
+    # `theta` and `z` are shapes, so they must be arguments of the trace, not constants in it.
     likelihood = lambda b: jax.eval_shape(lambda t, z: model.log_lik(t, z, b), theta, z)
     simulate = lambda b: jax.eval_shape(lambda t, z: model.simulate(key, t, z, b), theta, z)
     found = [n for n in batch.rows if needs(likelihood, n) and not needs(simulate, n)]

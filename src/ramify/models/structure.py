@@ -1,9 +1,9 @@
-"""What is known of a model's densities: declared by who writes the model, checked, and never guessed.
+"""What is known of a model's densities: declared by its author, checked, and never guessed.
 
 A normal p(z | theta, u) has its value, slope and curvature in closed form. A likelihood that sees z
 only through P linear predictors, eta_p = w_p(row)' z + offset_p(theta, row), has P first and P x P
-second derivatives a row, whatever the size of z. `Structure` declares them for one group and one row,
-as `Model` takes its densities; `BlockStructure` is the same for a block, which a front end may give.
+second derivatives a row, whatever the size of z. `Structure` declares both for one group and one
+row, like the densities of `Model`; `BlockStructure` declares them for a block.
 """
 
 import math
@@ -20,7 +20,7 @@ from ramify.data.batch import Batch, Theta
 from ramify.models.parameters import Named, Space
 from ramify.numerics.small_linalg import inverse_lower
 
-WRITTEN_OUT = 16  # terms of a linear predictor that become part of the pass that uses them
+WRITTEN_OUT = 16  # terms of a linear predictor up to which the sum is written out
 
 
 class Normal(NamedTuple):
@@ -55,8 +55,8 @@ class BlockPredictors:
     """A likelihood that sees z through linear predictors, for a block of rows."""
 
     weights: Callable[[Batch], Float[Array, "R P M"]]  # of z in each predictor
-    offsets: Callable[[Array, Batch], Float[Array, "R P"]]  # of theta: what z has no part in
-    # Of theta, predictors [R, P, K] and batch: log p(y | theta, z, x) of each row at K draws.
+    offsets: Callable[[Array, Batch], Float[Array, "R P"]]  # theta, batch -> the part without z
+    # theta, predictors [R, P, K], batch -> log p(y | theta, z, x) of each row at K draws.
     density: Callable[[Array, Array, Batch], Float[Array, "R K"]]
     uses_theta: Callable[[Batch], bool] | None  # whether theta has a part; None if not declared
     smooth: bool  # whether the density is known to have two derivatives in the predictors
@@ -71,11 +71,11 @@ class BlockPredictors:
 
 @dataclass(frozen=True)
 class BlockStructure:
-    """What is known of a model, for a block; None stands for what is not."""
+    """What is known of a model, for a block; None where nothing is known."""
 
-    prior: Callable[[Array, Batch], Normal] | None = None  # of theta: p(z_i | theta, u_i)
-    likelihood: BlockPredictors | None = None  # how rows see z
-    # Whether a front end made it with the densities, so that `fit` need not compare the two.
+    prior: Callable[[Array, Batch], Normal] | None = None  # theta, batch -> p(z_i | theta, u_i)
+    likelihood: BlockPredictors | None = None  # how the likelihood of a row depends on z
+    # Whether a front end made structure and densities together, so `fit` need not compare them.
     trusted: bool = False
 
 
@@ -83,8 +83,8 @@ class BlockStructure:
 class NormalPrior:
     """Declares that p(z | theta, u) is normal, for z as one unconstrained vector [M].
 
-    The vector has the entries of all of z's parameters in order. Real numbers are their own
-    unconstrained values; a positive one's is its logarithm, so a log-normal is normal there.
+    The vector has the entries of all of z's parameters in order. A real number is its own
+    unconstrained value; that of a positive number is its logarithm, so a log-normal is normal here.
 
     Attributes:
         mean: theta, group -> [M].
@@ -120,8 +120,8 @@ class LinearPredictors:
         weights: row -> [P, M].
         offset: theta, row -> [P].
         density: theta, predictors [P], row -> [], log p(y | theta, z, x).
-        uses_theta: whether offset or density involve theta, if that is known; or a function that says
-            so of the names of the rows' columns.
+        uses_theta: whether offset or density involve theta, if that is known; or a function that
+            tells it from the names of the columns.
         smooth: whether the density is known to have two derivatives in the predictors, so that
             `fit` need not test for it.
     """
@@ -143,7 +143,7 @@ class LinearPredictors:
 
         def density(flat: Theta, eta: Float[Array, "R P K"], batch: Batch) -> Array:
             values = theta.values(flat)
-            # Draws within rows: the other way round JAX would put their axis first.
+            # vmap over draws inside that over rows: the other way round JAX puts draws first.
             one = lambda eta, row: jax.vmap(lambda e: self.density(values, e, row), -1)(eta)
             return jax.vmap(one)(eta, rows(batch))
 
@@ -159,8 +159,8 @@ class LinearPredictors:
 class Structure:
     """What a model's author knows of its densities, for one group and one row.
 
-    It makes fits quicker to compile and to run, and changes no result. `fit` evaluates it beside the
-    densities, and refuses it where they disagree.
+    It makes fits compile and run faster, and changes no result. `fit` compares it with the
+    densities, and raises if they disagree.
 
     Attributes:
         prior: that p(z | theta, u) is normal.
@@ -178,8 +178,8 @@ class Structure:
 
 def linear(weights: Float[Array, "R P M"], z_rows: Float[Array, "R M K"]) -> Float[Array, "R P K"]:
     """Sums over m of w_pm z_m, for each row and draw."""
-    # Few terms are written out: they become part of the pass that uses them, where a product of
-    # matrices is a pass of its own, and a GPU's are slow for small matrices.
+    # A few terms are written out: XLA fuses them into the operation that uses them. A product of
+    # matrices is an operation of its own, and slow on a GPU for small matrices.
     M = z_rows.shape[1]
     if M > WRITTEN_OUT:
         return jnp.einsum("rpm,rmk->rpk", weights, z_rows)

@@ -1,4 +1,4 @@
-"""Compares a declared structure with the densities of its model, on a few rows, and refuses it."""
+"""Compares a declared structure with its model's densities on a few rows; raises if they differ."""
 
 from typing import Any
 
@@ -11,12 +11,12 @@ from ramify.models.model import Model
 from ramify.models.structure import BlockStructure, Normal
 from ramify.numerics.programs import EXACT
 
-# It runs once, on little data: compiling is what it costs.
+# It runs once, on little data: most of its cost is compiling.
 _QUICKLY: Any = EXACT | {"xla_backend_optimization_level": 0}
 
 
 def check_structure(model: Model, batch: Batch) -> None:
-    """Raises where a declaration is not what the densities return, but for rounding."""
+    """Raises if a declaration differs from the densities by more than rounding."""
     if model.structure.trusted or model.structure == BlockStructure():
         return
     rng = np.random.default_rng(0)
@@ -40,7 +40,7 @@ def check_structure(model: Model, batch: Batch) -> None:
 
 
 def _both_ways(model: Model, theta: Any, z: Any, batch: Batch) -> dict[str, tuple[Any, Any]]:
-    """What the model's densities return, and what the declaration says they are."""
+    """Values of the model's densities, and of the declared ones."""
     found, declared = {}, model.structure
     if declared.prior is not None:
         normal = declared.prior(theta, batch)

@@ -11,7 +11,7 @@ from ramify.data.batch import Batch
 from ramify.models.model import Model
 from ramify.numerics.threads import cores
 
-# What other libraries compute on a CPU, some on threads of XLA's pool, or Python.
+# Primitives that call other libraries on a CPU, some on threads of XLA's pool, or Python.
 OUTSIDE = set(
     "cholesky eig eigh fft ffi_call geqrf hessenberg householder_product io_callback lu pure_callback "
     "qr schur svd triangular_solve tridiagonal tridiagonal_solve".split()
@@ -35,10 +35,10 @@ def cpu_threads(model: Model, batch: Batch) -> int:
 
 
 def one_at_a_time(model: Model, batch: Batch) -> bool:
-    """Whether densities call what is not known to work in two threads at the same time."""
-    # In jaxlib 0.10 a batched LAPACK call waits for threads of the pool it runs in, so that as many
-    # such calls at a time as there are cores wait for each other. A call for one matrix becomes one
-    # for many where it is differentiated or evaluated at many thetas.
+    """Whether densities call functions that are not known to work in two threads at a time."""
+    # In jaxlib 0.10 a batched LAPACK call waits for threads of the pool it runs in, so as many
+    # concurrent calls as there are cores wait for each other. A call for one matrix becomes a
+    # batched one where it is differentiated or evaluated at many thetas.
     flat = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.result_type(float))
     theta, M = flat(model.theta.size), model.z.size
     z, z_rows = flat(batch.index.shape[0], M), flat(batch.segment.shape[0], M)

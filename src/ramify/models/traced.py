@@ -1,9 +1,9 @@
-"""What is known of a model: as it was declared or, where nothing was, as its traced program says.
+"""What is known of a model: its declared structure or, without one, what its traced program tells.
 
-The degree of densities as polynomials in theta or z is an upper bound (`models.degree`): a likelihood may
-be said to use theta where it does not, and a normal prior may be missed, which costs time only. A numeric
-test at some points would be wrong where they miss a branch, such as rows of a rare kind with theta in
-their density.
+The degree of densities as polynomials in theta or z is an upper bound (`models.degree`): a
+likelihood may seem to use theta though it does not, and a normal prior may be missed, which only
+costs time. A numeric test at some points would be wrong if they missed a branch, such as rare rows
+whose density involves theta.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ def uses_theta(model: Model, batch: Batch) -> bool:
 
 
 def normal_prior(model: Model, batch: Batch) -> bool:
-    """Whether log p(z | theta, u) is quadratic in z, so that any expansion is the whole of it."""
+    """Whether log p(z | theta, u) is quadratic in z, so that an expansion at any point is exact."""
     if model.structure.prior is not None:
         return True
     theta, z = _arguments(model, batch.index.shape[0])

@@ -1,4 +1,4 @@
-"""Arithmetic that knows nothing of models or data, and what it may take of the machine.
+"""Arithmetic that knows nothing of models or data, and its limits on memory and threads.
 
 May import: nothing.
 """

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 def floats(values: Any) -> Float[Array, "..."]:
     """Numbers on the device, in the precision JAX computes in.
 
-    NumPy converts them and they are copied as they are: of `jnp.asarray` each shape is a program.
+    NumPy converts them, and then they are only copied: `jnp.asarray` compiles a program per shape.
 
     Example:
         >>> floats(np.ones(2)).dtype

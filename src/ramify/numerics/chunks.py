@@ -1,4 +1,4 @@
-"""Functions of many points in chunks of one size, so that the number of points is never a shape."""
+"""Functions of many points, evaluated in chunks of one size: the number of points is no shape."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,12 +15,12 @@ def in_chunks(
     points: Shaped[np.ndarray, "S ..."],
     size: int = CHUNK,
 ) -> Any:
-    """`function` of all points, `size` at a time, the last filled up; results together on the host."""
+    """Evaluates `function` at all points, `size` at a time; returns the results on the host."""
 
     def at(start: int) -> Any:
         own = points[start : start + size]
         kind = jax.dtypes.canonicalize_dtype(own.dtype)
-        # Copied as they are: of `jnp.asarray` each shape is a program.
+        # Only copied: `jnp.asarray` compiles a program per shape.
         filled = np.resize(own, (size, *own.shape[1:])).astype(kind)
         return function(jax.device_put(filled))
 
@@ -28,5 +28,5 @@ def in_chunks(
 
 
 def put_together(chunks: list[Any], count: int) -> Any:
-    """Results of chunks as one array each, on the host, without the copies that fill the last."""
+    """Joins the results of chunks on the host, without the copies that fill the last chunk."""
     return jax.tree.map(lambda *parts: np.concatenate(parts)[:count], *jax.device_get(chunks))

@@ -1,7 +1,7 @@
 """Compiled programs kept on disk, so that a new process does not compile them again.
 
-The folder is `$XDG_CACHE_HOME/ramify` (or `~/.cache/ramify`), apart for each version of Ramify and
-JAX and for each kind of processor. It holds at most 1 GiB; the oldest programs go first.
+The folder is in `$XDG_CACHE_HOME/ramify` (or `~/.cache/ramify`), one for each version of Ramify and
+JAX and each kind of processor. It holds at most 1 GiB; the oldest programs are removed first.
 `RAMIFY_CACHE=/elsewhere` names another folder, `RAMIFY_CACHE=off` keeps nothing. A cache that the user
 has set in JAX itself is used as it is. JAX's cache is ours only while Ramify computes.
 """
@@ -20,14 +20,14 @@ import jax
 from ramify._version import __version__
 
 LIMIT = 2**30  # bytes
-SHORTEST = 0.0  # seconds of compiling that are worth a file: small programs are many
+SHORTEST = 0.0  # seconds of compiling that are worth a file: there are many small programs
 
 _lock, _depth, _before = threading.Lock(), 0, {}
 
 
 @contextmanager
 def programs_on_disk() -> Iterator[None]:
-    """Within it, JAX looks for programs in our folder before it compiles, and keeps what is new."""
+    """A context in which JAX looks for programs in our folder first, and keeps new ones there."""
     global _depth
     ours: dict[str, Any] = {
         "jax_compilation_cache_dir": str(_folder()),
@@ -64,7 +64,7 @@ def _set(options: dict[str, Any]) -> None:
 
 @cache
 def _folder() -> Path | None:
-    """Where programs are kept, made if need be; None where none are kept."""
+    """The folder of programs, created if needed; None if none are kept."""
     asked = os.environ.get("RAMIFY_CACHE", "")
     if asked.lower() in ("off", "0", "no", "false"):
         return None
@@ -76,12 +76,12 @@ def _folder() -> Path | None:
         _remove_damaged(folder)
         _prune(folder)
     except (OSError, RuntimeError):
-        return None  # no way to tell the processor, no home, or no room in it
+        return None  # unknown processor, no home directory, or no room there
     return folder if os.access(folder, os.W_OK) else None
 
 
 def _processor() -> str:
-    """A short name for what this machine's processor can do."""
+    """A short hash of the processor's features."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     features = next((line for line in lines if line.startswith(("flags", "Features"))), None)
     if features is None:
@@ -90,12 +90,12 @@ def _processor() -> str:
 
 
 def _remove_damaged(folder: Path) -> None:
-    """Removes programs that were not written to their end, which JAX would report and never replace."""
+    """Removes partly written programs, which JAX would warn of and never replace."""
     try:
         from jax._src.compilation_cache import decompress_executable
-    except ImportError:  # JAX's own, not public
+    except ImportError:  # private to JAX
         return
-    looked = folder / "looked"  # when a process last looked: programs of before are whole
+    looked = folder / "looked"  # its time is that of the last check: older programs are whole
     last = looked.stat().st_mtime_ns if looked.exists() else 0
     new = [file for file in folder.glob("*-cache") if file.stat().st_mtime_ns >= last]
     if new:
@@ -103,7 +103,7 @@ def _remove_damaged(folder: Path) -> None:
     for file in new:
         try:
             decompress_executable(file.read_bytes())
-        except Exception:  # of zstd or zlib, whichever JAX uses
+        except Exception:  # zstd's or zlib's, whichever JAX uses
             file.unlink(missing_ok=True)
 
 

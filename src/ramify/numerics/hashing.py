@@ -17,8 +17,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt32
 def uniforms(
     key: PRNGKeyArray, index: Int[Array, " B"], shape: tuple[int, ...]
 ) -> Float[Array, "B *shape"]:
-    """Numbers between zero and one, neither included: functions of key, group and place alone."""
-    # So an estimate does not depend on the order of groups, the block they are in or the device.
+    """Numbers strictly between 0 and 1: functions of the key, the group and their place alone."""
+    # So an estimate does not depend on the order of groups, their block or the device.
     count = math.prod(shape)
     place = jnp.arange(-(-count // 4), dtype=jnp.uint32)
     words = jax.random.key_data(key)
@@ -30,12 +30,12 @@ def uniforms(
 def normals(
     key: PRNGKeyArray, index: Int[Array, " B"], shape: tuple[int, ...]
 ) -> Float[Array, "B *shape"]:
-    """Standard normal numbers in the same way."""
+    """Standard normal numbers, made from `uniforms`."""
     return standard_normal(uniforms(key, index, shape))
 
 
 def standard_normal(chance: Float[Array, "*n"]) -> Float[Array, "*n"]:
-    """The standard normal quantile of `uniforms`, right to 2e-5; it compiles sooner than `ndtri`."""
+    """Standard normal quantiles of `uniforms`, accurate to 2e-5; compiles sooner than `ndtri`."""
     return math.sqrt(2) * jax.lax.erf_inv(2 * chance - 1)
 
 
@@ -47,13 +47,13 @@ def keys_of(key: PRNGKeyArray, numbers: Int[np.ndarray, " C"]) -> UInt32[np.ndar
 
 
 def generator(key: PRNGKeyArray, *stream: int) -> np.random.Generator:
-    """NumPy's generator for one use of a key: those of other streams are independent of it."""
+    """NumPy's generator for one use of a key; generators of other streams are independent."""
     words = np.asarray(jax.random.key_data(key)).ravel().tolist()
     return np.random.default_rng(np.random.SeedSequence(words, spawn_key=stream))
 
 
 def pcg4d(*state: UInt32[Array, "*n"] | UInt32[np.ndarray, "*n"]) -> list[Any]:
-    """Four words mixed with each other: each of the results depends on all of them."""
+    """Mixes four words: each of the four results depends on all of them."""
     v = [x * np.uint32(1664525) + np.uint32(1013904223) for x in state]
     for _ in range(2):
         v[0] = v[0] + v[1] * v[3]
@@ -66,5 +66,5 @@ def pcg4d(*state: UInt32[Array, "*n"] | UInt32[np.ndarray, "*n"]) -> list[Any]:
 
 def _between_zero_and_one(bits: UInt32[Array, "*n"]) -> Float[Array, "*n"]:
     kind = jnp.result_type(float)
-    drop = 9 if kind == jnp.float32 else 0  # float32 has 24 bits, and the last is the half
+    drop = 9 if kind == jnp.float32 else 0  # float32 has 24 bits; the added half is the last
     return ((bits >> drop).astype(kind) + 0.5) * 2.0 ** (drop - 32)

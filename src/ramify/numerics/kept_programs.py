@@ -1,9 +1,9 @@
 """Traced programs kept on disk beside their compiled forms, so that a new process does not trace them.
 
-XLA's cache spares a new process the compiler, but its key is the traced program: tracing takes as long as
-all the rest of a small fit. Here the key is what the trace depends on: Ramify's source, the versions of
-the libraries, the function, and types, shapes and static parts of its arguments. A static part that can't
-be named beyond doubt, such as a function of the user's, is traced in every process as before.
+XLA's cache spares a new process the compiler. But its key is the traced program, and tracing takes
+as long as all the rest of a small fit. Here the key is what the trace depends on: Ramify's source,
+the versions of the libraries, the function, and types, shapes and static parts of its arguments.
+Where a static part has no unique name, such as a user's function, every process traces.
 """
 
 import hashlib
@@ -31,24 +31,24 @@ SETTINGS += ("jax_default_matmul_precision", "jax_numpy_dtype_promotion", "jax_d
 
 
 class Unnamed(Exception):
-    """Something has no name that is the same in every process, and of nothing else."""
+    """Something has no unique name that is the same in every process."""
 
 
 def kept(function: Callable[..., Any], options: dict[str, Any], jitted: Any) -> Callable[..., Any]:
-    """The function, compiled from its program on disk where there is one; else as `jitted` is."""
+    """The function, compiled from its program on disk if there is one; otherwise `jitted`."""
     programs: dict[Any, Callable[..., Any]] = {}
 
     def call(*args: Any) -> Any:
         leaves, tree = jax.tree.flatten(args)
         dynamic = [x for x in leaves if eqx.is_array(x)]
         if any(isinstance(x, Tracer) for x in dynamic):
-            return jitted(*args)  # which says that programs are not part of others
+            return jitted(*args)  # raises: programs can't be called inside others
         try:
             static = tuple(None if eqx.is_array(x) else (type(x), x) for x in leaves)
             shapes = tuple((x.shape, x.dtype, getattr(x, "weak_type", False)) for x in dynamic)
             key = tree, static, shapes, _settings(), _bound_to(dynamic)
             found = programs.get(key)
-        except TypeError:  # a static part can't be hashed: `jitted` says so
+        except TypeError:  # a static part can't be hashed: `jitted` raises
             return jitted(*args)
         if found is None:
             found = programs[key] = _found(function, options, args, key) or jitted
@@ -62,8 +62,8 @@ def _settings() -> tuple[str, ...]:
 
 
 def _bound_to(arrays: list[Any]) -> frozenset[Any]:
-    """The devices that arrays are bound to, but for the one that unbound arrays are on as well."""
-    # What a program returns is bound to its device: without this, a loop would compile it twice.
+    """The devices that arrays are bound to, except the default device."""
+    # A program's results are bound to its device: without this, a loop would compile it twice.
     usual = jax.local_devices()[:1] if jax.config.values["jax_default_device"] is None else []
     return frozenset(x.device for x in arrays if getattr(x, "committed", False)) - set(usual)
 
@@ -71,7 +71,7 @@ def _bound_to(arrays: list[Any]) -> frozenset[Any]:
 def _found(
     function: Callable[..., Any], options: dict[str, Any], args: tuple[Any, ...], key: Any
 ) -> Callable[..., Any] | None:
-    """Arrays -> the function's result, by the program on disk, which is put there first if need be."""
+    """The function of its arrays by the program on disk, which is written first if missing."""
     folder = folder_in_use()
     if folder is None:
         return None
@@ -89,14 +89,14 @@ def _found(
         return None
     exported, form = program
     arrays = [x for x in jax.tree.leaves(args) if eqx.is_array(x)]
-    # Compiled here and now: what it returns is bound to its device, and `jit` would compile it anew for
-    # arguments that are.
+    # Compiled here once: `jit` would compile again for arguments that are bound to a device, as all
+    # results of programs are.
     compiled = jax.jit(_named(exported.call, function)).lower(*arrays).compile(options)
     return lambda *arrays: _filled(form, iter(compiled(*arrays)))
 
 
 def _named(call: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    """The call under the function's name, which logs and profiles of JAX show."""
+    """The call under the function's name, which JAX shows in logs and profiles."""
 
     def named(*arrays: Any) -> Any:
         return call(*arrays)
@@ -108,7 +108,7 @@ def _named(call: Callable[..., Any], function: Callable[..., Any]) -> Callable[.
 def _write(
     file: Path, function: Callable[..., Any], args: tuple[Any, ...]
 ) -> tuple[export.Exported, Any] | None:
-    """Traces the function and keeps its program; None if it returns what can't be written down."""
+    """Traces the function and keeps its program; None if its result can't be written down."""
     leaves, tree = jax.tree.flatten(args)
     places = [k for k, leaf in enumerate(leaves) if eqx.is_array(leaf)]
     forms = []
@@ -132,7 +132,7 @@ def _write(
 
 
 def _read(file: Path) -> tuple[export.Exported, Any] | None:
-    """The program of a file, and the form of what it returns; None if there is none, or a damaged one."""
+    """The program of a file and the form of its result; None if it is missing or damaged."""
     try:
         found = file.read_bytes()
     except OSError:
@@ -155,7 +155,7 @@ def _replace(file: Path, content: bytes) -> None:
             part.write(content)
         os.replace(part.name, file)
     except OSError:
-        pass  # no room: this process has the program, others trace it
+        pass  # no room: this process has the program, others trace it again
 
 
 def _form(tree: Any) -> Any:
@@ -196,7 +196,7 @@ def _type(name: str) -> Any:
 
 
 def _text_of_tree(tree: Any) -> str:
-    """The types of a tree's nodes and what they say of themselves."""
+    """The types of a tree's nodes and their data."""
     data = tree.node_data()
     if data is None:
         return "*"
@@ -205,7 +205,7 @@ def _text_of_tree(tree: Any) -> str:
 
 
 def _text(x: Any) -> str:
-    """A text that is the same in every process for equal things, and different for others."""
+    """A text that is equal for equal things, in every process, and different for others."""
     if x is None or isinstance(x, bool | int | float | str | bytes):
         return f"{type(x).__name__}:{x!r}"
     if isinstance(x, type):
@@ -222,7 +222,7 @@ def _text(x: Any) -> str:
     if hasattr(x, "__qualname__"):
         return _name(x)
     if type(x).__module__.split(".")[0] == "equinox" and not getattr(x, "__dict__", None):
-        return _name(type(x))  # its mark for a field that is not there
+        return _name(type(x))  # Equinox's marker for a missing field
     raise Unnamed(type(x))
 
 
@@ -236,7 +236,7 @@ def _name(x: Any) -> str:
 
 @cache
 def _versions() -> tuple[str, ...]:
-    """Those of the libraries, and a hash of Ramify's own source."""
+    """A hash of Ramify's source, and the versions of the libraries."""
     root, own = Path(__file__).parents[1], hashlib.sha256()
     for file in sorted(root.rglob("*.py")):
         own.update(str(file.relative_to(root)).encode() + file.read_bytes())

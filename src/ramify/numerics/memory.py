@@ -1,4 +1,4 @@
-"""How much memory there is, and refusals before an allocation fails. Needs no JAX."""
+"""How much memory is available, and errors before an allocation fails. Needs no JAX."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,7 @@ except ImportError:  # Windows
     resource = None
 
 GROUPS = Path("/sys/fs/cgroup")  # limits that a container or a batch system sets
-# Files with a limit, what is used of it and for what, in both versions of Linux's control groups.
+# Files with the limit, the use and its parts, in both versions of Linux's control groups.
 _LIMITS = (
     ("memory.max", "memory.current", "memory.stat"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
@@ -26,7 +26,7 @@ def check_memory(wanted: int, limit: int | float | None, what: str, cure: str) -
 
 
 def available() -> float:
-    """Bytes of memory that can be had; 16 GB where the system does not tell."""
+    """Bytes of available memory; 16 GB where the system does not tell."""
     found = [left for left in (_in_machine(), _in_group(GROUPS), _in_process()) if left is not None]
     return max(min(found, default=16e9), 0.0)
 
@@ -40,7 +40,7 @@ def _in_machine() -> float | None:
 
 
 def _in_group(folder: Path) -> float | None:
-    """What a container's limit leaves; None without a limit. Copies of files on disk are free."""
+    """What a container's limit leaves; None without a limit. Cached files count as free memory."""
     for names in _LIMITS:
         try:
             limit, used, stat = ((folder / name).read_text() for name in names)

@@ -10,7 +10,7 @@ _SEEDS = 2**32
 
 
 def check_options(given: Mapping[str, Any]) -> None:
-    """Raises if an option has a value that it can't have; None is left to the function."""
+    """Raises for an invalid value of an option; None is left to the function, except as a seed."""
     for name, value in given.items():
         if name == "seed":
             good, expected = _whole(value, 0, _SEEDS), "a whole number from 0 to 2^32 - 1"

@@ -18,7 +18,7 @@ TURNED_DIMS = range(3, 8)  # of `turned_rule`
 class Rule(NamedTuple):
     """Points x_k and log weights: the integral of f is about sum_k exp(log_weight_k) f(x_k).
 
-    Exact where f is a standard normal density times a polynomial.
+    Exact if f is a standard normal density times a polynomial of low enough degree.
     """
 
     points: Float[np.ndarray, "K M"] | Float[Array, "K M"]
@@ -45,7 +45,7 @@ def gauss_hermite(order: int, dim: int, room: int | None = None) -> Rule:
 
 
 def sigma_points(dim: int) -> Rule:
-    """The rule of 2 M points, exact where f is a standard normal density times a quadratic.
+    """The rule of 2 M points, exact if f is a standard normal density times a quadratic.
 
     Example:
         >>> rule = sigma_points(3)
@@ -59,10 +59,10 @@ def sigma_points(dim: int) -> Rule:
 
 
 def turned_rule(order: int, dim: int, room: int | None = None) -> Rule:
-    """A rule of `order` radii, each with the directions of `sphere_rule`; with 3 to 7 dimensions.
+    """A rule of `order` radii, each with the directions of `sphere_rule`, in 3 to 7 dimensions.
 
-    Exact where f is a standard normal density times a polynomial of degree five, or one of degree
-    4 order - 2 in the length of x alone. It is filled up to `room` points, by whole radii.
+    Exact if f is a standard normal density times a polynomial of degree five, or one of degree
+    4 order - 2 in the length of x alone. Filled up to `room` points, by whole radii.
 
     Example:
         >>> rule = turned_rule(3, 4)
@@ -106,7 +106,7 @@ def sphere_rule(dim: int) -> tuple[Float[np.ndarray, "n M"], Float[np.ndarray, "
 def group_turns(
     key: PRNGKeyArray, number: Int[Array, ""], index: Int[Array, " B"], shape: tuple[int, int]
 ) -> Float[Array, "B order M M"]:
-    """The random turns of this number for each radius of each group's rule; `shape` is order and M."""
+    """Set `number` of random rotations, one for each radius and group; `shape` is (order, M)."""
     words = jax.random.key_data(key)
     own = jax.random.wrap_key_data(words.at[-1].add(number.astype(words.dtype)))
     return orthogonal(normals(own, index, (*shape, shape[1])))
@@ -136,8 +136,8 @@ def student_sample(
     rng: np.random.Generator, mean: np.ndarray, covariance: np.ndarray, count: int
 ) -> tuple[Float[np.ndarray, "count D"], Float[np.ndarray, " count"]]:
     """Draws from a Student t with this mean and covariance, and its log density less a constant."""
-    # In units of its sds, which may be far apart. The covariance of a t is its shape times
-    # FREEDOM / (FREEDOM - 2).
+    # Computed in units of the sds, which may differ by orders of magnitude. The covariance of a t
+    # is its shape matrix times FREEDOM / (FREEDOM - 2).
     sd = np.sqrt(np.diag(covariance))
     shape = covariance / np.outer(sd, sd) * (FREEDOM - 2) / FREEDOM
     noise = _even_student(rng, count, len(mean))
@@ -146,7 +146,7 @@ def student_sample(
 
 
 def _even_student(rng: np.random.Generator, count: int, D: int) -> Float[np.ndarray, "count D"]:
-    """Points of a standard t, spread evenly together: random frames both ways, stratified lengths."""
+    """Evenly spread points of a standard t: antithetic random frames with stratified lengths."""
     frames = -(-count // (2 * D))
     directions = np.linalg.qr(rng.normal(size=(frames, D, D)))[0].reshape(-1, D)
     level = (rng.permutation(len(directions)) + rng.random(len(directions))) / len(directions)
@@ -157,12 +157,12 @@ def _even_student(rng: np.random.Generator, count: int, D: int) -> Float[np.ndar
 def group_points(
     key: PRNGKeyArray, index: Int[Array, " B"], K: int, M: int
 ) -> Float[Array, "K B M"]:
-    """K points of a standard multivariate Student t for each group, spread evenly together."""
-    # Random orthogonal frames, each direction taken both ways, with stratified radii. Every point alone
-    # is t-distributed, so averages are unbiased; together they leave little noise for a nearly Gaussian
-    # integrand. The heavy tail bounds the importance weights: those of a Gaussian that is too narrow in
-    # one direction (separated data) have no variance. The four quarters are independent, which the
-    # correction of the 1/K bias needs.
+    """K evenly spread points of a standard multivariate Student t for each group."""
+    # Random orthogonal frames in antithetic pairs, with stratified radii. Each point alone is
+    # t-distributed, so averages are unbiased; together the points leave little noise in averages of
+    # a nearly Gaussian integrand. The heavy tail bounds the importance weights: with a Gaussian
+    # proposal that is too narrow in one direction (separated data) they would have infinite
+    # variance. The four quarters are independent, which the correction of the 1/K bias needs.
     own = quarter_sizes(K)
     frames = -(-own[0] // (2 * M))
     strata = frames * M
@@ -172,7 +172,7 @@ def group_points(
     def one(chance: Float[Array, " n"]) -> Float[Array, "K M"]:
         noise, within, turn = jnp.split(chance, np.cumsum(sizes)[:-1])
         directions = orthogonal(ndtri(noise).reshape(4 * frames, M, M))
-        # Turned at random, since where K is no multiple of 8 M the last directions are cut off.
+        # Strata are shifted at random: if K is no multiple of 8 M, the last directions are cut off.
         turn = jnp.floor(turn * strata).astype(int)
         stratum = (jnp.arange(strata)[None] + turn[:, None]) % strata
         level = stratum + within.reshape(4, strata)
@@ -187,14 +187,14 @@ def group_points(
 
 
 def quarter_sizes(K: int) -> list[int]:
-    """How many of K draws are in each of their four independent quarters; halves are even where K is."""
+    """Sizes of the four independent quarters of K draws; both halves are equal if K is even."""
     return [(K + 3 - i) // 4 for i in (0, 2, 1, 3)]
 
 
 def orthogonal(noise: Float[Array, "*batch M M"]) -> Float[Array, "*batch M M"]:
     """Uniform random orthogonal matrices: the rows of Gaussian matrices, by Gram and Schmidt."""
-    # M fused steps, where accelerators are slow at small QR factorisations. Each row is projected
-    # twice, which keeps float32 orthogonal to rounding.
+    # M fused steps: accelerators are slow at small QR factorisations. Each row is projected twice,
+    # which keeps float32 rows orthogonal to rounding.
     M = noise.shape[-1]
 
     def row(j: Array, q: Float[Array, "*batch M M"]) -> Float[Array, "*batch M M"]:
@@ -218,7 +218,7 @@ def _radius_quantile(level: Float[Array, " n"], M: int) -> Float[Array, " n"]:
 
 
 def normal_points(count: int, dim: int) -> np.ndarray:
-    """`count` normal points in antithetic pairs, orthogonal where they can be; one is the centre."""
+    """`count` normal points in antithetic pairs, orthogonal where possible; for count 1, zero."""
     if count == 1:
         return np.zeros((1, dim))
     rng = np.random.default_rng(1)

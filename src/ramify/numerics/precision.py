@@ -1,15 +1,15 @@
-"""What holds while JAX computes for a public function: BLAS threads, settings, programs on disk.
+"""Settings while a public function computes: BLAS threads, options of JAX, programs on disk.
 
-OpenBLAS, behind JAX's linear algebra on a CPU, starts threads of its own for a triangular solve with a
-few hundred columns. They wait for cores that XLA's threads hold: 9 ms for a 0.1 ms solve on two cores.
+OpenBLAS, which JAX uses on a CPU, starts threads of its own for a triangular solve with a few
+hundred columns. They wait for cores that XLA's threads hold: 9 ms for a 0.1 ms solve on two cores.
 On GPUs with tensor cores JAX multiplies float32 matrices in TF32, with three digits: enough for a
-network, which asks for it, not for a density or the factor of a covariance.
-A NaN is a normal value here (a step that Newton refuses, a mode that is not known yet), and a vector is
-added to a matrix. So JAX's checks for debugging, `jax_debug_nans`, `jax_debug_infs` and rank promotion
-"raise", are off in this thread while the library computes, also for the functions of a model: where
-one of these is NaN, `inference.failures` says which and for which group.
-No options are asked of XLA's compiler: its older emitters for CPUs (`xla_cpu_use_fusion_emitters=False`)
-take two thirds of the time, and are wrong in jaxlib 0.10 for a gather with a small sum after it.
+network, which asks for it, but not for a density or the factor of a covariance. NaN is a normal
+value here (a step that Newton refuses, a mode that is not known yet), and vectors are added to
+matrices. So JAX's checks for debugging, `jax_debug_nans`, `jax_debug_infs` and rank promotion
+"raise", are off in this thread while the library computes, also inside a model's functions: where a
+density is NaN, `inference.failures` says which one and for which group. XLA's older emitters for
+CPUs (`xla_cpu_use_fusion_emitters=False`) are not asked for: they take two thirds of the time, but
+in jaxlib 0.10 they are wrong for a gather with a small sum after it.
 """
 
 import threading
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 def computing(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorates a public function that computes: checks its options; everything is as before after it."""
+    """Decorates a public function that computes: checks options, sets and restores settings."""
     parameters = signature(function)
     options = {n for n, p in parameters.parameters.items() if p.default is not p.empty}
 
@@ -38,7 +38,7 @@ def computing(function: Callable[P, T]) -> Callable[P, T]:
         try:
             given = parameters.bind(*args, **kwargs).arguments
         except TypeError:
-            return function(*args, **kwargs)  # raises as well, and names the function
+            return function(*args, **kwargs)  # raises too, and its message names the function
         check_options({name: given[name] for name in options & given.keys()})
         _check_devices()
         with _one_thread(), _settings(), programs_on_disk():
@@ -62,7 +62,7 @@ def _check_devices() -> None:
 
 @contextmanager
 def _settings() -> Iterator[None]:
-    """JAX's settings for this thread, whatever they are outside."""
+    """JAX's settings for this thread, whatever the user's are."""
     with (
         jax.default_matmul_precision("highest"),
         jax.numpy_rank_promotion("allow"),
@@ -72,7 +72,7 @@ def _settings() -> Iterator[None]:
         yield
 
 
-# Settings that a user may have changed for a thread, with what changes them.
+# Settings that a user may have changed for a thread, with the contexts that change them.
 _OF_A_THREAD: dict[str, Callable[[Any], Any]] = {
     "jax_enable_x64": jax.enable_x64,
     "jax_default_device": jax.default_device,
@@ -83,7 +83,7 @@ _OF_A_THREAD: dict[str, Callable[[Any], Any]] = {
 
 
 def same_settings() -> Callable[[], AbstractContextManager[Any]]:
-    """What gives another thread, within it, the settings with which this thread computes."""
+    """A context for another thread, with the settings with which this thread computes."""
     values = {name: getattr(jax.config, name) for name in _OF_A_THREAD}
 
     @contextmanager
@@ -102,7 +102,7 @@ _lock, _running, _limits = threading.Lock(), 0, []
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """BLAS has one thread within it; the last of several calls at once gives it back its own."""
+    """A context with one BLAS thread; the last of several concurrent calls restores the limits."""
     global _running
     with _lock:
         _running += 1
@@ -120,7 +120,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _let_others_set() -> None:
-    """Since threadpoolctl 3.8 only the thread that set OpenBLAS's threads may set them again."""
+    """Lets other threads set OpenBLAS's limit: since threadpoolctl 3.8 only its last setter may."""
     from threadpoolctl import OpenBLASController
 
     if hasattr(OpenBLASController, "clear_controlling_thread"):
@@ -129,8 +129,8 @@ def _let_others_set() -> None:
 
 @cache
 def _libraries() -> Any:
-    """The BLAS libraries of this process; to look for them takes longer than a small prediction."""
-    import scipy.linalg  # noqa: F401  # whose BLAS is JAX's
+    """The BLAS libraries of this process; finding them takes longer than a small prediction."""
+    import scipy.linalg  # noqa: F401  # JAX uses its BLAS
     from threadpoolctl import ThreadpoolController  # its import sets an environment variable
 
     return ThreadpoolController()

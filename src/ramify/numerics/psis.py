@@ -1,9 +1,9 @@
 """The tail of importance weights: k-hat and effective draws, in NumPy alone.
 
-The upper tail of the weights p/q is fitted by a generalised Pareto distribution, whose shape k-hat says
-how even they are: below 0.5 they have a variance, above 0.7 averages over them can't be relied upon
-(Vehtari et al., "Pareto smoothed importance sampling", 2024). The fit is that of Zhang and Stephens
-(2009), for all groups at once: ArviZ has it for one vector at a time, behind an optional dependency.
+A generalised Pareto distribution is fitted to the upper tail of the weights p/q. Its shape k-hat
+says how even they are: below 0.5 their variance is finite, above 0.7 averages over them are
+unreliable (Vehtari et al., "Pareto smoothed importance sampling", 2024). The fit is that of Zhang
+and Stephens (2009), for all groups at once: ArviZ, an optional dependency, takes one vector.
 """
 
 from typing import Any
@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Float64
 
-TINY = 1e-300  # of the largest weight: a quarter of the tail is as good as zero
-EVEN = 0.01  # weights that exceed their mean by less than this share have no tail to speak of
+TINY = 1e-300  # of the largest weight: below it the lower quarter of the tail counts as zero
+EVEN = 0.01  # weights are even if the largest exceeds their mean by less than this share
 
 
 def k_hat(log_weights: Float[np.ndarray, " S"] | Float[np.ndarray, "S N"]) -> Any:
     """Shape of the upper tail of importance weights, a float, or [N] for the columns of [S, N]."""
-    # Zero where the weights are even; infinite where one or a few are all there is.
+    # Zero if the weights are even; infinite if one or a few have all the weight.
     columns = np.asarray(log_weights, np.float64)
     shapes = _tail_shapes(columns.reshape(len(columns), -1).T)
     return shapes if columns.ndim == 2 else float(shapes[0])
@@ -35,10 +35,10 @@ def effective_draws(log_weights: Float[np.ndarray, " S"] | Float[np.ndarray, "S 
 def smoothed(
     log_weights: Float[np.ndarray, "S N"],
 ) -> tuple[Float64[np.ndarray, "S N"], Float64[np.ndarray, " N"]]:
-    """Log weights that sum to one, the tail of each column replaced by its Pareto fit; and k-hat.
+    """Normalised log weights with the tail of each column replaced by its Pareto fit; and k-hat.
 
-    The largest weights become the expected order statistics of the fitted distribution, but no larger
-    than the largest (Vehtari et al., section 3).
+    The largest weights become the expected order statistics of the fitted distribution, cut at the
+    largest raw weight (Vehtari et al., section 3).
     """
     rows = np.ascontiguousarray(np.asarray(log_weights, np.float64).T)
     rows -= rows.max(1, keepdims=True)
@@ -67,9 +67,9 @@ def _tail_shapes(log_weights: Float64[np.ndarray, "N S"]) -> Float64[np.ndarray,
 def _tails(
     log_weights: Float64[np.ndarray, "N S"],
 ) -> tuple[np.ndarray, Float64[np.ndarray, " N"], Float64[np.ndarray, " N"]]:
-    """Of each row of weights the places of its tail in order, its shape, k-hat, and its scale.
+    """For each row of weights: the places of its tail in order, k-hat, and the tail's scale.
 
-    The first place is that of the largest weight below the tail. No scale (NaN): nothing was fitted.
+    The first place is that of the largest weight below the tail. The scale is NaN without a fit.
     """
     N, S = log_weights.shape
     size = int(min(S / 5, 3 * S**0.5))
@@ -77,7 +77,7 @@ def _tails(
         raise ValueError(f"k_hat expected at least 25 weights, to see their tail; got {S}.")
     with np.errstate(invalid="ignore"):
         weight = np.exp(log_weights - log_weights.max(1, keepdims=True))
-    shapes, scales = np.full(N, np.inf), np.full(N, np.nan)  # also of weights that are not numbers
+    shapes, scales = np.full(N, np.inf), np.full(N, np.nan)  # also for weights that are NaN
     even = weight.mean(1) > 1 / (1 + EVEN)
     shapes[even] = 0.0
     places = np.argpartition(weight, S - size - 1, 1)[:, S - size - 1 :]

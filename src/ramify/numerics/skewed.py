@@ -1,8 +1,8 @@
-"""Skewed margins: a monotone map of each coordinate after which its distribution is about symmetric.
+"""Skewed margins: a monotone map of each coordinate that makes its distribution about symmetric.
 
 The log of an sd near zero has a long tail on one side. With x = y cosh(e) + sqrt(1 + y^2) sinh(e), that
-is asinh(x) = asinh(y) + e, a symmetric y becomes an x whose tails are as 1 to exp(2 e) (Jones and
-Pewsey, "Sinh-arcsinh distributions", 2009).
+is asinh(x) = asinh(y) + e, a symmetric y becomes an x whose tails have lengths in the ratio 1 to
+exp(2 e) (Jones and Pewsey, "Sinh-arcsinh distributions", 2009).
 """
 
 from typing import Any, NamedTuple
@@ -11,8 +11,8 @@ import numpy as np
 from jaxtyping import Float64
 
 LEVELS = [0.05, 0.5, 0.95]  # quantiles from which the skew is found
-_NORMAL = 1.6448536269514722  # the last of them, of a standard normal
-LEAST, MOST = 0.15, 0.85  # of tanh(e): less is noise, more is not believed
+_NORMAL = 1.6448536269514722  # the standard normal quantile at the last level
+LEAST, MOST = 0.15, 0.85  # of tanh(e): below the first it is noise, above the second it is cut
 
 
 class Margins(NamedTuple):

@@ -1,9 +1,9 @@
 """Many small matrices at once: factors and solves by elimination, all matrices in step.
 
-For M x M matrices with M up to a few dozen this is a handful of fused passes over the batch, on a CPU as
-on an accelerator, where a library call takes the matrices one by one. On a CPU there is a second
-reason: in jaxlib 0.10 a batched LAPACK call waits for threads of the pool it runs in, so that as
-many such calls at a time as there are cores wait for each other forever.
+For M x M matrices with M up to a few dozen this is a handful of fused passes over the batch, on a
+CPU and on an accelerator; a library call takes the matrices one by one. On a CPU there is a second
+reason: in jaxlib 0.10 a batched LAPACK call waits for threads of the pool it runs in, so as many
+concurrent calls as there are cores wait for each other forever.
 """
 
 from typing import Any
@@ -13,14 +13,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 UNROLLED = 8  # dimensions up to which the passes are written out one after the other
-WRITTEN_OUT = 2  # up to which every entry is: it compiles in a third of the time
+WRITTEN_OUT = 2  # dimensions up to which every entry is: it compiles in a third of the time
 
 
 @jax.custom_jvp
 def inverse_factor(precision: Float[Array, "*batch M M"]) -> Float[Array, "*batch M M"]:
-    """Lower triangular L with L L' = precision^-1; not finite where it is not positive definite."""
-    # The Cholesky factor of the matrix read backwards is an upper factor U U' of the matrix itself,
-    # and the transpose of its inverse is lower triangular.
+    """Lower triangular L with L L' = precision^-1; not finite if that is not positive definite."""
+    # The Cholesky factor of the matrix with reversed rows and columns is an upper factor U U' of
+    # the matrix itself, and the transpose of its inverse is lower triangular.
     M = precision.shape[-1]
     if M <= WRITTEN_OUT:
         return _small_inverse_factor(precision)
@@ -28,7 +28,7 @@ def inverse_factor(precision: Float[Array, "*batch M M"]) -> Float[Array, "*batc
     both = jnp.concatenate([precision[..., ::-1, ::-1], eye], -1)
 
     def pivot(j: Any, both: Float[Array, "*batch M wide"]) -> Float[Array, "*batch M wide"]:
-        """Row j over its root, and taken out of the rows below: [A | I] ends as [C' | C^-1]."""
+        """Divides row j by its root and eliminates it below: [A | I] ends as [C' | C^-1]."""
         root = jnp.sqrt(both[..., j, j])[..., None]
         row = both[..., j, :] / root
         share = jnp.where(jnp.arange(M) > j, both[..., j] / root, 0)
@@ -39,7 +39,7 @@ def inverse_factor(precision: Float[Array, "*batch M M"]) -> Float[Array, "*batc
 
 
 def _small_inverse_factor(precision: Float[Array, "*batch M M"]) -> Float[Array, "*batch M M"]:
-    """The same, entry by entry."""
+    """`inverse_factor` for M of 1 or 2, entry by entry."""
     (a, _), (b, c) = _entries(precision)
     last = jnp.sqrt(c)
     below = b / last
@@ -48,7 +48,7 @@ def _small_inverse_factor(precision: Float[Array, "*batch M M"]) -> Float[Array,
 
 
 def _entries(matrix: Float[Array, "*batch M M"]) -> list[list[Array]]:
-    """Of a 2 x 2 matrix, or of a 1 x 1 matrix as if 1 stood below it."""
+    """The entries of a 2 x 2 matrix; those of a 1 x 1 matrix with a 1 added to its diagonal."""
     if matrix.shape[-1] == 1:
         one = matrix[..., 0, 0]
         return [[one, jnp.zeros_like(one)], [jnp.zeros_like(one), jnp.ones_like(one)]]
@@ -65,9 +65,9 @@ def _lower(a: Array, b: Array, c: Array, M: int) -> Float[Array, "*batch M M"]:
 
 @inverse_factor.defjvp
 def _inverse_factor_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    """By dL = -L F(L' dP L), where F keeps what is below the diagonal and half of that."""
+    """By dL = -L F(L' dP L); F keeps the lower triangle and half of the diagonal."""
     factor = inverse_factor(*primals)
-    # Zero, not NaN, where there is no factor: whoever replaces it there differentiates what replaces it.
+    # Zero, not NaN, where there is no factor: callers replace the factor, and NaN would spread.
     real = jnp.isfinite(factor).all((-2, -1), keepdims=True)
     known, moved = (jnp.where(real, x, 0) for x in (factor, tangents[0]))
     change = known.swapaxes(-1, -2) @ moved @ known
@@ -104,7 +104,7 @@ def inverse_lower(factor: Float[Array, "*batch M M"]) -> Float[Array, "*batch M 
     eye = jnp.eye(M, dtype=factor.dtype)
 
     def row(j: Any, inverse: Float[Array, "*batch M M"]) -> Float[Array, "*batch M M"]:
-        """Row j, from the rows above it; those below are zero as yet."""
+        """Computes row j from the rows above it; the rows below are still zero."""
         own, one = (jax.lax.dynamic_index_in_dim(x, j, -2) for x in (factor, eye))
         pivot = jax.lax.dynamic_index_in_dim(own, j, -1)
         new = (one - jnp.sum(own.swapaxes(-1, -2) * inverse, -2, keepdims=True)) / pivot

@@ -11,10 +11,10 @@ from jaxtyping import Array, Float
 def precise_sum(
     values: Float[Array, "*batch n"],
 ) -> tuple[Float[Array, "*batch"], Float[Array, "*batch"]]:
-    """The sum over the last axis as (sum, what rounding took from it): add them in float64."""
-    # Error-free additions (Knuth's two-sum), of the rows of a square and then of their sums. In float32
-    # a plain sum near 1e5 is only known to a hundredth; this one to a part in 10^12. A tree of additions
-    # takes twice as long to compile and three times as long to run.
+    """The sum over the last axis as (sum, rounding error): add the two in float64."""
+    # Error-free additions (Knuth's two-sum): the numbers are laid out as a square, summed along
+    # rows and then along columns. A plain float32 sum near 1e5 is exact to a hundredth, this one to
+    # a part in 10^12. A tree of additions compiles in twice the time and runs in three times it.
     side = math.isqrt(max(values.shape[-1] - 1, 0)) + 1
     filler = [(0, 0)] * (values.ndim - 1) + [(0, side**2 - values.shape[-1])]
     both = jnp.pad(values, filler).reshape(*values.shape[:-1], side, side)
@@ -25,7 +25,7 @@ def precise_sum(
 
 
 def _two_sum(a: tuple[Array, Array], b: tuple[Array, Array]) -> tuple[Array, Array]:
-    """The sum of two numbers, each in two parts, as such a number."""
+    """Adds two numbers that are each (high, low) parts; returns the same form."""
     high = a[0] + b[0]
     part = high - a[0]
     lost = (a[0] - (high - part)) + (b[0] - part)

@@ -1,4 +1,4 @@
-"""A function of many things by several threads of a CPU, in the order of the things."""
+"""A function of many things, computed by several threads of a CPU; results keep the order."""
 
 import os
 from collections import deque
@@ -21,7 +21,7 @@ def cores() -> int:
         return 1
     has_affinity = hasattr(os, "sched_getaffinity")  # not on macOS and Windows
     own = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
-    # Which Dask sets for its workers, and batch systems for their jobs.
+    # Dask sets this variable for its workers, and batch systems for their jobs.
     asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     return min(own, int(asked) if asked.isdigit() and int(asked) else own, MOST_THREADS)
 
@@ -29,11 +29,11 @@ def cores() -> int:
 def by_threads(
     function: Callable[[Thing], Any], things: Iterable[Thing], threads: int, alone: bool = True
 ) -> Iterator[Any]:
-    """What the function returns of each, in their order, as NumPy arrays.
+    """Yields the function's result for each thing, in order, as NumPy arrays.
 
-    `alone` lets the first end before others begin: what it compiles they would compile as well.
+    With `alone` the first call ends before others begin, which would compile the same programs.
     """
-    settings = same_settings()  # JAX's are those of a thread
+    settings = same_settings()  # JAX keeps settings per thread
 
     def compute(thing: Thing) -> Any:
         with settings():
@@ -42,7 +42,7 @@ def by_threads(
     pool, running = ThreadPoolExecutor(threads), deque()
     try:
         for thing in things:
-            if len(running) > threads:  # so many are in memory
+            if len(running) > threads:  # limits the results in memory
                 yield running.popleft().result()
             running.append(pool.submit(compute, thing))
             if alone:

@@ -1,10 +1,10 @@
-"""Thresholds of the verdict on a fit: the same for all that judge or show it."""
+"""Thresholds of the verdict on a fit, shared by everything that judges or shows it."""
 
-MOST_K_HAT = 0.7  # of importance weights: past it averages over them can't be relied upon
-THIN = 0.9  # of the draws that are effective: then a tail of the weights is too thin to matter
+MOST_K_HAT = 0.7  # of importance weights: above it averages over them are unreliable
+THIN = 0.9  # share of effective draws above which a tail of the weights is too thin to matter
 # Posterior sds by which bias, another seed or better weights would move a mean: worth a look; too far.
 MOVED, FAR = 0.1, 0.5
-WIDTH = 0.05  # by which they would change an sd, of itself: worth a look
-NOISES = 3.0  # standard errors of a shift that may be chance
-SOME, MANY = 0.01, 0.1  # of the groups: more than a few odd ones; too many
-LAPLACE = 0.3  # sds by which correcting Laplace's method moves theta: a part of it may be left
+WIDTH = 0.05  # relative change of an sd by the same causes that is worth a look
+NOISES = 3.0  # standard errors up to which a shift may be chance
+SOME, MANY = 0.01, 0.1  # shares of the groups: more than a few bad ones; too many
+LAPLACE = 0.3  # sds by which the correction of Laplace's method moves theta: some error may remain

@@ -39,7 +39,7 @@ def positive_map(x: Float[Array, "..."], gamma: float = 1.0) -> Float[Array, "..
     """The paper's map to the positive numbers, x -> (x + sqrt(x^2 + 4 gamma)) / 2 (appendix A)."""
     # For x far below zero it is about -gamma/x, computed so that nothing cancels.
     root = jnp.sqrt(x**2 + 4 * gamma)
-    # At zero, where the paper starts, the first form: the slope of |x| there is not that of -x.
+    # The first form at zero, where the paper starts: JAX's slope of |x| there is not that of -x.
     return jnp.where(x >= 0, (x + root) / 2, 2 * gamma / (root + jnp.abs(x)))
 
 
@@ -56,7 +56,7 @@ def scale_factor(
         return size
     rows, columns = np.tril_indices(dim, -1)
     below = jnp.zeros((*free.shape[:-1], dim, dim), free.dtype)
-    # Each place once and nothing there before: the derivative of `set` would look for who came last.
+    # `add`, since each place is written once into zeros: the derivative of `set` costs more.
     below = below.at[..., rows, columns].add(free[..., dim:], unique_indices=True)
     eye = jnp.broadcast_to(jnp.eye(dim, dtype=free.dtype), below.shape)
     if map == "log":
@@ -86,7 +86,7 @@ def times(scale: Array, noise: Float[Array, "*batch dim"]) -> Float[Array, "*bat
 def whiten(
     scale: Array, x: Float[Array, "*batch dim"], known: Float[Array, "*batch dim"] | None = None
 ) -> Float[Array, "*batch dim"]:
-    """L^-1 x, for a vector or a lower triangular matrix L; `known` is what it is for a draw's own x."""
+    """L^-1 x, for a vector or lower triangular matrix L; `known` is the result, if x is a draw."""
     # For an ill-conditioned L a solve in float32 loses the noise, and fits diverge: hence `known`.
     if known is not None:
         return _with_value(whiten(scale, x), jax.lax.stop_gradient(known))
@@ -107,7 +107,7 @@ _with_value.defjvps(lambda t, *_: t, None)
 
 
 def log_det(scale: Array, diagonal: bool) -> Float[Array, "*batch"]:
-    """Log |L|; a shape alone can't tell ten vectors of ten from a matrix, so it is said."""
+    """Log |L|; `diagonal` is passed, since ten vectors of ten have the shape of a matrix."""
     if not diagonal:
         scale = jnp.diagonal(scale, axis1=-2, axis2=-1)
     return jnp.sum(jnp.log(scale), -1)
@@ -125,7 +125,7 @@ def log_density_t(noise: Float[Array, "*batch dim"], log_det: Float[Array, "*bat
 
 
 def gaussian_over_t(noise: Float[np.ndarray, "*batch dim"]) -> np.ndarray:
-    """Log density of noise as standard normal, less that as standard Student t, by NumPy.
+    """Log of the standard normal density of noise over its standard Student t density, by NumPy.
 
     Example:
         >>> noise = np.array([[0.0, 0.0], [1.0, -2.0]])
