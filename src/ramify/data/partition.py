@@ -36,7 +36,7 @@ def block_shape(sizes: Sizes, rows: int | None = None, most: int | None = None) 
 
 def shared_shape(sizes: Sizes, small: bool = False) -> tuple[int, int]:
     """R rows and B groups of a block, from few sizes: similar data share a shape, and its programs."""
-    # Small blocks take a CPU no longer than large ones, if they are not so many that the host is busy.
+    # On a CPU, small blocks are as fast as large ones unless there are too many for the host.
     # An accelerator needs large ones.
     small = small or int(sizes.sum()) <= budgets.SMALL_DATA_ROWS
     R = budgets.SMALL_BLOCK_ROWS if small else budgets.on_this_device(budgets.RESULT_ROWS)

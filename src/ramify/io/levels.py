@@ -36,7 +36,7 @@ def is_levels(saved: SavedFit) -> bool:
 def save_levels(
     path: Path, record: LevelsRecord, more: Callable[[Path], None], *, overwrite: bool
 ) -> None:
-    """Writes a fit to a folder, and what `more` writes to it; replaces a fit there, and nothing else."""
+    """Writes a fit to a folder and calls `more` with it; replaces nothing there but a fit."""
     write_folder(path, lambda folder: _write(record, folder, more), overwrite=overwrite)
 
 
@@ -64,7 +64,7 @@ def _write(record: LevelsRecord, folder: Path, more: Callable[[Path], None]) -> 
     }
     plain = json.loads(json.dumps(fit, default=as_plain))
     (folder / "partial").write_text(json.dumps(seal(folder, plain), indent=1), encoding="utf-8")
-    (folder / "partial").rename(folder / FIT)  # where it is, the others are whole
+    (folder / "partial").rename(folder / FIT)  # last: if it is there, the others are complete
 
 
 def read_levels(saved: SavedFit, sizes: Mapping[str, int]) -> LevelsRecord:

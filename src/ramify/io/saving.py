@@ -64,7 +64,7 @@ WEIGHTED = "cloud"  # what files call `Branched.weighted`, since the first relea
 def save(
     record: FitRecord, path: Path, more: Callable[[Path], None], *, overwrite: bool = True
 ) -> None:
-    """Writes a fit to a folder, and what `more` writes to it; replaces a fit there, and nothing else."""
+    """Writes a fit to a folder and calls `more` with it; replaces nothing there but a fit."""
     write_folder(path, lambda folder: _write(record, folder, more), overwrite=overwrite)
 
 
@@ -130,7 +130,7 @@ def _write(record: FitRecord, folder: Path, more: Callable[[Path], None]) -> Non
     more(folder)
     plain = json.loads(json.dumps(fit, default=as_plain))
     (folder / "partial").write_text(json.dumps(seal(folder, plain), indent=1), encoding="utf-8")
-    (folder / "partial").rename(folder / FIT)  # where it is, the others are whole
+    (folder / "partial").rename(folder / FIT)  # last: if it is there, the others are complete
 
 
 def as_plain(value: Any) -> Any:
@@ -146,7 +146,7 @@ def _name(path: Any) -> str:
 
 
 def _describe(family: Family) -> dict[str, Any]:
-    """What the family is made of, without its arrays."""
+    """A description of the family without its arrays."""
     gaussian = lambda q: {"dim": q.dim, "diagonal": q.diagonal, "map": q.map}
     if isinstance(family, Joint):
         parts = [gaussian(q) for q in family.parts]
@@ -262,7 +262,7 @@ def _filled(skeleton: Family, arrays: dict[str, np.ndarray], folder: Path) -> Fa
             )
         check_floats(folder / ARRAYS, name, arrays[name])
         kind = jax.dtypes.canonicalize_dtype(arrays[name].dtype)
-        return jax.device_put(arrays[name].astype(kind))  # of `jnp.asarray` each shape is a program
+        return jax.device_put(arrays[name].astype(kind))  # `jnp.asarray` compiles for each shape
 
     return eqx.combine(jax.tree_util.tree_map_with_path(fill, holes), rest)
 
@@ -285,7 +285,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     check_memory(size, None, f"the arrays of {path}", cure)
     try:
         return load_file(path)
-    except (SafetensorError, KeyError, ValueError, TypeError) as error:  # also dtypes NumPy has not
+    except (SafetensorError, KeyError, ValueError, TypeError) as error:  # or a dtype not in NumPy
         raise ValueError(f"{path} is truncated or damaged: it is no file of arrays.") from error
 
 

@@ -47,7 +47,7 @@ def poisson(values: Mapping[str, Any], columns: Columns, eta: np.ndarray) -> For
 
 
 def constant(form: str, columns: Columns) -> np.ndarray:
-    """What a row's log density has beside terms in eta."""
+    """The terms of a row's log density that do not involve eta."""
     y = columns["y"]
     if "log_y" in columns:  # y is the logarithm of the response
         return -columns["log_y"]
