@@ -54,7 +54,7 @@ class LevelsPosterior(LevelsQuestions):
 
     @property
     def family(self) -> NoReturn:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """There is none: what asks for one is for fits with one grouping factor."""
+        """Raises: only fits with one grouping factor have a family."""
         raise ValueError("this is for fits with one grouping factor; this fit has several.")
 
     @property
@@ -289,5 +289,5 @@ class LevelsPosterior(LevelsQuestions):
         save_levels(Path(path), record, more, overwrite=overwrite)
 
     def sample_blocks(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        """Not there for several factors; see `sample`."""
+        """Not available for several factors; see `sample`."""
         self._refuse("sample_blocks", " Use sample.")
