@@ -96,7 +96,7 @@ def _apart(parts: Parts, definite: Bool[Array, " B"]) -> Float[Array, " B"]:
 def _with_control(
     known: Conditioned, model: Model, theta: Array, local: Local, points: Array, again: bool
 ) -> tuple[Parts, Bool[Array, " B"]]:
-    """Weights of draws from `local`, with a Gaussian as control if there is a site (see `again`)."""
+    """Draws from `local`; the control is the Gaussian of the site, if any, expanded `again` at theta."""
     site, batch, mean = known.site, known.batch, local.mean
     z, log_q = jax.vmap(local.propose)(points)
     log_weight = log_joints(model, batch, theta, z) - log_q

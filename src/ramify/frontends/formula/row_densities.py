@@ -46,15 +46,15 @@ def to_logits(link: str, eta: Array) -> Array:
 
 
 def bernoulli(link: str, eta: Array, family: Values, row: Values) -> Array:
-    """Log probability of 0 or 1; a third faster than with `log1p`, and as exact beside other rows'."""
+    """Log probability of 0 or 1; a third faster than with `log1p`, and as exact in sums over rows."""
     logits = to_logits(link, eta)
     own = jnp.where(row["y"] > 0, logits, -logits)
-    # Below -30 it is a line to the last digit; `exp` does not overflow, and all derivatives are right.
+    # Below -30 it is linear to the last digit; `exp` does not overflow, and all derivatives are right.
     return jnp.minimum(own + 30.0, 0.0) - jnp.log(1.0 + jnp.exp(-jnp.maximum(own, -30.0)))
 
 
 def log_odds(family: Values, name: str) -> Array:
-    """Of a parameter that is a probability: its linear predictor, if it has one."""
+    """The log odds of a parameter that is a probability: its linear predictor, if it has one."""
     own = f"{name}_link"
     return family[own] if own in family else jnp.log(family[name]) - jnp.log1p(-family[name])
 
@@ -154,7 +154,7 @@ def hurdle(count: Callable[..., Array]) -> Callable[..., Array]:
 
 
 def log_some(eta: Array, family: Values) -> Array:
-    """Log P(count > 0); where the mean m is small it is log m - m / 2 for a Poisson count."""
+    """Log P(count > 0); for a Poisson count of small mean m it is log m - m / 2."""
     log_zero = log_zero_count(eta, family)
     rare = log_zero > -1e-6  # where exp(eta) may even be zero
     some = jnp.log(-jnp.expm1(jnp.where(rare, -1.0, log_zero)))
@@ -334,7 +334,7 @@ def _both(link: str, eta: Array, phi: Array) -> tuple[Array, Array]:
 
 
 def draw_beta(rng: np.random.Generator, mean: np.ndarray, own: Mapping[str, Any]) -> np.ndarray:
-    """Within (0, 1), also where float64 or float32 would round to its ends."""
+    """A draw within (0, 1), also where float64 or float32 would round to 0 or 1."""
     a, b = (np.maximum(own["phi"] * share, TINY) for share in (mean, 1 - mean))
     return np.clip(rng.beta(a, b), TINY, 1 - 2.0**-24)
 
