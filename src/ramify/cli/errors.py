@@ -14,7 +14,7 @@ import typer.core
 
 from ramify.cli.words import with_options
 
-# What the library and the readers raise for input they can't use. Anything else is a bug.
+# The errors that the library and the readers raise for input they can't use. Others are bugs.
 BAD_INPUT = (ValueError, TypeError, OSError, ArithmeticError, MemoryError, ImportError)
 
 
@@ -47,7 +47,7 @@ class OneLineErrors(typer.core.TyperGroup):
 
 
 def sentence(error: Exception) -> str:
-    """What to tell the user of an error.
+    """An error as a sentence for the user.
 
     Example:
         >>> sentence(ValueError("there is no column x."))

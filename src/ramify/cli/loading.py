@@ -72,7 +72,7 @@ def known_groups(posterior: Any, table: Any) -> str:
 
 
 def kinds_of(posterior: Any) -> dict[str, str]:
-    """What the columns of a fit hold, labels included: "number" or "category"."""
+    """The kind of each column of a fit, labels included: "number" or "category"."""
     label = {"U": "category", "i": "number", "u": "number"}.get(posterior.labels.dtype.kind)
     kinds = posterior.adapter.columns() | {posterior.by: label}
     return {name: kind for name, kind in kinds.items() if kind is not None}

@@ -1,4 +1,4 @@
-"""What the commands print: results to stdout, notes about the work to stderr."""
+"""Output of the commands: results to stdout, notes about the work to stderr."""
 
 import sys
 from collections.abc import Sequence

@@ -25,7 +25,7 @@ ReadColumn = Callable[[str, Any, Factor], np.ndarray]
 
 
 class Plan(NamedTuple):
-    """What a store is made of."""
+    """The source of a store and how it is read."""
 
     data: Any  # an open Arrow dataset
     source: Any  # what the user calls it

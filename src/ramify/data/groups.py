@@ -166,7 +166,7 @@ class Groups:
         return cls(**fields_from_store(folder))
 
     def integrating(self, factor: str | None) -> "Groups":
-        """The same rows sorted by another of several factors, which a fit then integrates out."""
+        """The same data sorted by another of its factors, which a fit then integrates out."""
         place = integrated_factor(self.factors, factor or self.by, "data set")
         if place == self.integrated:
             return self

@@ -19,7 +19,7 @@ _KINDS = "iubUM"  # of labels that JSON can hold
 class Levels:
     """The levels of a factor in the fit.
 
-    Those of an interaction a:b are the combinations that occur, in the order of a and then of b.
+    The levels of an interaction a:b are the combinations that occur, in the order of a and then of b.
     """
 
     columns: tuple[str, ...]

@@ -27,7 +27,7 @@ class BlockSource:
     rows: int  # R, rows of a block
     block: Callable[[int], Batch]  # a block by its number, on the device
 
-    # Of a source that streams: reads a block by its number and lays it out, in any thread.
+    # For a source that streams: reads a block by its number and lays it out, in any thread.
     read: Callable[[int], Batch] | None = None
     store: Store | None = None  # that its groups are from
 

@@ -80,7 +80,7 @@ def unreadable(path: Any, error: OSError) -> OSError:
 
 
 def read_store(folder: Path) -> dict[str, Any] | None:
-    """What store.json says; None if there is none. Raises if this version can't read it."""
+    """The contents of store.json; None if there is none. Raises if this version can't read it."""
     path = folder / STORE
     if not path.is_file():
         return None

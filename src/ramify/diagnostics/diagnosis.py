@@ -39,7 +39,7 @@ from ramify.posterior.trust import findings, off_sds, verdict_of
 @final
 @dataclass(frozen=True, repr=False)
 class Diagnosis:
-    """What `diagnose` found; printing it shows the verdict, the reasons and the worst groups.
+    """The result of `diagnose`; printing it shows the verdict, the reasons and the worst groups.
 
     Attributes:
         verdict: "trust", "check" or "do not trust".

@@ -18,7 +18,7 @@ DRAWN = ("posterior", "posterior_predictive", "log_likelihood")  # groups with d
 
 
 class Axes(NamedTuple):
-    """What the axes of groups and of rows are called, and what they count."""
+    """The names and coordinates of the axes of groups and of rows."""
 
     by: str  # name of the label column
     labels: Shaped[np.ndarray, " N"]  # of the groups

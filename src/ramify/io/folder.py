@@ -51,7 +51,7 @@ class SavedFit:
         return path
 
     def needed(self, name: str) -> Path:
-        """The same, of a file that every fit has."""
+        """The same for a file that every fit has; raises if it is not there."""
         path = self.file(name)
         if path is None:
             raise ValueError(f"the fit in {self.folder} is incomplete: {name} is missing.")

@@ -18,7 +18,7 @@ POOL = ("theta", "beta", "u")
 
 
 class LevelsRecord(NamedTuple):
-    """What is saved of a fit beside its model and its rows."""
+    """The saved parts of a fit, except its model and its rows."""
 
     pool: dict[str, np.ndarray]
     history: dict[str, np.ndarray]
@@ -68,7 +68,7 @@ def _write(record: LevelsRecord, folder: Path, more: Callable[[Path], None]) -> 
 
 
 def read_levels(saved: SavedFit, sizes: Mapping[str, int]) -> LevelsRecord:
-    """What `save_levels` wrote; `sizes` are the numbers of columns of the pool's arrays."""
+    """Reads what `save_levels` wrote; `sizes` are the numbers of columns of the pool's arrays."""
     path = saved.needed(ARRAYS)
     arrays = read_arrays(path)
     pool = part_of(arrays, "pool/")

@@ -41,7 +41,7 @@ Columns = dict[str, tuple[tuple[int, ...], str]]  # name -> shape of an element,
 
 
 class FitRecord(NamedTuple):
-    """What is saved of a fit: arrays, labels, and what goes into fit.json under the same name."""
+    """The saved parts of a fit: arrays, labels, and fields of fit.json under the same names."""
 
     family: Family
     history: dict[str, np.ndarray]
@@ -69,7 +69,7 @@ def save(
 
 
 def read_record(saved: SavedFit, encoder: Any) -> FitRecord:
-    """What `save` wrote to a folder; `encoder` is like the one given to `amortized`."""
+    """Reads what `save` wrote to a folder; `encoder` is like the one given to `amortized`."""
     folder, fit = saved.folder, saved.fit
     check_fields(folder / FIT, fit)
     arrays = read_arrays(saved.needed(ARRAYS))
@@ -141,7 +141,7 @@ def as_plain(value: Any) -> Any:
 
 
 def _name(path: Any) -> str:
-    """What a file calls the array at this path."""
+    """The name in files of the array at this path."""
     return re.sub(r"^\.weighted\b", f".{WEIGHTED}", jax.tree_util.keystr(path))
 
 
@@ -280,7 +280,7 @@ def write_arrays(
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """What `write_arrays` wrote."""
+    """Reads what `write_arrays` wrote."""
     size, cure = path.stat().st_size, "Use a machine with more memory"
     check_memory(size, None, f"the arrays of {path}", cure)
     try:

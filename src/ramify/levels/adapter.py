@@ -145,11 +145,11 @@ class LevelsAdapter:
         raise NotImplementedError
 
     def ratios(self) -> tuple[str, list[str]]:
-        """What exp of an effect is ("odds ratios"), and the rows of a summary that are such effects."""
+        """The name of exp of an effect ("odds ratios"), and the rows of a summary with such effects."""
         raise NotImplementedError
 
     def has_odds(self, kind: str) -> bool:
-        """Whether what is expected of a row, in this kind, is a share or a probability."""
+        """Whether the expected outcome of this kind is a share or a probability."""
         raise NotImplementedError
 
     def sections(self, names: Sequence[str]) -> list[Section]:

@@ -47,7 +47,7 @@ class DensityLevels(LevelsModel):
 
     @property
     def transformed(self) -> np.ndarray:
-        """Which entries of theta are not on the scale of their parameters."""
+        """Which entries of theta are transformed: those of parameters that are not real."""
         parameters = self.theta.parameters.values()
         each = [np.full(p.unconstrained_shape, p.support != "real").ravel() for p in parameters]
         return np.concatenate(each)

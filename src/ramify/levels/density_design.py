@@ -154,7 +154,7 @@ class DensityDesign(Design):
         return np.einsum("rvm,rmc->crv", curvature[:, :, : self.M], root[self.code])
 
     def changed(self, curvature: Curvatures, beta: np.ndarray, u: np.ndarray) -> Slopes:
-        """By how much a step in b lowers the slopes of the rows."""
+        """The decrease of the rows' slopes by a step in b."""
         step = np.append(u, 0.0)[self.places]
         return np.einsum("rvk,rk->rv", curvature[:, :, self.M :], step)
 
@@ -163,7 +163,7 @@ class DensityDesign(Design):
         return np.bincount(self.places.ravel(), values[:, self.M :].ravel(), self.q + 1)[:-1]
 
     def common_sum(self, values: Slopes) -> Float64[np.ndarray, " 0"]:
-        """Nothing: common effects are in theta."""
+        """An empty array: common effects are in theta."""
         return np.zeros(0)
 
     @cached_property
@@ -187,7 +187,7 @@ class DensityDesign(Design):
         return _matrix(place, distinct, values, (self.q, self.q))
 
     def common_curvature(self, curvature: Curvatures) -> tuple[np.ndarray, np.ndarray]:
-        """Nothing: common effects are in theta."""
+        """Empty arrays: common effects are in theta."""
         return np.zeros((self.q, 0)), np.zeros((0, 0))
 
     @cached_property
@@ -215,7 +215,7 @@ class DensityDesign(Design):
         return _matrix(place, distinct, flat, (self.N, self.q))
 
     def grouped_common(self, values: Slopes) -> Float64[np.ndarray, "N 0"]:
-        """Nothing: common effects are in theta."""
+        """An empty array: common effects are in theta."""
         return np.zeros((self.N, 0))
 
     def _slot(self, term: KeptTerm) -> int:

@@ -101,7 +101,7 @@ class Design:
         return curvature * np.einsum("rm,rmc->cr", self.W, root[self.code])
 
     def changed(self, curvature: Rows, beta: np.ndarray, u: np.ndarray) -> Rows:
-        """By how much a step in b lowers the slopes of the rows."""
+        """The decrease of the rows' slopes by a step in b."""
         return curvature * (self.X @ beta + self.kept_part(u))
 
     def loose(self, values: Rows) -> float:
@@ -302,7 +302,7 @@ class Design:
         return sp.csr_array((data, pattern.indices, pattern.indptr), pattern.shape)
 
     def grouped_common(self, values: Rows) -> Float64[np.ndarray, "N P"]:
-        """The same of the common columns."""
+        """The same for the common columns, [N, P]."""
         if not self.X.shape[1]:
             return np.zeros((self.N, 0))
         return np.stack([self.by_group(values * x) for x in self.X.T], 1)

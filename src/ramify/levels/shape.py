@@ -291,14 +291,14 @@ class Profile(NamedTuple):
 
 
 def moved_sds(G: Marginal, found: Found) -> Float64[np.ndarray, "D 2"]:
-    """By how many sds Laplace's correction moves theta, and the error of coarser rules would."""
+    """The shift of theta in sds by correcting Laplace's method, and by the error of coarser rules."""
     if G.model.linear or not G.design.kept and all(block.rule is G.rule for block in G.blocks):
         return np.zeros((len(found.mean), 2))
     return _moved(G, found, lambda own: np.array([own.correction, G.left_out(own)]))
 
 
 def probe_sds(G: Marginal, found: Found) -> float:
-    """By how many sds the probes of the log determinant may move theta: the largest standard error."""
+    """The shift of theta, in sds, that the random probes may cause: the largest standard error."""
     if not isinstance(found.optimum.kept, Iterated):
         return 0.0
     log_dets: Any = lambda optimum: -0.5 * optimum.kept.log_dets
@@ -307,7 +307,7 @@ def probe_sds(G: Marginal, found: Found) -> float:
 
 
 def _moved(G: Marginal, found: Found, part: Callable[[Optimum], Any]) -> np.ndarray:
-    """By how many sds the slope of a part of G moves each coordinate of theta, [D, ...]."""
+    """The shift of each coordinate of theta, in sds, by the slope of a part of G, [D, ...]."""
     axes = whitening(found.precision)
     slope = []
     for axis in axes.T:

@@ -145,7 +145,7 @@ class Fitted:
         return matching.parts(fit, at, given, K)
 
     def _record(self) -> FitRecord:
-        """What to save of the fit."""
+        """The parts of the fit to save."""
         theta, z = describe_space(self.model.theta), describe_space(self.model.z)
         n_rows = None if self.groups is None else self.groups.n_rows
         columns = self._schema.rows, self._schema.group, n_rows, self._schema.zoned

@@ -158,7 +158,7 @@ class LevelsPosterior(LevelsQuestions):
         *,
         quantiles: Sequence[float] = (0.05, 0.5, 0.95),
     ) -> Any:
-        """What varies by the levels of a factor, a row for each level.
+        """A table of the effects of a factor's levels, a row for each level.
 
         Args:
             groups: the name of a factor, such as "movie" or "dept:service"; by default the integrated

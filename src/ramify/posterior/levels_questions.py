@@ -1,4 +1,4 @@
-"""What an analyst asks of a fit with several factors: questions, pictures, metrics, ArviZ."""
+"""Methods of a fit with several factors: questions about effects, pictures, metrics, ArviZ."""
 
 from dataclasses import replace
 from functools import cached_property

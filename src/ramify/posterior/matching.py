@@ -19,7 +19,7 @@ from ramify.models.model import Model
 
 
 class DataSchema(NamedTuple):
-    """What a fit keeps of its data when the data are not loaded."""
+    """The facts about a fit's data that are known even if the data are not loaded."""
 
     by: str
     labels: Shaped[np.ndarray, " N"]
@@ -29,7 +29,7 @@ class DataSchema(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """What later data are matched to."""
+    """The parts of a fit that later data are matched to."""
 
     schema: DataSchema
     adapter: Adapter

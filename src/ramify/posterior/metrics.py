@@ -210,7 +210,7 @@ def _points(chunk: Chunk, batch: Batch, K: int, M: int) -> Float[Array, "K B M"]
 def _block_tight(
     known: Conditioned, model: Model, chunk: Chunk, points: Array | None, local_draws: int
 ) -> tuple[Float[Array, " C"], Float[Array, " C"], Float[Array, " C"]]:
-    """By points that all draws of theta share or, if `points` is None, by each draw's own."""
+    """A block's part of `_tight`, by shared points or, if `points` is None, each draw's own points."""
     conditional, batch = known.conditional(model), known.batch
     half = (local_draws + 1) // 2
 

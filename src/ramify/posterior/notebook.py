@@ -1,4 +1,4 @@
-"""What a notebook shows: small HTML tables and lines that follow its colours, light or dark."""
+"""HTML for notebooks: small tables and lines that follow the notebook's colours, light or dark."""
 
 from collections.abc import Sequence
 from html import escape

@@ -137,13 +137,13 @@ class Summary:
         return [(name, cells(i)) for i, name in enumerate(self.names)]
 
     def to_pandas(self) -> Any:
-        """As a pandas DataFrame with the names as index."""
+        """The summary as a pandas DataFrame with the names as index."""
         import pandas as pd
 
         return pd.DataFrame(self.columns, index=pd.Index(self.names, name="parameter"))
 
     def to_frame(self, kind: Literal["pandas", "polars", "pyarrow", "dict"] = "pandas") -> Any:
-        """As a table of this library, with the names in a column `parameter`."""
+        """The summary as a table of this library, with the names in a column `parameter`."""
         return as_table(kind, {"parameter": np.array(self.names), **self.columns})
 
 

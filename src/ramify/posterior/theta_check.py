@@ -113,7 +113,7 @@ def _with_control(
 
 def again_at_theta(known: Conditioned, model: Model, lean: bool) -> Conditional:
     """Theta -> the block's conditional, solved again at each theta if its likelihood involves theta."""
-    # As in the fit. `lean` does not solve again: for a theta that is known well.
+    # The fit does the same. With `lean`, for a theta that is known well, nothing is solved again.
     site, batch = known.site, known.batch
     if site is None:
         return known.conditional(model)

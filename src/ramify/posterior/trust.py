@@ -192,7 +192,7 @@ def bad_groups(
 
 
 def off_sds(effective: Float64[np.ndarray, " N"], local_draws: int) -> Float64[np.ndarray, " N"]:
-    """By how many sds averages over a group's sampled z may be off, given its effective share of draws.
+    """The possible error, in sds, of averages over a group's sampled z, by its effective share of draws.
 
     With v the variance of its weights, one of K draws chosen by weight may be off by max(sqrt(v), v) / K.
     """

@@ -150,7 +150,7 @@ def _ratios(posterior: Posterior, summary: Summary, rows: list[int]) -> dict[str
 
 
 def _conditional(posterior: Posterior, drawn: dict[str, figures.Figure]) -> dict[str, Any]:
-    """Which predictors have a curve of the expected outcome; adds these figures."""
+    """The names of predictors with a curve of the expected outcome; adds these figures."""
     adapter = posterior.adapter
     if adapter.table is None:
         return {"curves": [], "curves_left": 0}

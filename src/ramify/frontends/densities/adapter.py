@@ -74,7 +74,7 @@ class DensityAdapter(LevelsAdapter):
         return self.groups.level_columns[self.place[factor]]
 
     def _outcome(self) -> str | None:
-        """The one row column that the likelihood reads and `simulate` does not."""
+        """The row column that the likelihood reads and `simulate` does not, if there is only one."""
         if not self.several.can_simulate:
             return None
         row = {n: self.groups.rows[n] for n in self.row_columns} | self._at_rows(self.groups)

@@ -146,7 +146,7 @@ class Formula:
 
     @property
     def codings(self) -> list[Coding]:
-        """Of all formulas: the common effects of each, and those that vary by group."""
+        """The codings of all formulas: of the common effects of each, and of those that vary by group."""
         return [coding for part in (self, *self.own) for coding in (part.common, part.group)]
 
     @property

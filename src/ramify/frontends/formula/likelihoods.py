@@ -289,7 +289,7 @@ ELSEWHERE = {
 
 
 def likely(name: str) -> str:
-    """Which likelihood was meant by a name that there is none of, as a sentence; "" if none is near.
+    """A sentence that suggests the likelihood meant by an unknown name; "" if none is similar.
 
     Example:
         >>> likely("Negbinomial"), likely("SkewNormal"), likely("tweedie")

@@ -111,7 +111,7 @@ class FormulaModel(Model):
         return Normal(mean, self.core.root(theta)).log_density(z["effects"])
 
     def _normal(self, theta: Float[Array, " D"], batch: Batch) -> Normal:
-        """The same distribution for every group of a block."""
+        """The normal distribution of z for every group of a block."""
         inside = self.theta.values(theta)
         return Normal(self.core.means(inside, batch), self.core.root(inside))
 
@@ -215,7 +215,7 @@ class FormulaAdapter(FormulaNames):
         return {**values, **near}
 
     def named_theta(self, theta: Float[Array, " D"]) -> Named:
-        """The same of one theta; the intercept is less `Formula.far_intercept`."""
+        """The values of `global_values` for one theta; the intercept is less `Formula.far_intercept`."""
         core, inside = self.model.core, self.model.theta.values(theta)
         values, shift = core.scaled(inside), core.centring(inside)
         effects = values.pop("b", jnp.zeros(0))

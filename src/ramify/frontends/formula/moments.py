@@ -54,7 +54,7 @@ class Facts(NamedTuple):
     constant: Bool[np.ndarray, " P"]  # whether a column of X is constant within groups
 
     def and_of(self, other: "Facts") -> "Facts":
-        """Of the rows of both."""
+        """The facts about the rows of both."""
         both = lambda a, b: None if a is None or b is None else a.and_of(b)
         return Facts(
             self.X.and_of(other.X),

@@ -132,7 +132,7 @@ class ParameterPredictor(eqx.Module):
     deviation: Float[Array, " M"]  # the unit of each group effect
 
     def parameters(self) -> dict[str, Parameter]:
-        """Its part of theta."""
+        """The parameters of theta that belong to this formula."""
         P, M = len(self.effects), len(self.varying)
         found = {"intercept": real()} if self.intercept else {}
         found |= ({"b": real(P)} if P else {}) | ({"sd": positive(M)} if M else {})
@@ -140,7 +140,7 @@ class ParameterPredictor(eqx.Module):
         return {f"{self.name}_{part}": parameter for part, parameter in found.items()}
 
     def units(self) -> dict[str, Any]:
-        """The units, inside, of its part of theta."""
+        """The units, inside, of these parameters."""
         found = {"b": self.coefficient, "sd": SD * self.deviation}
         return {f"{self.name}_{part}": unit for part, unit in found.items()}
 

@@ -109,13 +109,13 @@ def log_rising(a: Array, n: Array) -> Array:
 
 
 def poisson(link: str, eta: Array, family: Values, row: Values) -> Array:
-    """Of mean m = exp(eta)."""
+    """A Poisson count of mean m = exp(eta)."""
     y = row["y"]
     return y * eta - jnp.exp(eta) - gammaln(y + 1.0)
 
 
 def negative_binomial(link: str, eta: Array, family: Values, row: Values) -> Array:
-    """Of mean m and variance m + m^2 / shape."""
+    """A negative binomial count of mean m and variance m + m^2 / shape."""
     y, shape = row["y"], family["shape"]
     log_total = jnp.logaddexp(eta, jnp.log(shape))
     counts = log_rising(shape, y) - gammaln(y + 1.0)
@@ -225,7 +225,7 @@ def hurdle_mean(mean: Array, family: Values) -> Array:
 
 
 def gamma(link: str, eta: Array, family: Values, row: Values) -> Array:
-    """Of mean m and variance m^2 / shape."""
+    """A gamma response of mean m and variance m^2 / shape."""
     log_y, shape = jnp.log(row["y"]), family["shape"]
     r = log_y - eta
     height = 0.5 * (jnp.log(shape) - math.log(2 * math.pi)) - stirling(shape)
@@ -233,7 +233,7 @@ def gamma(link: str, eta: Array, family: Values, row: Values) -> Array:
 
 
 def weibull(link: str, eta: Array, family: Values, row: Values) -> Array:
-    """Of mean m and P(y > t) = exp(-(t Gamma(1 + 1 / shape) / m)^shape)."""
+    """A Weibull response of mean m: P(y > t) = exp(-(t Gamma(1 + 1 / shape) / m)^shape)."""
     log_y, shape = jnp.log(row["y"]), family["shape"]
     r = shape * (log_y - eta + log_gamma(1 + 1 / shape))
     return jnp.log(shape) - log_y + r - jnp.exp(r)
@@ -246,7 +246,7 @@ def weibull_survival(link: str, eta: Array, family: Values, row: Values) -> Arra
 
 
 def exponential(link: str, eta: Array, family: Values, row: Values) -> Array:
-    """Of mean m."""
+    """An exponential response of mean m."""
     return -eta - row["y"] * jnp.exp(-eta)
 
 
@@ -261,7 +261,7 @@ def normal_survival(link: str, eta: Array, family: Values, row: Values) -> Array
 
 
 def draw_weibull(rng: np.random.Generator, mean: np.ndarray, own: Mapping[str, Any]) -> np.ndarray:
-    """Of this mean and shape."""
+    """Weibull draws of this mean and shape."""
     from scipy.special import gammaln
 
     scale = mean / np.exp(gammaln(1 + 1 / own["shape"]))
@@ -282,7 +282,7 @@ def skew_scales(family: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def skew_normal(link: str, eta: Array, family: Values, row: Values) -> Array:
-    """Of mean m and sd sigma: 2 N(r) Phi(alpha r) / (w sigma), r = (y - m) / (w sigma) + delta E|u|."""
+    """Mean m and sd sigma: 2 N(r) Phi(alpha r) / (w sigma), r = (y - m) / (w sigma) + delta E|u|."""
     delta, w = skew_scales(family)
     unit = w * family["sigma"]
     r = (row["y"] - INVERSE[link](eta)) / unit + _HALF_MEAN * delta
@@ -304,7 +304,7 @@ def sample_skew_normal(key: Any, link: str, eta: Array, family: Values, row: Val
 def draw_skew_normal(
     rng: np.random.Generator, mean: np.ndarray, own: Mapping[str, Any]
 ) -> np.ndarray:
-    """Of this mean, sd sigma and alpha."""
+    """Skew normal draws of this mean, sd sigma and alpha."""
     return _skewed(mean, own, *rng.standard_normal((2, *mean.shape)))
 
 
@@ -312,7 +312,7 @@ def draw_skew_normal(
 
 
 def beta(link: str, eta: Array, family: Values, row: Values) -> Array:
-    """Of mean m and variance m (1 - m) / (1 + phi)."""
+    """A beta response of mean m and variance m (1 - m) / (1 + phi)."""
     a, b = _both(link, eta, family["phi"])
     y = row["y"]
     height = log_gamma(family["phi"]) - log_gamma(a) - log_gamma(b)

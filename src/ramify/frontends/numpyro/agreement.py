@@ -71,7 +71,7 @@ def _as_written(evaluator: Evaluator, block: Block, point: Point) -> Terms:
 
 
 def _as_blocks(evaluator: Evaluator, block: Block, point: Point, normal: bool) -> tuple[Terms, Any]:
-    """The same as the evaluator computes it, and log p(z | theta, u) by mean and scale if normal."""
+    """The same by the evaluator, and log p(z | theta, u) by mean and scale if it is normal."""
     chosen = _chosen(block)
     owner = block.index[chosen]
     z = point.z[owner]

@@ -40,7 +40,7 @@ class Arguments(NamedTuple):
 
     @property
     def size_name(self) -> str:
-        """What to call the number of groups in a message."""
+        """The name of the number of groups in messages."""
         return self.size or f"n_{self.by}"
 
 
