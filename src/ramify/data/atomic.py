@@ -28,7 +28,7 @@ def refuse_link(path: Path) -> None:
 
 
 def write_file(path: Path, write: Callable[[Path], object]) -> None:
-    """Writes a file whole or not at all; `write` is called with a path beside it."""
+    """Writes a file completely or not at all; `write` gets a temporary path beside it."""
     check_file(path)
     new = _beside(path, path.parent)
     try:

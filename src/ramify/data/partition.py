@@ -55,7 +55,7 @@ def _groups_in(sizes: Sizes, R: int) -> int:
 
 
 def rounded(n: int, least: int = 1) -> int:
-    """The next power of two: each shape is compiled anew."""
+    """The next power of two, since each different shape is compiled separately."""
     return max(2 ** max(n - 1, 0).bit_length(), least)
 
 

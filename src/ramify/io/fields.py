@@ -1,4 +1,4 @@
-"""Checks of what fit.json and the arrays beside it say, before anything is made of them.
+"""Checks of the contents of fit.json and of the arrays beside it, before they are used.
 
 A folder may come from somebody else: whatever is in it ends in a fit or in an error that names the file.
 """

@@ -1,4 +1,4 @@
-"""LevelsModel: what the rest of the room needs to know of a model with several factors.
+"""LevelsModel: a model with several factors, as the rest of the room uses it.
 
 This is the seam for front ends. A front end derives a `LevelsCore`, whose methods are compiled, and puts
 it into a `LevelsModel` with the numbers of effects of each grouping term.
@@ -28,7 +28,7 @@ class LevelsCore(eqx.Module):
     """
 
     def parameters(self) -> dict[str, Parameter]:
-        """The parameters of the likelihood: those of theta beside sds and correlations."""
+        """The parameters of the likelihood: those of theta other than sds and correlations."""
         raise NotImplementedError
 
     def log_prior(self, values: Named) -> Float[Array, ""]:

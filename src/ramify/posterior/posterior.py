@@ -131,7 +131,7 @@ class Posterior(Questions):
     def _blocks(
         self, draws: int, groups: Groups, seed: int, K: int, small: bool = False
     ) -> Iterator[tuple[Shaped[np.ndarray, " B"], Named]]:
-        # Each block by itself: between two of them runs the code of whoever asked.
+        # Each block is computed separately: the caller's code runs between two blocks.
         key = jax.random.key(seed)
         theta = computing(posterior_theta)(key, self.family, self.model, draws)
         places = max(budgets.SAMPLED_NUMBERS // (draws * self.model.z.size), 1)

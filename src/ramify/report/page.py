@@ -167,7 +167,7 @@ class Factor(NamedTuple):
     title: str
     effects: Effects
     total: int  # groups that it has
-    mark: str  # a suffix for the names of its figures
+    mark: str  # a part of the names of its figures
 
 
 def _factors(posterior: Posterior, groups: Groups, draws: int, seed: int) -> list[Factor]:

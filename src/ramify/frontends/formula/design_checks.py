@@ -14,7 +14,7 @@ from ramify.numerics.user_warning import warn_user
 
 Matrix = Float[np.ndarray, "n P"]
 
-_FAR = 20.0  # sds from zero: beyond, a group-level column can't be told from a constant
+_FAR = 20.0  # sds from zero: beyond, a group-level column can't be distinguished from a constant
 _SCALES = 1e-18, 1e18  # smallest and largest range of a column: float32 holds its square
 _ROWS = 1000  # of a linear program that looks for separation, to begin with
 

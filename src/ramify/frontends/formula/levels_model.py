@@ -1,4 +1,4 @@
-"""The model that a formula with several grouping terms stands for, and the names of its results."""
+"""The model of a formula with several grouping terms, and the names of its results."""
 
 import math
 from collections.abc import Mapping

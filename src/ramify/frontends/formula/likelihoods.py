@@ -26,7 +26,7 @@ Draw = Callable[[np.random.Generator, np.ndarray, np.ndarray, Mapping[str, Any]]
 
 
 class FamilyParameter(NamedTuple):
-    """A parameter of a likelihood beside its mean."""
+    """A parameter of a likelihood other than its mean."""
 
     make: Callable[[int], Parameter]  # of the number of levels
     prior: Callable[[float], Any]  # the default, of the response's sd

@@ -243,7 +243,7 @@ class FormulaAdapter(FormulaNames):
         return self.formula.varying
 
     def categories(self, kind: str) -> list[str]:
-        """The levels of a response, where each has a probability of its own."""
+        """The levels of a response, if the kind is the probability of each."""
         categorical = self.model.core.categorical
         if kind == "probability" and not (self.formula.has_cutpoints or categorical):
             what = (

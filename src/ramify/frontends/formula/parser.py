@@ -143,7 +143,7 @@ class _Operator(LazyOperator):
 class _Binary:
     """binary(x, success): 1 where x is `success`, by default the smallest value of the fit.
 
-    That of `formulae` takes the smallest of the rows at hand, and refuses rows without `success`.
+    The one in `formulae` takes the smallest of the current rows, and refuses rows without `success`.
     """
 
     def __init__(self):

@@ -20,7 +20,7 @@ from ramify.numerics.user_warning import warn_user
 Levels = list[Any] | None
 Numbers = Float64[np.ndarray, " n"]
 _MOST = 100  # levels of an ordered response
-# Columns beside the response -> what a message calls them.
+# Columns in addition to the response -> their names in messages.
 ROLES = {"trials": "trials", "weights": "weights", "cens": "censoring"}
 
 

@@ -18,9 +18,9 @@ from jax.scipy.stats import norm
 from jaxtyping import Array, Float
 
 Values = Mapping[str, Array]  # family parameters, and of a row its trials
-BIG = 1e3  # stands for an infinite cutpoint: a logistic tail there is zero, and so is its slope
+BIG = 1e3  # used for an infinite cutpoint: a logistic tail there is zero, and so is its slope
 MOST = 2**31 - 1  # the largest count
-TINY = 1e-30  # stands for a positive number that was rounded to zero
+TINY = 1e-30  # replaces a positive number that was rounded to zero
 _HALF_MEAN = math.sqrt(2 / math.pi)  # the mean of |u|, u standard normal
 _LARGE = 4.0  # beyond, five terms of Stirling's series are exact to 1e-9
 _SERIES = 1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188  # of 1 / x, 1 / x^3, ...

@@ -179,7 +179,7 @@ def opened(
 ) -> Whole | Stored:
     """The table of a formula, read into memory or, if a folder is given, sorted into a store there.
 
-    `used` are the columns that the formula names beside the grouping column.
+    `used` are the columns that the formula names in addition to the grouping column.
     """
     if missing not in get_args(Missing):
         raise ValueError(f'missing must be "error" or "drop"; got {missing!r}.')
