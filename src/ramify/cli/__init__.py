@@ -21,7 +21,7 @@ def main() -> None:
         app(prog_name="ramify")
     except SystemExit as end:
         if end.code == 130:
-            # XLA may be compiling in a thread, and crashes when Python shuts down under it.
+            # XLA may still be compiling in a thread, and would crash when Python shuts down.
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(130)

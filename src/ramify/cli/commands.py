@@ -1,4 +1,4 @@
-"""The commands. What they need is imported when they run, `rf` included: `--help` waits for nothing."""
+"""The commands. They import what they need when they run, `rf` included, so that `--help` is fast."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -51,7 +51,7 @@ Interval = Annotated[float, Option(min=0.0, max=1.0, help="Mass between the oute
 Quantiles = Annotated[
     str | None, Option(help="Other quantiles, with commas between: 0.025,0.5,0.975.")
 ]
-Seed = Annotated[  # JAX takes any other seed for one of these without a word
+Seed = Annotated[  # JAX would silently wrap any other seed into this range
     int, Option(min=0, max=2**32 - 1, help="Of all randomness: the same seed, the same answer.")
 ]
 Open = Annotated[bool, Option("--open", help="Open the report in the browser.")]
@@ -183,7 +183,7 @@ def fit(
         )
     try:
         show.posterior(posterior)
-    finally:  # also if nobody reads the summary to its end
+    finally:  # also if the reader closes stdout before the summary is printed
         keeper.save(posterior)
         if checkpoint:
             resuming.forget(out)
@@ -244,7 +244,7 @@ def predict(
     kinds = kinds_of(posterior)
     table = read_table(new, None, kinds, form)
     if out is None or out.suffix.lower() == ".csv":
-        # Before the work, and before the first line of it is on the screen.
+        # Checked before the work and before its first line of output.
         from ramify.cli.csv import check_as_csv
 
         check_as_csv(table)

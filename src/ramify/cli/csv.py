@@ -1,6 +1,6 @@
 """CSV files as Arrow tables. Column types are inferred from the values, or known from a fit.
 
-The commands import this file when they read or write: it imports Arrow, for which help need not wait.
+The commands import this file only when they read or write, since importing Arrow would slow down help.
 """
 
 import io
@@ -72,7 +72,7 @@ class _WithoutComments(io.RawIOBase):
             if not line:
                 return 0
             if self.quoted or not line.startswith(self.mark):
-                # A line inside a quoted value belongs to that value, whatever it begins with.
+                # A line inside a quoted value is part of the value, even if it begins with the mark.
                 self.quoted ^= line.count('"') % 2 == 1
                 self.left = line.encode()
         count = min(len(buffer), len(self.left))
@@ -147,7 +147,7 @@ def _check_looks_like_csv(path: Path, form: CsvForm) -> None:
 
 
 def _not_a_table(start: bytes, mark: bytes) -> str | None:
-    """What a file is that begins like this, if that is no table."""
+    """What the beginning of a file shows it to be, if it is not a table."""
     line, *more = start.split(b"\n")
     table = mark in line and line.count(mark) == b"".join(more[:1]).count(mark)  # as in "#,x,y"
     looks = next((what for begin, what in _BEGIN.items() if start.startswith(begin)), None)
@@ -157,7 +157,7 @@ def _not_a_table(start: bytes, mark: bytes) -> str | None:
 
 
 def _otherwise_delimited(start: bytes, form: CsvForm) -> str | None:
-    """What a table is like that has another delimiter, or decimal commas."""
+    """A hint if the table seems to have another delimiter, or decimal commas."""
     line, *more = start.decode(errors="ignore").split("\n")
     for mark, (name, option) in _DELIMITERS.items():
         if mark in line and form.delimiter not in line:

@@ -14,7 +14,7 @@ import typer.core
 
 from ramify.cli.words import with_options
 
-# What the library and the readers raise for input they can't use. Anything else is a bug.
+# The errors that the library and the readers raise for input they can't use. Others are bugs.
 BAD_INPUT = (ValueError, TypeError, OSError, ArithmeticError, MemoryError, ImportError)
 
 
@@ -37,7 +37,7 @@ class OneLineErrors(typer.core.TyperGroup):
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)
             raise typer.Exit(130) from None
-        except (BrokenPipeError, typer.Abort):  # typer's to handle, as are its own just below
+        except (BrokenPipeError, typer.Abort):  # typer handles these, and its own below
             raise
         except Exception as error:
             if debug or hasattr(error, "exit_code"):
@@ -47,7 +47,7 @@ class OneLineErrors(typer.core.TyperGroup):
 
 
 def sentence(error: Exception) -> str:
-    """What to tell the user of an error.
+    """An error as a sentence for the user.
 
     Example:
         >>> sentence(ValueError("there is no column x."))
@@ -93,7 +93,7 @@ def no_interrupt_lost() -> Iterator[None]:
 
     def hook(said: Any) -> None:
         if isinstance(said.exc_value, KeyboardInterrupt):
-            # From a thread and later: raised here, it would be ignored as well.
+            # A thread sends it again later: an exception raised here would be ignored as well.
             threading.Timer(0.05, _thread.interrupt_main).start()
         else:
             before(said)

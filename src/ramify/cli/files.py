@@ -74,7 +74,7 @@ def check_writable(path: Path) -> None:
 def check_readable(path: Path) -> None:
     """Raises if the file does not exist or is neither CSV nor Parquet."""
     if "://" in parquet_source(path) or (glob.has_magic(str(path)) and glob.glob(str(path))):
-        return  # Arrow looks there, or has been
+        return  # left to Arrow, which reports what it can't read
     if not path.exists():
         near = path.parent.iterdir() if path.parent.is_dir() else ()
         beside = [p.name for p in near if p.exists()]

@@ -1,4 +1,4 @@
-"""What `ramify fit` does so that no fit is lost: neither its own nor another's."""
+"""Saves the fit of `ramify fit` so that neither this fit nor another one is lost."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ from ramify.data.atomic import locked, reason
 from ramify.io.folder import FIT, file_of
 from ramify.io.replacing import free_name, place_for
 
-LAST = ("/var/tmp", "/dev/shm")  # where a fit goes that finds no other place
+LAST = ("/var/tmp", "/dev/shm")  # last places to save a fit if no other can be written
 
 
 class Keeper:
@@ -23,7 +23,7 @@ class Keeper:
     def save(self, posterior: Any) -> None:
         """Saves the fit to its folder; if that is not possible, elsewhere, and raises to say where."""
         try:
-            with locked(self.out.absolute().parent):  # from looking to replacing
+            with locked(self.out.absolute().parent):  # checks and replaces in one go
                 same = _content(self.out) == self._before
                 posterior.save(self.out, overwrite=same and self._before is not None)
         except FileExistsError:
@@ -58,6 +58,6 @@ def _why(error: OSError | ValueError) -> str:
 
 
 def _content(out: Path) -> bytes | None:
-    """What is in a folder's fit.json, to see whether another process replaces it."""
+    """The bytes of a folder's fit.json, to see whether another process has replaced it."""
     path = file_of(out, FIT)
     return path.read_bytes() if path.is_file() else None

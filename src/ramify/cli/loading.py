@@ -1,4 +1,4 @@
-"""What a command begins with: the device, a saved fit and the rows of a file."""
+"""The start of a command: chooses the device, loads a saved fit and the rows of a file."""
 
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ def use_device(device: str | None) -> None:
 
 def load(fit: Path, device: str | None) -> Any:
     """The posterior of a fit's folder."""
-    read_fit(fit)  # says at once if there is none
+    read_fit(fit)  # fails at once if there is no fit
     use_device(device)
     return rf.load(fit)
 
@@ -72,7 +72,7 @@ def known_groups(posterior: Any, table: Any) -> str:
 
 
 def kinds_of(posterior: Any) -> dict[str, str]:
-    """What the columns of a fit hold, labels included: "number" or "category"."""
+    """The kind of each column of a fit, labels included: "number" or "category"."""
     label = {"U": "category", "i": "number", "u": "number"}.get(posterior.labels.dtype.kind)
     kinds = posterior.adapter.columns() | {posterior.by: label}
     return {name: kind for name, kind in kinds.items() if kind is not None}

@@ -12,11 +12,11 @@ from ramify.data.parquet import check_names, open_parquet
 from ramify.frontends.formula.text import formula_columns, parse, split
 from ramify.numerics.memory import available
 
-COPIES = 10  # of its columns, as numbers of 8 bytes, that a model in memory takes, about
+COPIES = 10  # copies of its columns (8 bytes a number) that a model in memory takes, about
 
 
 class Asked(NamedTuple):
-    """What a model is to be made of."""
+    """The arguments from which a model is made."""
 
     data: Path
     formula: str
@@ -24,7 +24,7 @@ class Asked(NamedTuple):
     link: str | None
     prior: list[str]
     store: Path | None
-    remote: bool  # whether workers compute, which read a store
+    remote: bool  # whether Dask workers compute; they need a store
 
 
 def model_and_groups(asked: Asked, out: Path, form: CsvForm, device: str | None) -> tuple[Any, Any]:

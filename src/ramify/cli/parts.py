@@ -41,7 +41,7 @@ def effects(fit: Path, out: Path | None, scheduler: str | None, quantiles: Any) 
 
 
 def diagnosis(fit: Path, data: Path | None, scheduler: str, seed: int) -> Any:
-    """What `diagnose` finds on a worker."""
+    """The diagnosis of a fit, computed on a worker."""
     if data is not None:
         raise ValueError("--scheduler diagnoses a fit with its own rows: leave the data out.")
     with client_of(scheduler) as client:

@@ -17,7 +17,7 @@ def folder_for(out: Path) -> Path:
 
 
 def remember(out: Path, options: dict[str, Any]) -> Path:
-    """Writes down what was asked for, for `--resume`; returns the folder of the checkpoints."""
+    """Writes the options of the command for `--resume`; returns the folder of the checkpoints."""
     folder = folder_for(out)
     plain = {n: str(v.absolute()) if isinstance(v, Path) else v for n, v in options.items()}
     text = json.dumps(plain, indent=1)
@@ -26,7 +26,7 @@ def remember(out: Path, options: dict[str, Any]) -> Path:
 
 
 def recall(out: Path) -> dict[str, Any]:
-    """What was asked for when the fit to this folder began."""
+    """The options of the command that began the fit to this folder."""
     path = folder_for(out) / COMMAND
     if not path.is_file():
         raise FileNotFoundError(

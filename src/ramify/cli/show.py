@@ -1,4 +1,4 @@
-"""What the commands print: results to stdout, notes about the work to stderr."""
+"""Output of the commands: results to stdout, notes about the work to stderr."""
 
 import sys
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from rich.text import Text
 from ramify.cli.words import with_options
 
 _VERDICTS = {"trust": "green", "check": "yellow", "do not trust": "red"}
-_NAMES = 24  # columns of the screen that names keep before a table gets wider than it
+_NAMES = 24  # characters that names keep at least, even if the table gets wider than the screen
 
 
 def screen(width: int | None = None) -> Console:
@@ -27,7 +27,7 @@ def note(text: str) -> None:
 
 
 def sizes(groups: Any) -> None:
-    """How many groups there are, and of what sizes."""
+    """Prints how many groups there are, and their sizes."""
     import numpy as np
 
     low, middle, high = np.quantile(groups.sizes, [0, 0.5, 1]).astype(int)
@@ -35,17 +35,17 @@ def sizes(groups: Any) -> None:
 
 
 def posterior(fitted: Any, summary: Any = None) -> None:
-    """What was fitted and how it went, then the table of a summary."""
+    """Prints what was fitted and how it went, then the table of a summary."""
     screen().print(with_options(str(fitted)), markup=False, soft_wrap=True)
     summary = fitted.summary() if summary is None else summary
-    # The lines of its own text, for their digits.
-    table = str(summary).splitlines()[1 : 1 + len(summary.names)]  # doubts are said above
+    # Taken from the summary's own text, which has rounded the numbers.
+    table = str(summary).splitlines()[1 : 1 + len(summary.names)]  # doubts are printed above
     lines = [line.rsplit(None, len(summary.columns)) for line in table]
     _print(["", *summary.columns], [[name.strip(), *numbers] for name, *numbers in lines])
 
 
 def diagnosis(found: Any) -> None:
-    """The verdict, why, and the worst groups."""
+    """Prints the verdict, the reasons and the worst groups."""
     console = screen()
     console.print(f"Verdict: [bold {_VERDICTS[found.verdict]}]{found.verdict}")
     for reason in found.reasons:

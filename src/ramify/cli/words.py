@@ -1,4 +1,4 @@
-"""The library's messages in the words of the command: files and options for arguments."""
+"""Translates the library's messages for the command: arguments become files and options."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Files and folders that are written whole or not at all: beside their place, then moved there."""
+"""Writes files and folders completely or not at all: first beside their place, then moved there."""
 
 import glob
 import os
@@ -15,7 +15,7 @@ except ImportError:  # Windows: no locks
     fcntl = None
 
 MARK = ".saving-"  # in the name of what is being written
-OLD = 60.0  # seconds after which a folder that no process has locked is a dead process's
+OLD = 60.0  # age in seconds from which an unlocked folder counts as left by a dead process
 
 
 def refuse_link(path: Path) -> None:
@@ -28,7 +28,7 @@ def refuse_link(path: Path) -> None:
 
 
 def write_file(path: Path, write: Callable[[Path], object]) -> None:
-    """Writes a file whole or not at all; `write` is called with a path beside it."""
+    """Writes a file completely or not at all; `write` gets a temporary path beside it."""
     check_file(path)
     new = _beside(path, path.parent)
     try:
@@ -68,7 +68,7 @@ def check_beside(path: Path, what: str) -> None:
 
 
 def new_folder(path: Path, within: Path, write: Callable[[Path], None]) -> Path:
-    """A new folder inside another, filled by `write`, that is to be moved to a path."""
+    """Makes a folder inside another and fills it by `write`; the caller moves it to `path`."""
     _sweep(path, within)
     new = _beside(path, within)
     try:
@@ -89,9 +89,9 @@ def new_folder(path: Path, within: Path, write: Callable[[Path], None]) -> Path:
 
 @contextmanager
 def locked(folder: Path, *, shared: bool = False, wait: bool = True) -> Iterator[None]:
-    """Keeps other processes from changing a folder, or if not `shared` from reading it.
+    """Locks a folder: no other process may change it or, unless `shared`, read it.
 
-    If another process has it locked, this waits, or raises BlockingIOError if it is not to `wait`.
+    If another process holds the lock, this waits, or raises BlockingIOError if `wait` is False.
     """
     handle = _handle(folder)
     try:
@@ -120,12 +120,12 @@ def reason(error: OSError) -> str:
 
 
 def _beside(path: Path, within: Path) -> Path:
-    """A name for something new that no other process uses."""
+    """A name beside the path that no other process uses."""
     return within / f".{path.name}{MARK}{secrets.token_hex(4)}"
 
 
 def _sweep(path: Path, within: Path) -> None:
-    """Removes folders that processes were writing when they died, where these are not whole."""
+    """Removes incomplete folders that dead processes left behind."""
     for left in within.glob(f".{glob.escape(path.name)}{MARK}*"):
         partial = left.is_dir() and not left.is_symlink() and not (left / "fit.json").exists()
         with suppress(OSError):  # another process has removed it

@@ -29,17 +29,17 @@ class Batch(NamedTuple):
     rows: dict[str, Array]  # row columns, each [R, ...]
     group: dict[str, Array]  # group columns u_i, each [B, ...]
     segment: Int[Array, " R"]  # place (0..B-1) of each row's group; never decreases
-    # Number of the group at each place: its row in a table, and its noise.
+    # Number of the group at each place: it selects the group's row in a table, and its noise.
     index: Int[Array, " B"]  # pyright: ignore[reportIncompatibleMethodOverride]
     # Rows of the group at each place, n_i; 0 for filler.
     count: Int[Array, " B"]  # pyright: ignore[reportIncompatibleMethodOverride]
     row_mask: Bool[Array, " R"]  # which rows are real
     group_mask: Bool[Array, " B"]  # which places are real
-    # Times which local terms are unbiased for all groups: J for a block, N/|B| for a minibatch.
+    # Makes a sum over the batch unbiased for all groups: J for a block, N/|B| for a minibatch.
     scale: Float[Array, ""]
 
     def at_rows(self, values: Shaped[Array, "B *rest"]) -> Shaped[Array, "R *rest"]:
-        """For each row what its group has."""
+        """For each row the value of its group."""
         at = jnp.asarray(values).at[self.segment]
         # `segment` is sorted; declaring it spares a GPU one atomic addition per row in the derivative.
         return at.get(indices_are_sorted=True, mode="promise_in_bounds")

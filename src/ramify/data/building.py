@@ -25,19 +25,19 @@ ReadColumn = Callable[[str, Any, Factor], np.ndarray]
 
 
 class Plan(NamedTuple):
-    """What a store is made of."""
+    """The source of a store and how it is read."""
 
     data: Any  # an open Arrow dataset
     source: Any  # what the user calls it
     by: str
     rows: list[str]
     group: list[str]
-    # How columns are read, and what store.json keeps of that; called when a store is built.
+    # Returns the reader of columns and fields for store.json; called only when a store is built.
     prepare: Callable[[], tuple[ReadColumn, dict[str, Any]]] = lambda: (read_numbers, {})
     read_by: str = "numbers"  # a name for it
 
     def said(self) -> dict[str, Any]:
-        """What must be the same for a store to be used again."""
+        """A store is used again only if all of this is unchanged."""
         found = self.data.filesystem.get_file_info(self.data.files)
         files = [[info.path, info.size, info.mtime_ns] for info in found]
         kinds = [str(self.data.schema.field(name).type) for name in self.names]
@@ -52,9 +52,9 @@ class Plan(NamedTuple):
 
 
 def stored(plan: Plan, folder: Path) -> dict[str, Any]:
-    """The fields of a Groups from a store in a folder, which is built unless it is there."""
+    """The fields of a Groups from the store in a folder; builds the store if it is not there."""
     check_folder(folder)
-    with locked(folder):  # another process that builds the same one is waited for
+    with locked(folder):  # waits for another process that builds the same store
         found, said = read_store(folder), plan.said()
         if found is None or any(found.get(name) != said[name] for name in said):
             _build(plan, said, folder)
@@ -203,7 +203,7 @@ class _Writer:
         self._files.close()
 
     def end(self, kind: pa.DataType) -> dict[str, Any]:
-        """Writes what is known of the groups now; returns what store.json says of the files."""
+        """Writes sizes, group columns and labels; returns what store.json says of the files."""
         starts = np.concatenate(self._starts)
         np.save(self._own / "sizes.npy", np.diff(starts, append=self._count))
         for k, name in enumerate(self._plan.group):

@@ -30,9 +30,9 @@ def parts(groups: Groups, rows: int | None = None) -> Iterator[Groups]:
 def derived(
     groups: Groups, folder: Path, said: dict[str, Any], change: Callable[[Groups], Groups]
 ) -> Groups:
-    """The groups of a store with the columns that `change` makes of some of them, on disk.
+    """A store of the same groups whose columns `change` computes, part by part.
 
-    It is used again if store.json says the same: `said` has what the columns depend on.
+    `said` lists what the columns depend on; a store with the same list is used again.
     """
     assert groups.store is not None
     said = {**said, "by": groups.by, "source": groups.store.content}

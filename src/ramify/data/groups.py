@@ -166,7 +166,7 @@ class Groups:
         return cls(**fields_from_store(folder))
 
     def integrating(self, factor: str | None) -> "Groups":
-        """The same rows sorted by another of several factors, which a fit then integrates out."""
+        """The same data sorted by another of its factors, which a fit then integrates out."""
         place = integrated_factor(self.factors, factor or self.by, "data set")
         if place == self.integrated:
             return self
@@ -176,7 +176,7 @@ class Groups:
 
     @property
     def integrated(self) -> int:
-        """The place of the factor `by` among several."""
+        """The position of the factor `by` among several."""
         return [factor.name for factor in self.factors].index(self.by)
 
     def levels(self, factor: int) -> Int64[np.ndarray, " n_rows"]:
@@ -259,7 +259,7 @@ class Groups:
         )
 
     def _read_as(self, **fields: Any) -> "Groups":
-        """The same with other fields, in memory; raises if the store that they were read from changed."""
+        """The same with other fields, in memory; raises if the store changed while it was read."""
         if self.store is not None:
             self.store.check()
         return replace(self, **fields, store=None)

@@ -28,9 +28,9 @@ def ranges(
     *data: Groups, rows: int | None = None, places: int | None = None, small: bool = False
 ) -> Iterator[Range]:
     """Yields all groups in their order, in blocks of about `rows` rows and at most `places` groups."""
-    # The data sets have the same groups in the same order, and so have their batches of a block. The
-    # largest group may need more rows. Few shapes are used, so that few are compiled; `small` asks for
-    # the shape of small data.
+    # All data sets have the same groups in the same order, and so have the batches of a block. A block
+    # has more than `rows` rows if its largest group does. Few shapes occur, so little is compiled;
+    # `small` asks for the shape of small data.
     sizes = np.max([groups.sizes for groups in data], axis=0)
     R, B = shared_shape(sizes, small)
     R = max(min(R, rows or R), int(sizes.max(initial=1)))
@@ -38,7 +38,7 @@ def ranges(
     members = sequential(sizes, R, B)
     stops = np.cumsum((members >= 0).sum(1))
     starts = np.concatenate([[0], stops[:-1]])
-    # Filler costs an accelerator less than another shape to compile.
+    # On an accelerator, filler costs less than compiling another shape.
     least = rounded(R) if jax.default_backend() != "cpu" else budgets.SMALL_BLOCK_ROWS
     least = min(least, rounded(R))
     fullest = [rounded(int(np.add.reduceat(g.sizes, starts).max()), least) for g in data]
@@ -53,12 +53,12 @@ def pack(groups: Groups, members: Int[np.ndarray, " B"], R: int) -> Batch:
 
 
 def sent(batch: Batch) -> Batch:
-    """A batch that was laid out, on the device and in the precision that JAX computes in."""
+    """Sends a batch of NumPy arrays to the device, in the precision that JAX computes in."""
     return jax.device_put(jax.tree.map(narrow, batch))
 
 
 def laid_out(groups: Groups, members: Int[np.ndarray, " B"], R: int) -> Batch:
-    """What `pack` sends, as NumPy arrays of their own types. Any thread may do it: JAX has no part."""
+    """The batch that `pack` sends, as NumPy arrays. Does not use JAX, so any thread may call it."""
     real = members[members >= 0]
     B, sizes = len(members), groups.sizes[real]
     segment = np.repeat(np.arange(len(real), dtype=np.int32), sizes)
@@ -92,7 +92,7 @@ def some_groups(groups: Groups, rows: int, seed: int) -> Groups:
 
 def with_a_row(column: Shaped[np.ndarray, "n ..."]) -> Shaped[np.ndarray, "_ ..."]:
     """The column, or a single row of ones (0 for integers) if it has no rows, to be masked."""
-    # A logarithm or quotient is finite at one; an integer may number something, of which 0 exists.
+    # Logarithms and quotients are finite at one; an integer may be an index, and index 0 exists.
     if len(column):
         return column
     return np.full((1, *column.shape[1:]), column.dtype.kind == "f", column.dtype)

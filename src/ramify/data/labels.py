@@ -66,7 +66,7 @@ def factorize(name: str, raw: Raw) -> Factor:
             "strings, integers or timestamps."
         ) from error
     place = rank.astype(np.int64)[np.cumsum(used) - 1]
-    same = np.array_equal(place, np.arange(len(place)))  # as where rows are sorted by integers
+    same = np.array_equal(place, np.arange(len(place)))  # the usual case of rows sorted by integers
     return Factor(labels, code.astype(np.int64, copy=False) if same else place[code])
 
 

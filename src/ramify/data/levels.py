@@ -19,7 +19,7 @@ _KINDS = "iubUM"  # of labels that JSON can hold
 class Levels:
     """The levels of a factor in the fit.
 
-    Those of an interaction a:b are the combinations that occur, in the order of a and then of b.
+    The levels of an interaction a:b are the combinations that occur, in the order of a and then of b.
     """
 
     columns: tuple[str, ...]
@@ -87,14 +87,14 @@ class Levels:
 
 
 def encoded(name: str, raw: Raw) -> tuple[Factor, Shaped[np.ndarray, " n"]]:
-    """The labels of the rows that have one, and which have none."""
+    """The factor of the rows that have a label, and a mask of the rows without one."""
     import pandas as pd
 
     absent = np.asarray(pd.isna(pd.Series(raw if isinstance(raw, list) else np.asarray(raw))))
     if not absent.any():
         return factorize(name, raw), absent
     values = pd.Series(raw if isinstance(raw, list) else np.asarray(raw))[~absent]
-    whole = values.dtype.kind == "f" and (values % 1 == 0).all()  # integers beside a NaN
+    whole = values.dtype.kind == "f" and (values % 1 == 0).all()  # integers that a NaN made floats
     values = values.astype(np.int64) if whole else values
     return factorize(
         name, values.to_list() if values.dtype == object else values.to_numpy()
@@ -113,9 +113,9 @@ def levels_of(columns: tuple[str, ...], raw: dict[str, Raw], zone: str | None) -
 
 
 def integrated_factor(factors: Sequence[Levels], name: str | None, what: str) -> int:
-    """The factor whose effects are integrated out: that with the most levels, of equals the first.
+    """The factor whose effects are integrated out: by default the (first) one with the most levels.
 
-    `name` is that which the user asked for, `what` has the factors.
+    `name` is the user's choice, if any; `what` is what a message calls the owner of the factors.
     """
     names = [factor.name for factor in factors]
     if name is not None and name not in names:
@@ -135,10 +135,10 @@ def nesting(inner: np.ndarray, outer: np.ndarray) -> bool:
 def check_factors(
     factors: Sequence[Levels], codes: list[np.ndarray], noisy: bool, own: str = "(1 | {}/{})"
 ) -> list[str]:
-    """Raises for factors that no model can have; notes on how they relate to each other.
+    """Raises for factors that no model can have; returns notes on how they relate to each other.
 
-    `noisy`: rows have noise of their own, from which effects of single rows can't be told. `own` is how
-    to write that levels of one factor are each in a level of another.
+    `noisy`: rows have noise of their own, which can't be distinguished from effects of single rows.
+    `own` is the syntax for a factor nested in another.
     """
     n, notes = len(codes[0]), []
     for factor in factors:

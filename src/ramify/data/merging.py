@@ -9,7 +9,7 @@ from ramify.data.labels import find
 
 
 def with_groups(groups: Groups, new: Groups) -> Groups:
-    """The groups, those that are in `new` with their rows there; in the order of their labels."""
+    """All groups, ordered by label; those that are in `new` have the rows they have there."""
     known = find(groups.labels, new.labels, "the new groups")
     kept = np.setdiff1d(np.arange(len(groups)), known[known >= 0])
     if not len(kept):

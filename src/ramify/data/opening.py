@@ -36,7 +36,7 @@ def fields_from_store(folder: str | PathLike[str]) -> dict[str, Any]:
     path = Path(folder)
     if not path.is_dir():
         raise FileNotFoundError(f"there is no store {path}.")
-    with locked(path, shared=True):  # no other process builds it anew meanwhile
+    with locked(path, shared=True):  # no other process may rebuild it meanwhile
         return open_store(path)
 
 

@@ -36,7 +36,7 @@ def block_shape(sizes: Sizes, rows: int | None = None, most: int | None = None) 
 
 def shared_shape(sizes: Sizes, small: bool = False) -> tuple[int, int]:
     """R rows and B groups of a block, from few sizes: similar data share a shape, and its programs."""
-    # Small blocks take a CPU no longer than large ones, if they are not so many that the host is busy.
+    # On a CPU, small blocks are as fast as large ones unless there are too many for the host.
     # An accelerator needs large ones.
     total, most = int(sizes.sum()), budgets.on_this_device(budgets.RESULT_ROWS)
     small = small or total <= budgets.SMALL_DATA_ROWS
@@ -56,7 +56,7 @@ def _groups_in(sizes: Sizes, R: int) -> int:
 
 
 def rounded(n: int, least: int = 1) -> int:
-    """The next power of two: each shape is compiled anew."""
+    """The next power of two, since each different shape is compiled separately."""
     return max(2 ** max(n - 1, 0).bit_length(), least)
 
 

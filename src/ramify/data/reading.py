@@ -50,7 +50,7 @@ def _sort_by_group(
     small = factor.code.astype(np.uint16) if count <= 2**16 else factor.code
     sorted_ = not len(small) or bool((small[1:] >= small[:-1]).all())
     order = np.arange(len(small)) if sorted_ else np.argsort(small, kind="stable")
-    # To copy rows that are in order already is faster than to gather them.
+    # Copying rows that are already in order is faster than gathering them.
     ordered = lambda values: values.copy() if sorted_ else values[order]
     return {
         "by": by,

@@ -19,7 +19,7 @@ Scale = Num[Array, ""] | float | int  # see `Batch.scale`
 class Resident(NamedTuple):
     """A whole data set on the device."""
 
-    # Row columns [n_rows, ...]; if there are no rows, one of nobody's, as the source of filler.
+    # Row columns [n_rows, ...]; without rows, a single made-up row as the source of filler.
     rows: dict[str, Array]
     group: dict[str, Array]  # group columns, each [N, ...]
     start: Int[Array, " N"]  # first row of each group
@@ -80,9 +80,9 @@ class RowPlan(NamedTuple):
 
 
 def lay_out(data: Resident, members: Places, R: int) -> RowPlan:
-    """Lays a block out: the part of `cut` that is sums over numbers of rows."""
-    # Apart, so that it can be mapped over many blocks ahead of their steps: one block at a time, these
-    # sums are a fifth of an accelerator's short step.
+    """Lays a block out: the part of `cut` that only sums counts of rows."""
+    # Separate, so that it can be mapped over many blocks ahead of their steps: one block at a time,
+    # these sums take a fifth of a short step on an accelerator.
     real = members >= 0
     member = jnp.where(real, members, members[0])
     count = jnp.where(real, data.count[member], 0)

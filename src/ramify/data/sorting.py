@@ -25,7 +25,7 @@ def sorted_rows(
     def watched() -> Iterator[pa.RecordBatch]:
         try:
             yield from rows()
-        except Exception as error:  # DuckDB would wrap it in an error of its own
+        except Exception as error:  # DuckDB would wrap it in its own error
             failed.append(error)
             raise
 

@@ -27,7 +27,7 @@ class BlockSource:
     rows: int  # R, rows of a block
     block: Callable[[int], Batch]  # a block by its number, on the device
 
-    # Of a source that streams: reads a block by its number and lays it out, in any thread.
+    # For a source that streams: reads a block by its number and lays it out, in any thread.
     read: Callable[[int], Batch] | None = None
     store: Store | None = None  # that its groups are from
 
@@ -35,7 +35,7 @@ class BlockSource:
         return len(self.members)
 
     def blocks(self, numbers: Sequence[int]) -> Iterator[Batch]:
-        """Some blocks in turn; those of a source that streams are read ahead, by another thread."""
+        """Yields some blocks; another thread reads ahead if the source streams."""
         if self.read is None:
             yield from map(self.block, numbers)
             return
@@ -49,20 +49,20 @@ class BlockSource:
 
 
 def packed(groups: Groups, members: Int[np.ndarray, "J B"], rows: int) -> BlockSource:
-    """Columns in host memory: a block is packed and sent when it is asked for."""
+    """A source for columns in host memory: packs and sends a block when it is asked for."""
     block = lambda number: pack(groups, members[number], rows)
     return BlockSource(groups.sizes, members, rows, block)
 
 
 def kept(groups: Groups, members: Int[np.ndarray, "J B"], rows: int) -> BlockSource:
-    """Blocks that the host packs at once and the device keeps."""
+    """A source whose blocks are packed once, in advance, and kept on the device."""
     check_range(groups)
     batches = [pack(groups, own, rows) for own in members]
     return BlockSource(groups.sizes, members, rows, batches.__getitem__)
 
 
 def streamed(groups: Groups, members: Int[np.ndarray, "J B"], rows: int) -> BlockSource:
-    """Columns in the files of a store: a block is read when it is asked for, or before."""
+    """A source for columns in the files of a store: reads a block when asked for it, or ahead."""
     check_range(groups)
     read = lambda number: laid_out(groups, members[number], rows)
     block = lambda number: sent(read(number))
@@ -70,7 +70,7 @@ def streamed(groups: Groups, members: Int[np.ndarray, "J B"], rows: int) -> Bloc
 
 
 def resident(groups: Groups, members: Int[np.ndarray, "J B"], rows: int) -> BlockSource:
-    """Columns on the device, in the order of the groups: a block is cut out there."""
+    """A source for columns on the device, in the order of the groups: cuts blocks out there."""
     data = to_device(groups)
     block = lambda number: cut_out(data, members[number], 1.0, rows)
     return BlockSource(groups.sizes, members, rows, block)
@@ -78,5 +78,5 @@ def resident(groups: Groups, members: Int[np.ndarray, "J B"], rows: int) -> Bloc
 
 def on_device(groups: Groups, members: Int[np.ndarray, "J B"], rows: int) -> BlockSource:
     """A source for data that fit on the device, which then stay there."""
-    # An accelerator cuts blocks out faster than the host packs them. A CPU need not compile to pack.
+    # An accelerator cuts blocks out faster than the host packs them. Packing needs no compilation.
     return (kept if jax.default_backend() == "cpu" else resident)(groups, members, rows)

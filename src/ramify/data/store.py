@@ -30,7 +30,7 @@ FORMAT, FORMAT_VERSION, STORE, LABELS = "ramify-store", 1, "store.json", "labels
 
 
 class Stamp(NamedTuple):
-    """What tells a file from what it was before."""
+    """The state of a file, to see whether it has changed."""
 
     name: str
     number: int  # inode
@@ -47,7 +47,7 @@ class Store(NamedTuple):
     stamps: tuple[Stamp, ...]  # of the files, when they were opened
 
     def check(self) -> None:
-        """Raises if a file is no longer what it was; to be called after something was read."""
+        """Raises if a file has changed since it was opened; call it after every read."""
         for stamp in self.stamps:
             path = self.build / stamp.name
             if _stamp(path) != stamp:
@@ -75,12 +75,12 @@ def _stamp(path: Path) -> Stamp:
 
 
 def unreadable(path: Any, error: OSError) -> OSError:
-    """What to raise where a file of a store is gone."""
+    """The error to raise if a file of a store is gone."""
     return OSError(f"{path} can't be read any more: {reason(error)}.")
 
 
 def read_store(folder: Path) -> dict[str, Any] | None:
-    """What store.json says; None if there is none. Raises if this version can't read it."""
+    """The contents of store.json; None if there is none. Raises if this version can't read it."""
     path = folder / STORE
     if not path.is_file():
         return None

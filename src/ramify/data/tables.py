@@ -1,6 +1,6 @@
 """Tables and columns of any kind: NumPy arrays in a dict, pandas, polars, Arrow.
 
-Only this module knows the libraries apart, with the help of narwhals. The rest sees NumPy arrays and
+Only this module distinguishes the libraries, mostly by narwhals. The rest sees NumPy arrays and
 a mask of nulls. pandas and polars are imported only when one of their tables or columns comes in.
 """
 
@@ -204,7 +204,7 @@ def as_series(raw: Raw) -> "nw.Series[Any] | None":
 def _distinct_entries(raw: pa.ChunkedArray) -> pa.ChunkedArray:
     """A column whose dictionary, if it has one, has distinct entries and no nulls, as pandas wants.
 
-    Arrow allows both, and takes rows that refer to an entry which is null for rows with a value.
+    Arrow allows repeated and null entries; it counts a row that refers to a null entry as not null.
     """
     if not pa.types.is_dictionary(raw.type):
         return raw

@@ -42,9 +42,9 @@ def _is_build(path: Path) -> bool:
 
 
 def build(folder: Path, said: dict[str, Any], write: Callable[[Path], dict[str, Any]]) -> None:
-    """Makes a store, in a folder that is locked: `write` fills the folder of the new build.
+    """Makes a store in a locked folder: `write` fills the folder of the new build.
 
-    store.json gets `said` and what `write` returns.
+    store.json holds `said` and the fields that `write` returns.
     """
     for left in filter(_is_build, folder.iterdir()):  # of a process that died
         if left.name != (read_store(folder) or {}).get("build"):
@@ -68,7 +68,7 @@ def build(folder: Path, said: dict[str, Any], write: Callable[[Path], dict[str, 
 
 
 class ColumnFiles:
-    """Columns of a build that grow, each a NumPy file, and a checksum of all that is in them."""
+    """The growing columns of a build, each in a NumPy file, and a checksum of their contents."""
 
     def __init__(self, own: Path, count: int):
         """The columns will have so many rows."""

@@ -1,8 +1,8 @@
 """`ramify demo`: is a flight late, by aircraft? The whole job on data that ships with the package.
 
 Nine tenths of the aircraft are fitted. For the others, which the fit never saw, later flights are
-predicted from their first ones and the predictions held against what happened. Uses only what
-`import ramify` offers.
+predicted from their first ones, and the predictions are compared with what happened. Uses only the public
+names of ramify.
 
 May import: ramify.
 """
@@ -23,8 +23,8 @@ import ramify as rf
 
 FORMULA = "late ~ 1 + scale(hour) + scale(distance) + (1 + scale(hour) + scale(distance) | tailnum)"
 HELD_OUT = 0.1  # of the aircraft
-FIRST = 20  # flights by which a new aircraft is known
-LATER = 20  # further flights that it must have to be scored
+FIRST = 20  # flights of a new aircraft on which predictions are conditioned
+LATER = 20  # later flights that it must have to be scored
 DRAWS = 200
 
 
@@ -149,7 +149,7 @@ def _table(first: str, *rest: str) -> Table:
 
 
 def _some(names: list[str], shares: Shares, first: pa.Table) -> Table:
-    """Five aircraft, from the one predicted to be least often late to the most."""
+    """Five aircraft, from the lowest predicted share of late flights to the highest."""
     _, number = _numbered(first)
     before = np.bincount(number, first["late"].to_numpy()) / FIRST
     table = _table("aircraft", f"late in first {FIRST}", "later: predicted", "90%", "observed")

@@ -28,15 +28,15 @@ class Coverage(NamedTuple):
 @final
 @dataclass(frozen=True, repr=False)
 class Calibration:
-    """What `calibrate` found; printing it shows a table of coverage and tests.
+    """The result of `calibrate`; printing it shows a table of coverage and tests.
 
     Attributes:
         draws: L, the posterior draws that each true value is ranked among.
         theta_ranks: by parameter, the rank of the truth in each simulation, 0 to L.
         z_ranks: by entry of z, the ranks of some groups in each simulation.
         labels: these groups.
-        verdicts: how many fits said "trust", "check" and "do not trust"; all of them are counted in.
-        failures: what the fits that failed said; these have no ranks.
+        verdicts: the number of fits with each verdict, "trust", "check" and "do not trust"; all count.
+        failures: the error messages of fits that failed; these have no ranks.
     """
 
     draws: int
@@ -48,7 +48,7 @@ class Calibration:
 
     @property
     def tested(self) -> dict[str, Int[np.ndarray, " n"]]:
-        """Independent ranks, one from each simulation: those of z are of its groups in turn."""
+        """Independent ranks, one from each simulation; for z, of one of its groups in turn."""
         # The groups of one simulation share theta, and so their ranks depend on each other.
         in_turn = lambda ranks: ranks[np.arange(len(ranks)), np.arange(len(ranks)) % ranks.shape[1]]
         return self.theta_ranks | {n: in_turn(ranks) for n, ranks in self.z_ranks.items()}
@@ -64,7 +64,7 @@ class Calibration:
         return min(1.0, min(self.p_values.values()) * len(self.p_values))
 
     def coverage(self, level: float) -> dict[str, Coverage]:
-        """By parameter, how many central posterior intervals of this probability hold the truth."""
+        """By parameter, the share of central posterior intervals of this probability with the truth."""
         inside = lambda ranks: np.abs((ranks + 0.5) / (self.draws + 1) - 0.5) < level / 2
         found = {}
         for name, ranks in self.theta_ranks.items():
@@ -104,8 +104,8 @@ class Calibration:
         """A Plotly figure: for each parameter, the share of ranks below each value, less its mean.
 
         If the posterior is right, each line stays within the 95% band with probability 0.95 (needs
-        plotly). A line that rises and then falls, or falls and then rises, is that of a posterior
-        which is too high or too low on average; an S is that of one that is too narrow or too wide.
+        plotly). A line that rises and then falls, or falls and then rises, means a posterior that is
+        too high or too low on average; an S means one that is too narrow or too wide.
         """
         try:
             from plotly.subplots import make_subplots

@@ -1,7 +1,7 @@
 """Whether to trust a fit: importance weights of theta and of every group, and a verdict in words.
 
-An approximation q is as good as the weights p/q of its own draws are even (`numerics.psis`). The idea is
-that of Yao et al., "Yes, but did it work?" (2018).
+If an approximation q is good, the weights p/q of its own draws are nearly equal (`numerics.psis`). See
+Yao et al., "Yes, but did it work?" (2018).
 """
 
 from dataclasses import dataclass
@@ -39,26 +39,26 @@ from ramify.posterior.trust import findings, off_sds, verdict_of
 @final
 @dataclass(frozen=True, repr=False)
 class Diagnosis:
-    """What `diagnose` found; printing it shows the verdict, the reasons and the worst groups.
+    """The result of `diagnose`; printing it shows the verdict, the reasons and the worst groups.
 
     Attributes:
         verdict: "trust", "check" or "do not trust".
         reasons: sentences: what was found and, where something is wrong, what to do.
         k_hat: of theta's importance weights.
-        effective_draws: how many of `draws` the weights of theta leave.
+        effective_draws: effective number of draws of theta, by their weights.
         draws: draws of theta that were weighed.
         shift: by coordinate of the unconstrained theta, how far the weights move its mean, in sds.
         shift_noise: how far the noise in the weights alone would move a mean.
-        widening: by coordinate, by how much of itself the weights change its sd.
-        widening_noise: by how much the noise in the weights alone would.
+        widening: by coordinate, the relative change of its sd by the weights.
+        widening_noise: the relative change of an sd by the noise in the weights alone.
         by: name of the label column.
         labels: the groups that were judged, [N]; empty for a joint family.
         sizes: their rows.
         group_k_hat: of each group's weights.
-        group_effective: share of its draws that each group's weights leave.
-        group_off: by how many sds averages over a group's sampled z may be off, for that reason.
-        gap: what the group's Gaussian loses, in nats: tight bound less plain.
-        converged: whether the group's own solution was found.
+        group_effective: effective share of each group's draws, by their weights.
+        group_off: by how many sds averages over a group's sampled z may be off, by these weights.
+        gap: what the group's Gaussian loses, in nats: the tight bound less the plain one.
+        converged: whether the solver found the group's mode.
     """
 
     verdict: Verdict
@@ -123,7 +123,7 @@ def diagnose(
     if isinstance(posterior, LevelsPosterior):
         return _of_levels(posterior)
     groups = posterior._for_metrics(groups)
-    # Not the draws of the fit itself: its own Monte Carlo error is to be seen.
+    # The draws differ from those of the fit, so that the fit's own Monte Carlo error shows.
     key = jax.random.fold_in(jax.random.key(seed), 2**31 - 1)
     found = _judge_theta(posterior, groups, key, draws)
     judged, locals_ = _judge_groups(posterior, groups, jax.random.fold_in(key, 1))
@@ -164,7 +164,7 @@ def _judge_theta(
 
 
 def _judge_groups(posterior: Posterior, groups: Groups, key: PRNGKeyArray) -> tuple[Groups, Locals]:
-    """Weighs each group's local draws; a random part of the groups where all would be too many."""
+    """Weighs each group's local draws, or those of a random sample of the groups if they are many."""
     family, model = posterior.family, posterior.model
     if not isinstance(family, Branched):
         none = np.zeros(0)
@@ -178,7 +178,7 @@ def _judge_groups(posterior: Posterior, groups: Groups, key: PRNGKeyArray) -> tu
         real = slice(0, block.stop - block.start)
         own, gap = _weigh_block(known, model, thetas, rng, posterior.local_draws > 1)
         own, gap = own[..., real], gap[real]
-        # Weights over their median at a theta: their mean would follow the tail that is judged.
+        # Weights are divided by their median at each theta: a mean would follow the tail that is judged.
         own = (own - np.median(own, 1, keepdims=True)).reshape(-1, own.shape[-1])
         share = effective_draws(own) / len(own)
         off = off_sds(share, posterior._local_draws(None))
@@ -218,7 +218,7 @@ def _conditionals(
 
 def _proposal(posterior: Posterior, key: PRNGKeyArray, S: int) -> tuple[Draws, np.ndarray]:
     """Draws of theta to weigh, and theta's sds."""
-    # From q(theta) or, to compare new weights with those of a fit's weighted draws, a t like theirs.
+    # From q(theta) or, if the fit has weighted draws, from a Student t fitted to them.
     drawn = draw_theta(key, posterior.family, posterior.model, S)
     weighted = getattr(posterior.family, "weighted", None)
     if weighted is None:
@@ -236,16 +236,16 @@ def _proposal(posterior: Posterior, key: PRNGKeyArray, S: int) -> tuple[Draws, n
 def _changes(
     posterior: Posterior, theta: Draws, sd: np.ndarray, log_weights: np.ndarray, noise: np.ndarray
 ) -> tuple[dict[str, float], float, dict[str, float], float]:
-    """How far weights move the mean of each coordinate, in sds, and change its sd, with their noises."""
+    """How far weights move each coordinate's mean, in sds, and change its sd, each with its noise."""
     weight = np.exp(np.nan_to_num(log_weights - log_weights.max(), nan=-np.inf))
     weight /= max(weight.sum(), 1e-300)
     drawn = np.asarray(theta.theta, np.float64)
     apart, plain = drawn - weight @ drawn, drawn - drawn.mean(0)
-    # Less the draws' own mean: what is left is what the weights do.
+    # Subtracting the draws' own mean leaves the effect of the weights.
     shift = (weight @ drawn - drawn.mean(0)) / sd
     shift_noise = np.linalg.norm(weight[:, None] * apart - plain / len(drawn), axis=0) / sd
     moved = weight @ (apart * (noise - weight @ noise)[:, None]) / sd
-    # Likewise less their own sd, if that of q(theta) is judged; a Student t is wider than it.
+    # Likewise relative to the draws' own sd if they are from q(theta); a Student t is wider.
     of_q = getattr(posterior.family, "weighted", None) is None
     variance, own = weight @ apart**2, np.mean(plain**2, 0)
     widening = 0.5 * np.log(variance / (own if of_q else sd**2))

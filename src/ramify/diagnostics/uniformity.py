@@ -15,7 +15,7 @@ REPEATS = 10_000  # simulated sets of ranks: p values are multiples of its inver
 
 
 def p_value(ranks: Int[np.ndarray, " n"], draws: int) -> float:
-    """The chance of ranks as far from uniform on 0 .. L as these, L = `draws`, or farther.
+    """The probability of ranks at least as far from uniform on 0 .. L as these, with L = `draws`.
 
     Example:
         >>> p_value(np.arange(100), 99) > 0.99, p_value(np.arange(100) // 2, 99) < 0.001
@@ -27,7 +27,7 @@ def p_value(ranks: Int[np.ndarray, " n"], draws: int) -> float:
 
 
 def bands(n: int, draws: int, level: float = 0.95) -> Float64[np.ndarray, "2 L"]:
-    """Ends of the shares of n uniform ranks below 1 .. L, that hold at once with this probability."""
+    """Bounds on the shares of n uniform ranks below 1 .. L that hold jointly with this probability."""
     tails, null = _under_uniformity(n, draws)
     inside = tails >= np.quantile(null, 1 - level)
     low, high = inside.argmax(1), n - inside[:, ::-1].argmax(1)
@@ -52,6 +52,6 @@ def _under_uniformity(
 def _statistic(
     counts: Int[np.ndarray, "*repeats L_plus_1"], tails: Float64[np.ndarray, "L n_plus_1"]
 ) -> Float64[np.ndarray, "*repeats"]:
-    """The smallest tail, from how many ranks there are of each value."""
+    """The smallest tail probability, from the number of ranks of each value."""
     below = np.cumsum(counts, -1)[..., :-1]
     return np.asarray(np.min(tails[np.arange(len(tails)), below], -1))

@@ -21,7 +21,7 @@ from ramify.posterior.trust import (
 
 
 class Theta(NamedTuple):
-    """What is known of theta's weights: `shift` and `widening` are by coordinate, each with its noise."""
+    """Statistics of theta's weights: `shift` and `widening` are by coordinate, each with its noise."""
 
     k_hat: float
     effective: float
@@ -33,7 +33,7 @@ class Theta(NamedTuple):
 
 
 class Locals(NamedTuple):
-    """What is known of each group's weights."""
+    """Statistics of each group's weights."""
 
     k_hat: Float64[np.ndarray, " N"]
     effective: Float64[np.ndarray, " N"]
@@ -43,7 +43,7 @@ class Locals(NamedTuple):
 
     @property
     def bad(self) -> Bool[np.ndarray, " N"]:
-        """Whose weights can't be relied upon, and whose z may be wrong for that."""
+        """Groups with unreliable weights whose sampled z may therefore be wrong."""
         return bad_groups(self.k_hat, self.off)
 
 
@@ -59,7 +59,7 @@ def judge(
 
 
 def _about_theta(posterior: Posterior, found: Theta) -> Finding:
-    """What the weights of theta say, or its chains: in words first, numbers after."""
+    """The finding from theta's weights, or its chains: words first, then numbers."""
     if "theta_r_hat" in posterior.notes:
         return _about_chains(posterior.notes)
     numbers = f"k-hat {found.k_hat:.2f}; {found.draws:,} draws are worth {found.effective:,.0f}"
@@ -86,12 +86,12 @@ def _about_theta(posterior: Posterior, found: Theta) -> Finding:
 
 
 def _largest(by_name: dict[str, float]) -> tuple[float, str]:
-    """The number that is largest in size, and its name."""
+    """The number with the largest absolute value, and its name."""
     return max(((value, name) for name, value in by_name.items()), key=lambda x: abs(x[0]))
 
 
 def _about_chains(notes: dict[str, Any]) -> Finding:
-    """Theta was sampled: weights of a Student t do not judge it. What is wrong is among the warnings."""
+    """The finding on theta sampled by NUTS; weights do not judge it, and warnings tell what is wrong."""
     r_hat, effective = notes["theta_r_hat"], notes["theta_effective_draws"]
     said = "The global parameters were sampled by NUTS: "
     said += f"{effective:,.0f} effective draws, r-hat {r_hat:.3f}"
@@ -108,7 +108,7 @@ def _cure(posterior: Posterior) -> str:
 
 
 def _about_groups(posterior: Posterior, judged: Groups, found: Locals, groups: Groups) -> Finding:
-    """What the groups' weights say."""
+    """The finding from the groups' weights."""
     if not len(judged):
         return Finding(
             0, "joint() has no q(z_i | theta), so its groups were not judged one by one."

@@ -18,7 +18,7 @@ DRAWN = ("posterior", "posterior_predictive", "log_likelihood")  # groups with d
 
 
 class Axes(NamedTuple):
-    """What the axes of groups and of rows are called, and what they count."""
+    """The names and coordinates of the axes of groups and of rows."""
 
     by: str  # name of the label column
     labels: Shaped[np.ndarray, " N"]  # of the groups
@@ -29,14 +29,14 @@ class Axes(NamedTuple):
 
 
 def begin_import() -> None:
-    """Imports ArviZ in a thread of its own, which takes as long as to compute what it is for."""
+    """Imports ArviZ in a thread of its own: this takes as long as computing the draws for it."""
     if find_spec("arviz_base") is None:
         raise ImportError(NEEDED)
     Thread(target=_import, daemon=True).start()
 
 
 def _import() -> None:
-    """ArviZ, and what xarray looks for when it meets the first array: Dask, where that is installed."""
+    """Imports ArviZ, and Dask where it is installed, which xarray imports at its first array."""
     arviz = import_module("arviz_base")
     arviz.from_dict({"posterior": {"x": np.zeros((1, 1))}})
 
@@ -51,7 +51,7 @@ def data_tree(tree: dict[str, Columns], axes: Axes, method: str) -> Any:
     row = "row" if "row" not in taken else "row_position"
     coords: dict[str, Any] = {by: axes.labels} | ({} if axes.rows is None else {row: axes.rows})
     found: Any = None
-    for group, values in tree.items():  # an effect and a column of data may have one name
+    for group, values in tree.items():  # an effect and a column of data may have the same name
         dims = {name: _dims(axes, group, name, value, by, row) for name, value in values.items()}
         used = {dim for own in dims.values() for dim in own}
         known = coords | {

@@ -24,7 +24,7 @@ KEPT = 2  # of each part: the last one, and one more for the case that it gets d
 
 
 class State(NamedTuple):
-    """What is kept of a fit: arrays by name, and numbers and texts."""
+    """The saved state of a fit: arrays by name, and numbers and texts."""
 
     arrays: dict[str, np.ndarray]
     numbers: dict[str, Any]

@@ -1,4 +1,4 @@
-"""Checks of what fit.json and the arrays beside it say, before anything is made of them.
+"""Checks of the contents of fit.json and of the arrays beside it, before they are used.
 
 A folder may come from somebody else: whatever is in it ends in a fit or in an error that names the file.
 """
@@ -106,7 +106,7 @@ _NOTES: dict[str, Check] = {
     **dict.fromkeys("warnings rising_priors theta_curves".split(), is_list_of(is_text)),
     **dict.fromkeys("unconverged_groups second_modes_groups uneven_groups".split(), _is_list),
 }
-# Wherever they are in the description of a family.
+# Fields of a family's description, at any depth.
 _FAMILY: dict[str, Check] = {
     **dict.fromkeys("dim D M N".split(), is_count),
     **dict.fromkeys("diagonal uses_theta centred count_aware matched".split(), _is_bool),
@@ -149,7 +149,7 @@ def _check_family(path: Path, family: dict[str, Any], where: str) -> None:
 
 def check_floats(path: Path, name: str, array: np.ndarray) -> None:
     """Raises where an array of a family does not hold numbers as a fit has them."""
-    # The modes of groups without rows are not known, and a draw may have no weight.
+    # The modes of groups without rows are not known (NaN), and a draw may have weight zero.
     allowed = {".modes": np.isnan, ".log_weight": np.isneginf}.get(name[name.rfind(".") :])
     fine = array.dtype in (np.float32, np.float64)
     if not fine or not np.all(np.isfinite(array) | (False if allowed is None else allowed(array))):

@@ -51,7 +51,7 @@ class SavedFit:
         return path
 
     def needed(self, name: str) -> Path:
-        """The same, of a file that every fit has."""
+        """The same for a file that every fit has; raises if it is not there."""
         path = self.file(name)
         if path is None:
             raise ValueError(f"the fit in {self.folder} is incomplete: {name} is missing.")
@@ -105,7 +105,7 @@ def check_version(path: Path, found: dict[str, Any], newest: int, by: Any) -> No
 
 
 def seal(folder: Path, fit: dict[str, Any]) -> dict[str, Any]:
-    """The contents of fit.json, which are plain, with the checksums of the files and their own."""
+    """The contents of fit.json with the checksums of the files and of the contents themselves."""
     there = [name for name in (*FILES, *OF_FORMULAS) if name != FIT and (folder / name).is_file()]
     listed = {**fit, "checksums": {name: checksum(folder / name) for name in there}}
     return {**listed, "checksum": _own(listed)}

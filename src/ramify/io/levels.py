@@ -18,7 +18,7 @@ POOL = ("theta", "beta", "u")
 
 
 class LevelsRecord(NamedTuple):
-    """What is saved of a fit beside its model and its rows."""
+    """The saved parts of a fit, except its model and its rows."""
 
     pool: dict[str, np.ndarray]
     history: dict[str, np.ndarray]
@@ -36,7 +36,7 @@ def is_levels(saved: SavedFit) -> bool:
 def save_levels(
     path: Path, record: LevelsRecord, more: Callable[[Path], None], *, overwrite: bool
 ) -> None:
-    """Writes a fit to a folder, and what `more` writes to it; replaces a fit there, and nothing else."""
+    """Writes a fit to a folder and calls `more` with it; replaces nothing there but a fit."""
     write_folder(path, lambda folder: _write(record, folder, more), overwrite=overwrite)
 
 
@@ -64,11 +64,11 @@ def _write(record: LevelsRecord, folder: Path, more: Callable[[Path], None]) -> 
     }
     plain = json.loads(json.dumps(fit, default=as_plain))
     (folder / "partial").write_text(json.dumps(seal(folder, plain), indent=1), encoding="utf-8")
-    (folder / "partial").rename(folder / FIT)  # where it is, the others are whole
+    (folder / "partial").rename(folder / FIT)  # last: if it is there, the others are complete
 
 
 def read_levels(saved: SavedFit, sizes: Mapping[str, int]) -> LevelsRecord:
-    """What `save_levels` wrote; `sizes` are the numbers of columns of the pool's arrays."""
+    """Reads what `save_levels` wrote; `sizes` are the numbers of columns of the pool's arrays."""
     path = saved.needed(ARRAYS)
     arrays = read_arrays(path)
     pool = part_of(arrays, "pool/")

@@ -91,7 +91,7 @@ def _replace(new: Path, place: Path) -> None:
 
 
 def _move_in(place: Path) -> None:
-    """Moves the files of a new fit to their place, if there is one; what remains of the old goes."""
+    """Moves the files of a new fit, if there is one, to their place; removes the rest of the old fit."""
     new = place / NEXT
     if not new.is_dir():
         return

@@ -41,7 +41,7 @@ Columns = dict[str, tuple[tuple[int, ...], str]]  # name -> shape of an element,
 
 
 class FitRecord(NamedTuple):
-    """What is saved of a fit: arrays, labels, and what goes into fit.json under the same name."""
+    """The saved parts of a fit: arrays, labels, and fields of fit.json under the same names."""
 
     family: Family
     history: dict[str, np.ndarray]
@@ -64,12 +64,12 @@ WEIGHTED = "cloud"  # what files call `Branched.weighted`, since the first relea
 def save(
     record: FitRecord, path: Path, more: Callable[[Path], None], *, overwrite: bool = True
 ) -> None:
-    """Writes a fit to a folder, and what `more` writes to it; replaces a fit there, and nothing else."""
+    """Writes a fit to a folder and calls `more` with it; replaces nothing there but a fit."""
     write_folder(path, lambda folder: _write(record, folder, more), overwrite=overwrite)
 
 
 def read_record(saved: SavedFit, encoder: Any) -> FitRecord:
-    """What `save` wrote to a folder; `encoder` is like the one given to `amortized`."""
+    """Reads what `save` wrote to a folder; `encoder` is like the one given to `amortized`."""
     folder, fit = saved.folder, saved.fit
     check_fields(folder / FIT, fit)
     arrays = read_arrays(saved.needed(ARRAYS))
@@ -130,7 +130,7 @@ def _write(record: FitRecord, folder: Path, more: Callable[[Path], None]) -> Non
     more(folder)
     plain = json.loads(json.dumps(fit, default=as_plain))
     (folder / "partial").write_text(json.dumps(seal(folder, plain), indent=1), encoding="utf-8")
-    (folder / "partial").rename(folder / FIT)  # where it is, the others are whole
+    (folder / "partial").rename(folder / FIT)  # last: if it is there, the others are complete
 
 
 def as_plain(value: Any) -> Any:
@@ -141,12 +141,12 @@ def as_plain(value: Any) -> Any:
 
 
 def _name(path: Any) -> str:
-    """What a file calls the array at this path."""
+    """The name in files of the array at this path."""
     return re.sub(r"^\.weighted\b", f".{WEIGHTED}", jax.tree_util.keystr(path))
 
 
 def _describe(family: Family) -> dict[str, Any]:
-    """What the family is made of, without its arrays."""
+    """A description of the family without its arrays."""
     gaussian = lambda q: {"dim": q.dim, "diagonal": q.diagonal, "map": q.map}
     if isinstance(family, Joint):
         parts = [gaussian(q) for q in family.parts]
@@ -262,7 +262,7 @@ def _filled(skeleton: Family, arrays: dict[str, np.ndarray], folder: Path) -> Fa
             )
         check_floats(folder / ARRAYS, name, arrays[name])
         kind = jax.dtypes.canonicalize_dtype(arrays[name].dtype)
-        return jax.device_put(arrays[name].astype(kind))  # of `jnp.asarray` each shape is a program
+        return jax.device_put(arrays[name].astype(kind))  # `jnp.asarray` compiles for each shape
 
     return eqx.combine(jax.tree_util.tree_map_with_path(fill, holes), rest)
 
@@ -280,12 +280,12 @@ def write_arrays(
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """What `write_arrays` wrote."""
+    """Reads what `write_arrays` wrote."""
     size, cure = path.stat().st_size, "Use a machine with more memory"
     check_memory(size, None, f"the arrays of {path}", cure)
     try:
         return load_file(path)
-    except (SafetensorError, KeyError, ValueError, TypeError) as error:  # also dtypes NumPy has not
+    except (SafetensorError, KeyError, ValueError, TypeError) as error:  # or a dtype not in NumPy
         raise ValueError(f"{path} is truncated or damaged: it is no file of arrays.") from error
 
 

@@ -24,7 +24,7 @@ class FactorInfo(NamedTuple):
 class RowsAt(NamedTuple):
     """Rows of a table to predict, or to condition on."""
 
-    design: Design  # whose u are those of known levels; its `code` is that of the integrated factor
+    design: Design  # its u has the effects of known levels; its `code` is of the integrated factor
     # The level of each row in each factor: those that the fit has not seen have numbers after its own,
     # the same in all tables that were read with the same `seen`; -2 for a row without a label.
     codes: list[Int64[np.ndarray, " n"]]
@@ -63,35 +63,35 @@ class LevelsAdapter:
         )
 
     def outer_first(self) -> list[int]:
-        """The factors, those whose effects others are drawn around before these."""
+        """The factors in an order in which their effects can be drawn: outer factors first."""
         return list(range(len(self.factors)))
 
     def named_theta(
         self, values: Mapping[str, np.ndarray], beta: Float64[np.ndarray, "S P"]
     ) -> dict[str, np.ndarray]:
-        """Draws of the parameters as `sample` has them: those of a summary."""
+        """Draws of the parameters as `sample` returns them; by default the rows of a summary."""
         return self.summary_rows(values, beta)
 
     def named_effects(
         self, factor: int, effects: Float64[np.ndarray, "S L E"]
     ) -> dict[str, np.ndarray]:
-        """Draws of a factor's effects as `sample` has them."""
+        """Draws of a factor's effects as `sample` returns them."""
         return {f"effects({self.factors[factor].name})": effects}
 
     def effect_axes(self, factor: int) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-        """Names of the axes of `named_effects` after that of draws, and what they count: for ArviZ."""
+        """Names and coordinates of the axes of `named_effects` after the axis of draws, for ArviZ."""
         info = self.factors[factor]
         name = f"{info.name}_effect"
         return {f"effects({info.name})": [info.name, name]}, {name: list(info.effects)}
 
     def new_columns(self, at: RowsAt, factor: int, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """What the prior of a factor's levels reads of these, at some rows: nothing."""
+        """The columns that the prior of a factor's levels reads, at some rows; by default none."""
         return {}
 
     def conditioned(
         self, given: RowsAt, inside: np.ndarray, code: Int64[np.ndarray, " n"], count: int
     ) -> Design:
-        """Those rows that are inside, whose groups of the integrated factor are numbered anew."""
+        """The rows of the mask `inside`, with new numbers for their groups of the integrated factor."""
         design = given.design
         return Design(
             code,
@@ -145,11 +145,11 @@ class LevelsAdapter:
         raise NotImplementedError
 
     def ratios(self) -> tuple[str, list[str]]:
-        """What exp of an effect is ("odds ratios"), and the rows of a summary that are such effects."""
+        """The name of exp of an effect ("odds ratios"), and the rows of a summary with such effects."""
         raise NotImplementedError
 
     def has_odds(self, kind: str) -> bool:
-        """Whether what is expected of a row, in this kind, is a share or a probability."""
+        """Whether the expected outcome of this kind is a share or a probability."""
         raise NotImplementedError
 
     def sections(self, names: Sequence[str]) -> list[Section]:

@@ -1,8 +1,8 @@
 """The integral over z block by block: as many groups at once as stay in a processor's cache.
 
-A group with many rows has a z that is nearly normal, and a rule of fewer points is enough for it. What
-that leaves out moves theta by about 4 sqrt(N) / n^2 posterior sds if all N groups have n rows (logistic,
-on MovieLens); `left_out` measures it.
+The z of a group with many rows is nearly normal, so a rule of fewer points is enough. The error of this
+rule moves theta by about 4 sqrt(N) / n^2 posterior sds if all N groups have n rows (logistic, on
+MovieLens); `left_out` measures it.
 """
 
 from typing import Any, NamedTuple
@@ -15,8 +15,8 @@ from ramify.levels.model import Derivatives, Given, LevelsModel
 from ramify.numerics.points import Rule, gauss_hermite
 
 FEW = 3  # points along each dimension of z, of groups with many rows
-MANY = 200.0  # times sqrt(N): squared rows of a group, past which it has many
-TOGETHER = 2**17  # evaluations of rows
+MANY = 200.0  # a group has many rows if their squared number is above this times sqrt(N)
+TOGETHER = 2**17  # evaluations of rows in a block
 
 
 class Block(NamedTuple):
@@ -29,11 +29,11 @@ class Block(NamedTuple):
 
     @property
     def points(self) -> int:
-        """Those of the rule."""
+        """The number of points of the rule."""
         return 1 if self.rule is None else len(self.rule.log_weight)
 
     def taken(self, solved: Solved) -> Solved:
-        """What was found of all groups, for these."""
+        """The part of the solutions of all groups that is about these groups."""
         own = Derivatives(*(values[self.rows] for values in solved.rows))
         at = self.groups
         return Solved(solved.z[at], own, solved.root[at], solved.value[at])
@@ -50,7 +50,7 @@ def blocks_of(model: LevelsModel, design: Design, rule: Rule | None) -> list[Blo
     number = np.zeros(design.N, np.int64)
     for kind, own in enumerate(rules):
         inside, most = many == kind, TOGETHER // len(own.log_weight)
-        # In a block are the groups that begin in the same `most` rows of their kind.
+        # Groups of one kind share a block if they begin within the same run of `most` rows.
         before = np.cumsum(sizes[inside]) - sizes[inside]
         number[inside] = 2 * (before // most) + kind
     found = np.unique(number, return_inverse=True)
@@ -110,7 +110,7 @@ def left_out(
     found: Integral,
     rule: Rule | None,
 ) -> float:
-    """What the coarser rules of blocks leave out of the integrals, in nats: more by the finer rule."""
+    """How much the finer rule adds to the integrals of blocks with a coarser rule, in nats."""
     total = 0.0
     for block in blocks:
         if block.rule is not rule:

@@ -16,7 +16,7 @@ Columns = Mapping[str, np.ndarray]
 
 
 def normal(values: Mapping[str, Any], columns: Columns, eta: np.ndarray) -> Form:
-    """Of mean eta and sd sigma."""
+    """A normal response of mean eta and sd sigma."""
     precision = float(values["sigma"]) ** -2
     apart = columns["y"] - eta
     slope = precision * apart
@@ -26,7 +26,7 @@ def normal(values: Mapping[str, Any], columns: Columns, eta: np.ndarray) -> Form
 
 
 def logit(values: Mapping[str, Any], columns: Columns, eta: np.ndarray) -> Form:
-    """Successes in trials, one by default, of log odds eta."""
+    """Successes in trials (one by default) with log odds eta."""
     y, trials = columns["y"], columns.get("trials", 1.0)
     small = np.exp(-np.abs(eta))
     whole = 1 + small
@@ -41,13 +41,13 @@ def logit(values: Mapping[str, Any], columns: Columns, eta: np.ndarray) -> Form:
 
 
 def poisson(values: Mapping[str, Any], columns: Columns, eta: np.ndarray) -> Form:
-    """Counts of log mean eta."""
+    """Poisson counts with log mean eta."""
     y, mean = columns["y"], np.exp(np.minimum(eta, 300.0))
     return y * eta - mean + columns["constant"], lambda: (y - mean, mean)
 
 
 def constant(form: str, columns: Columns) -> np.ndarray:
-    """What a row's log density has beside terms in eta."""
+    """The terms of a row's log density that do not involve eta."""
     y = columns["y"]
     if "log_y" in columns:  # y is the logarithm of the response
         return -columns["log_y"]

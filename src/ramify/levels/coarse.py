@@ -1,8 +1,8 @@
-"""What stands for G where hundreds of evaluations of G itself cost too much: a coarse G, made to fit.
+"""A cheap approximation of G where hundreds of evaluations of G cost too much: a corrected coarse G.
 
-A coarse G has fewer points for each z, ends Newton's method early and leaves Laplace's error in. It has
-the shape of G, with all its skewness; what it leaves out is nearly a quadratic polynomial of theta, which
-is known by two evaluations of G along each axis of G's Gaussian.
+A coarse G has fewer points for each z, stops Newton's method early and keeps Laplace's error. It has the
+shape of G, with all its skewness. Its difference from G is nearly a quadratic polynomial of theta, which
+two evaluations of G along each axis of G's Gaussian determine.
 """
 
 from typing import NamedTuple
@@ -17,16 +17,16 @@ ENDS = 1.8  # sds along an axis
 
 
 class Coarse(NamedTuple):
-    """A coarse G and, along each axis, the coefficients of t and t^2 of what it leaves out."""
+    """A coarse G and, along each axis, the coefficients of t and t^2 of its difference from G."""
 
     G: Marginal
-    at: Optimum  # that of the coarse G at the mode of G
+    at: Optimum  # of the coarse G at the mode of G
     axes: Float64[np.ndarray, "D D"]
     coefficients: Float64[np.ndarray, "2 D"]
 
     @classmethod
     def near(cls, G: Marginal, coarse: Marginal, found: Found) -> "Coarse | None":
-        """The one that is G at both ends of each axis; None where it could not be found."""
+        """The coarse G corrected to equal G at both ends of each axis; None if b can't be found."""
         axes, D = whitening(found.precision), len(found.mean)
         try:
             at = coarse.optimum(found.mean, found.optimum)
@@ -42,7 +42,7 @@ class Coarse(NamedTuple):
         return alone._replace(coefficients=np.stack([odd, even]))
 
     def values(self, thetas: Float64[np.ndarray, "n D"]) -> Float64[np.ndarray, " n"]:
-        """G less its value at the mode, as the coarse one has it."""
+        """G less its value at the mode, by the corrected coarse G."""
         t = np.linalg.solve(self.axes, (thetas - self.at.theta).T).T  # [n, D]
         odd, even = self.coefficients
         return self.G.values(thetas, self.at) - self.at.value + t @ odd + t**2 @ even

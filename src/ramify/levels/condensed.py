@@ -1,8 +1,8 @@
 """Rows that are alike, added up before a fit: the same log likelihood for every theta, b and z.
 
 Rows of the same group, columns and kept levels have the same linear predictor. Those that also have the
-same outcome become one, with its number as weight. Of a logistic regression, so do all of them: successes
-and trials are added up, which is to make binomial rows of Bernoulli ones.
+same outcome become one row, weighted by their number. In a logistic regression the outcomes may differ:
+successes and trials are added up, so Bernoulli rows become a binomial row.
 """
 
 from dataclasses import replace
@@ -13,12 +13,12 @@ from jaxtyping import Int64
 from ramify.levels.closed_forms import constant
 from ramify.levels.design import Design
 
-WORTH = 0.8  # of the rows: with more left, nothing is done
+WORTH = 0.8  # share of the rows: if more are left, the design stays as it is
 
 
 def condensed(design: Design, form: str | None) -> Design:
-    """A design of as few rows as have the same likelihood; `form` is that of `closed_forms`, if any."""
-    if not design.columns:  # a model of log densities has its own
+    """The design with like rows added up, and the same likelihood; `form` is as in `closed_forms`."""
+    if not design.columns:  # the columns of a model of log densities are in its parts
         return design
     logistic = form == "logit"
     seen = [] if logistic else [design.columns[n] for n in design.columns if n != "weights"]
@@ -53,7 +53,7 @@ def condensed(design: Design, form: str | None) -> Design:
 
 
 def _together(columns: list[np.ndarray]) -> Int64[np.ndarray, " n"]:
-    """Numbers from zero, equal where rows have the same values in all columns."""
+    """A number for each row; rows with the same values in all columns get the same number."""
     code = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         values, own = np.unique(column, return_inverse=True)

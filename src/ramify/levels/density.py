@@ -1,7 +1,7 @@
 """DensityLevels: a model of log densities with several factors, as the engine of this room needs it.
 
-Derivatives of a row in its vector v are by JAX: one program for values, slopes and curvatures of all
-rows, and one for values alone, whatever theta is. Points of a rule are taken one after the other.
+JAX differentiates a row's density in its vector v: one program for values, slopes and curvatures of all
+rows, and one for values alone, for any theta. If memory is short, points of a rule are taken one by one.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,9 +21,9 @@ from ramify.models.several import Order, SeveralModel
 from ramify.numerics.programs import QUICK, program
 from ramify.numerics.small_linalg import inverse_lower
 
-STEPS = 20  # of Newton to the mode of a level that nothing is known of
-LARGE = 3e7  # numbers in the curvatures of all rows at several v: past it, one v is taken at a time
-TRIED = 16  # draws of such a level, of which one is chosen by importance weight
+STEPS = 20  # of Newton to the mode of a level without data
+LARGE = 3e7  # numbers in the curvatures of all rows at several v: above, one v is taken at a time
+TRIED = 16  # draws of a level without data, of which one is chosen by importance weight
 
 
 class DensityLevels(LevelsModel):
@@ -47,7 +47,7 @@ class DensityLevels(LevelsModel):
 
     @property
     def transformed(self) -> np.ndarray:
-        """Which entries of theta are not on the scale of their parameters."""
+        """Which entries of theta are transformed: those of parameters that are not real."""
         parameters = self.theta.parameters.values()
         each = [np.full(p.unconstrained_shape, p.support != "real").ravel() for p in parameters]
         return np.concatenate(each)
@@ -66,7 +66,7 @@ class DensityLevels(LevelsModel):
         return jax.tree.map(lambda *parts: np.concatenate(parts)[: len(thetas)], *found)
 
     def at_each(self, thetas: Float64[np.ndarray, "n D"]) -> Iterator[Given]:
-        """What the model says at many thetas; priors of effects are among the rows."""
+        """As in `LevelsModel`, but without priors of effects, which are among the rows."""
         thetas = np.asarray(thetas, np.float64)
         M, log_volume = self.terms[self.order[0]], np.log(2 * np.pi)
         kept = [self.terms[f] for f in self.kept]
@@ -74,22 +74,22 @@ class DensityLevels(LevelsModel):
             yield Given(
                 float(log_prior),
                 np.zeros((M, M)),
-                M * log_volume,  # of a normal density without its exponent: nothing is added
+                M * log_volume,  # cancels the constant of the normal prior, which is not used here
                 [np.zeros((m, m)) for m in kept],
                 [m * log_volume for m in kept],
                 {"theta": theta},
             )
 
     def common_prior(self, beta: Float64[np.ndarray, " 0"]) -> tuple[float, np.ndarray, np.ndarray]:
-        """Nothing: common effects are in theta."""
+        """Zero: common effects are in theta."""
         return 0.0, beta, beta
 
     def convex(self, rows: Derivatives) -> Derivatives:
-        """The rows as they are: the sum of their curvatures counts."""
+        """The rows unchanged: only the sum of their curvatures has to be positive definite."""
         return rows
 
     def cautious(self, design: Any, solved: Solved) -> tuple[np.ndarray, np.ndarray]:
-        """Curvatures with their negative parts left out: then so is that of all of F."""
+        """Curvatures without their negative eigenvalues, so that S is positive definite."""
         values, vectors = np.linalg.eigh(solved.rows.curvature)
         own = np.einsum("rij,rj,rkj->rik", vectors, np.maximum(values, 1e-9), vectors)
         return own, design.shared(own, root_of(design.products(own)))
@@ -108,14 +108,14 @@ class DensityLevels(LevelsModel):
     def _run(
         self, function: Any, given: Given, design: DensityDesign, eta: np.ndarray
     ) -> list[Any]:
-        """What a program returns for the rows of all parts, one after the other."""
+        """The arrays that a program returns for all rows, without padding."""
         with jax.enable_x64(True):
             own = self._compiled(function, design.kinds, design.padded_counts)
             found = own(given.values["theta"], eta[design.padded_rows], design.on_device)
             return [np.asarray(x)[design.own_rows] for x in found]
 
     def _compiled(self, function: Any, *static: Any) -> Any:
-        """A function compiled for this model, and for static arguments: calls cost next to nothing."""
+        """A function compiled for this model and for static arguments; kept, so later calls are cheap."""
         if (function, static) not in self._programs:
             own = partial(function, self.several, self.order, *static)
             self._programs[function, static] = jax.jit(own, compiler_options=QUICK)
@@ -141,7 +141,7 @@ class DensityLevels(LevelsModel):
         others: np.ndarray,
         rng: np.random.Generator,
     ) -> Float64[np.ndarray, "S count m"]:
-        """Effects of levels that nothing is known of, by their prior; columns are [count, ...].
+        """Draws of the effects of levels without data, from their prior; columns are [count, ...].
 
         `others` are vectors v of rows of these levels, with the effects of outer levels, [S, count, V].
         """
@@ -159,7 +159,7 @@ class DensityLevels(LevelsModel):
 
 
 def _density(several: SeveralModel, order: Order, kind: int, theta: Array) -> Any:
-    """The log density of one row of a kind: v, columns -> []."""
+    """The log density of one row of a kind, a function of v and columns."""
     if kind == DATA:
         return lambda v, row: several.log_lik(theta, v, row, order)
     return lambda v, group: several.log_local(kind, theta, v, group, order)
@@ -174,7 +174,7 @@ def _parts(kinds: Order, counts: Order, v: Array, columns: list[Any]) -> Iterato
 
 
 def _by_point(one: Any, v: Array) -> Any:
-    """A function of v and columns, of one row, on rows at one v each, or at several."""
+    """Maps a function of one row's v and columns over rows with one v each, or with several."""
     return jax.vmap(one if v.ndim == 2 else jax.vmap(one, (0, None)))
 
 
@@ -247,9 +247,9 @@ def _population(
     others: Array,
     random: tuple[Array, Array],
 ) -> Array:
-    """A draw of levels that nothing is known of, for each theta: [S, count, m].
+    """A draw of the effects of levels without data, for each theta: [S, count, m].
 
-    From the Gaussian around the mode of their prior; one of several is chosen by weight.
+    Several draws come from the Gaussian around the mode of the prior; one is chosen by weight.
     """
     own = several.slots(order)[term]
 
@@ -273,7 +273,7 @@ def _population(
 
 
 def _inverse_root(matrix: Float64[Array, "m m"]) -> Float64[Array, "m m"]:
-    """A with A A' the inverse; of the diagonal alone where the matrix is not positive definite."""
+    """A with A A' = matrix^-1; if the matrix is not positive definite, of its diagonal alone."""
     factor = jnp.linalg.cholesky(matrix)
     rough = jnp.diag(1 / jnp.sqrt(jnp.maximum(jnp.abs(jnp.diag(matrix)), 1e-6)))
     return jnp.where(jnp.isfinite(factor).all(), inverse_lower(factor).T, rough)

@@ -1,8 +1,8 @@
-"""The rows of a model of log densities: each sees a vector v, its z and its kept effects side by side.
+"""The rows of a model of log densities: each depends on a vector v, its z and kept effects side by side.
 
-A row's log density is any smooth function of v, so that its slope is a vector [V] and minus its curvature
-a matrix [V, V]. The priors of effects are rows too, one for each level: those of the integrated factor
-belong to its groups, those of kept levels to none.
+A row's log density is any smooth function of v, so its slope is a vector [V] and minus its curvature a
+matrix [V, V]. The priors of effects are rows too, one for each level. Priors of the integrated factor's
+levels belong to its groups; priors of kept levels belong to no group.
 """
 
 from dataclasses import dataclass, replace
@@ -31,13 +31,13 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class DensityDesign(Design):
-    """Rows of a model of log densities; `W`, `X` and `offset` are of no use, `K` has ones.
+    """Rows of a model of log densities; `W`, `X` and `offset` are not used, entries of `K` are ones.
 
     Rows of the table come first, then the priors of the groups, then those of kept levels, whose `code`
     is -1.
     """
 
-    places: Int64[np.ndarray, "n m"]  # of a row's kept effects in u; q where it has none
+    places: Int64[np.ndarray, "n m"]  # positions of a row's kept effects in u; q where it has none
     parts: tuple[Part, ...]
     slots: tuple[slice, ...]  # of v: the effects of each factor
 
@@ -61,7 +61,7 @@ class DensityDesign(Design):
         """The rows that are in a group, which come first."""
         return int((self.code >= 0).sum())
 
-    # Programs take the rows of each part with copies of its last row, up to a round size.
+    # Programs get each part padded to a round size with copies of its last row ("padded rows" below).
 
     @property
     def kinds(self) -> tuple[int, ...]:
@@ -70,12 +70,12 @@ class DensityDesign(Design):
 
     @property
     def padded_counts(self) -> tuple[int, ...]:
-        """The rows of each part as programs take them."""
+        """The number of padded rows of each part."""
         return tuple(padded(part.count) for part in self.parts)
 
     @cached_property
     def padded_rows(self) -> Int64[np.ndarray, " rows"]:
-        """Which row each of these is."""
+        """The row of the design behind each padded row."""
         found, start = [], 0
         for part, count in zip(self.parts, self.padded_counts, strict=True):
             found.append(start + np.minimum(np.arange(count), part.count - 1))
@@ -84,18 +84,18 @@ class DensityDesign(Design):
 
     @cached_property
     def mask(self) -> Bool[np.ndarray, " rows"]:
-        """Which of these are no copies."""
+        """Which of the padded rows are not copies."""
         each = zip(self.parts, self.padded_counts, strict=True)
         return np.concatenate([np.arange(count) < part.count for part, count in each])
 
     @cached_property
     def own_rows(self) -> Int64[np.ndarray, " n"]:
-        """The places of the rows among these."""
+        """The positions of the design's rows among the padded rows."""
         return np.flatnonzero(self.mask)
 
     @cached_property
     def on_device(self) -> list[dict[str, Any]]:
-        """The columns of these, by part, for JAX; to be made where it is float64."""
+        """The columns of the padded rows, by part, for JAX; call it where x64 is on."""
         found = []
         for part, count in zip(self.parts, self.padded_counts, strict=True):
             rows = np.minimum(np.arange(count), part.count - 1)
@@ -150,11 +150,11 @@ class DensityDesign(Design):
     def shared(
         self, curvature: Curvatures, root: Float64[np.ndarray, "N M M"]
     ) -> Float64[np.ndarray, "M n V"]:
-        """What z takes off the curvature in b by Laplace's method."""
+        """Factors of what integrating z subtracts from the curvature in b, by Laplace's method."""
         return np.einsum("rvm,rmc->crv", curvature[:, :, : self.M], root[self.code])
 
     def changed(self, curvature: Curvatures, beta: np.ndarray, u: np.ndarray) -> Slopes:
-        """By how much a step in b lowers the slopes of the rows."""
+        """The decrease of the rows' slopes by a step in b."""
         step = np.append(u, 0.0)[self.places]
         return np.einsum("rvk,rk->rv", curvature[:, :, self.M :], step)
 
@@ -163,12 +163,12 @@ class DensityDesign(Design):
         return np.bincount(self.places.ravel(), values[:, self.M :].ravel(), self.q + 1)[:-1]
 
     def common_sum(self, values: Slopes) -> Float64[np.ndarray, " 0"]:
-        """Nothing: common effects are in theta."""
+        """An empty array: common effects are in theta."""
         return np.zeros(0)
 
     @cached_property
     def _pairs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Which entries of the rows' curvatures count, their places in S, and those places' keys."""
+        """The used entries of the rows' curvatures, their places in S, and the keys of those places."""
         n, m = self.places.shape
         there = self.places < self.q
         both = (there[:, :, None] & there[:, None, :]).ravel()
@@ -177,7 +177,7 @@ class DensityDesign(Design):
 
     @cached_property
     def outer(self) -> None:
-        """No pairs of entries of K: `_pairs` has the places of the rows' curvatures."""
+        """None: S is made from `_pairs` instead of pairs of entries of K."""
         return None
 
     def kept_curvature(self, curvature: Curvatures) -> Any:
@@ -187,12 +187,12 @@ class DensityDesign(Design):
         return _matrix(place, distinct, values, (self.q, self.q))
 
     def common_curvature(self, curvature: Curvatures) -> tuple[np.ndarray, np.ndarray]:
-        """Nothing: common effects are in theta."""
+        """Empty arrays: common effects are in theta."""
         return np.zeros((self.q, 0)), np.zeros((0, 0))
 
     @cached_property
     def _members(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The same for the kept effects that a group's rows have."""
+        """As `_pairs`, for slopes in the kept effects: used entries, places in G'K, their keys."""
         n = self.grouped_rows
         places = self.places[:n]
         there = (places < self.q).ravel()
@@ -201,7 +201,7 @@ class DensityDesign(Design):
 
     @cached_property
     def entries(self) -> tuple[np.ndarray, np.ndarray, Any]:
-        """As of any design, without the priors of kept levels, which are in no group."""
+        """As in `Design`, without the priors of kept levels, which are in no group."""
         own, n = self.code[: self.grouped_rows], self.grouped_rows
         one = Design(
             own, self.N, self.W[:n], self.X[:n], self.K[:n], self.offset[:n], {}, self.kept
@@ -215,7 +215,7 @@ class DensityDesign(Design):
         return _matrix(place, distinct, flat, (self.N, self.q))
 
     def grouped_common(self, values: Slopes) -> Float64[np.ndarray, "N 0"]:
-        """Nothing: common effects are in theta."""
+        """An empty array: common effects are in theta."""
         return np.zeros((self.N, 0))
 
     def _slot(self, term: KeptTerm) -> int:
@@ -246,7 +246,7 @@ class DensityDesign(Design):
     def moved_by(
         self, term: KeptTerm, delta: Float64[np.ndarray, "L K m"], effects: list[int], rows: Any
     ) -> np.ndarray:
-        """By how much vectors v of rows move with some effects of a term's levels, [n, K, V]."""
+        """The change of the rows' vectors v if a term's effects change by `delta`, [n, K, V]."""
         level = self.of_term(term)[0][rows]
         padded = np.concatenate([delta, np.zeros((1, *delta.shape[1:]))])
         found = np.zeros((len(level), delta.shape[1], self.M + self.places.shape[1]))
@@ -259,14 +259,14 @@ class DensityDesign(Design):
         return np.einsum("rv,rkv->rk", slope, moved) - 0.5 * bent
 
     def subset(self, groups: Int64[np.ndarray, " G"]) -> "DensityDesign":
-        """The rows of some groups and their priors, which are numbered anew in this order."""
+        """The rows and priors of some groups, which get new numbers in this order."""
         place = np.full(self.N + 1, -1)
         place[groups] = np.arange(len(groups))
         return self.taken(place[self.code] >= 0, place, len(groups))
 
     @property
     def may_be_cut(self) -> bool:
-        """No: a program takes all rows."""
+        """False: a program takes all rows."""
         return False
 
     def observed(self) -> "DensityDesign":
@@ -276,7 +276,7 @@ class DensityDesign(Design):
         )
 
     def common(self, beta: Float64[np.ndarray, "S 0"]) -> np.ndarray:
-        """Vectors v of zeros, at so many draws."""
+        """Vectors v of zeros, for each draw."""
         return np.zeros((len(beta), len(self.code), self.M + self.places.shape[1]))
 
     def add_effects(
@@ -286,7 +286,7 @@ class DensityDesign(Design):
         eta[:, :, self.slots[factor]] = effects
 
     def taken(self, rows: np.ndarray, place: np.ndarray, N: int) -> "DensityDesign":
-        """Some of the rows, whose groups have other numbers."""
+        """The rows of a mask, whose groups get new numbers by `place`."""
         parts, start = [], 0
         for part in self.parts:
             own = rows[start : start + part.count]
@@ -307,13 +307,13 @@ class DensityDesign(Design):
 
 
 def padded(count: int) -> int:
-    """A number of rows that is not much larger: of few different sizes, few programs are compiled."""
+    """The number of rows rounded up a little: few different sizes, so few programs are compiled."""
     step = max(2 ** (max(count, 1).bit_length() - 3), 8)
     return -(-count // step) * step
 
 
 def _found(key: np.ndarray, dense: bool) -> tuple[np.ndarray, np.ndarray]:
-    """The place of each entry among the distinct ones, and these; all are distinct of an array."""
+    """The place of each key among the distinct keys, and these; for an array, the keys themselves."""
     if dense:
         return key, np.zeros(0, np.int64)
     distinct, place = np.unique(key, return_inverse=True)
@@ -321,7 +321,7 @@ def _found(key: np.ndarray, dense: bool) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _matrix(place: np.ndarray, distinct: np.ndarray, values: np.ndarray, shape: Any) -> Any:
-    """An array, or a sparse matrix where distinct entries are known."""
+    """An array, or a sparse matrix if `distinct` has the keys of its entries."""
     rows, columns = shape
     if not len(distinct):
         return np.bincount(place, values, rows * columns).reshape(shape)

@@ -1,4 +1,4 @@
-"""Where a search begins for a model of log densities, whose theta may be anything."""
+"""A start for the search for theta of a model of log densities, whose theta may be anything."""
 
 from typing import Any
 
@@ -9,14 +9,14 @@ from ramify.levels.draws import draw_kept
 from ramify.levels.marginal import Marginal
 
 STEPS, DRAWS = 8, 4  # of EM
-CLOSE = 0.1  # sds of theta given all effects: a step that moves it less is the last
-WIDEST = 0.5  # of the sd of a logarithm
+CLOSE = 0.1  # sds of theta given all effects: EM ends with a step shorter than this
+WIDEST = 0.5  # largest sd of a transformed entry of theta
 
 
 def begun(
     G: Marginal, theta: Float64[np.ndarray, " D"]
 ) -> tuple[Float64[np.ndarray, " D"], Float64[np.ndarray, " D"]]:
-    """Theta after some steps of EM, with draws of b and z; and its sds given these, roughly."""
+    """Theta after some steps of EM with draws of b and z, and its rough sds given b and z."""
     from scipy.optimize import minimize  # which is slow to import
 
     scale = np.ones(len(theta))

@@ -11,8 +11,8 @@ from jaxtyping import Float64, Int64
 from ramify.levels.closed_forms import constant
 from ramify.levels.outer import Outer
 
-SMALL = 200_000  # entries of an array that stands for a sparse matrix
-FILLED = 0.2  # of the entries of G'K
+SMALL = 200_000  # most entries of an array used in place of a sparse matrix
+FILLED = 0.2  # share of the entries of G'K that are not zero
 Rows = Float64[np.ndarray, " n"]
 
 
@@ -97,19 +97,19 @@ class Design:
     def shared(
         self, curvature: Rows, root: Float64[np.ndarray, "N M M"]
     ) -> Float64[np.ndarray, "M n"]:
-        """What z takes off the curvature in b by Laplace's method; see `integral.Integral`."""
+        """Factors of what integrating z subtracts from the curvature in b; see `integral.Integral`."""
         return curvature * np.einsum("rm,rmc->cr", self.W, root[self.code])
 
     def changed(self, curvature: Rows, beta: np.ndarray, u: np.ndarray) -> Rows:
-        """By how much a step in b lowers the slopes of the rows."""
+        """The decrease of the rows' slopes by a step in b."""
         return curvature * (self.X @ beta + self.kept_part(u))
 
     def loose(self, values: Rows) -> float:
-        """The sum over rows that are in no group: here there are none."""
+        """The sum over rows that are in no group; zero, since all are in groups."""
         return 0.0
 
     def subset(self, groups: Int64[np.ndarray, " G"]) -> "Design":
-        """The rows of some groups, which are numbered anew in this order."""
+        """The rows of some groups, which get new numbers in this order."""
         place = np.full(self.N, -1)
         place[groups] = np.arange(len(groups))
         rows = place[self.code] >= 0
@@ -126,19 +126,19 @@ class Design:
 
     @property
     def group_sizes(self) -> Float64[np.ndarray, " N"]:
-        """The observations of each group: a row counts its trials, and its weight times."""
+        """The observations of each group: each row counts as its trials times its weight."""
         counts = [self.columns[name] for name in ("trials", "weights") if name in self.columns]
         return self.by_group(np.prod([np.ones(len(self.code)), *counts], 0))
 
     @property
     def may_be_cut(self) -> bool:
-        """Whether `cut` is there."""
+        """Whether `cut` can be used."""
         return True
 
     def cut(
         self, number: Int64[np.ndarray, " N"], count: int
     ) -> list[tuple[np.ndarray, np.ndarray, "Design"]]:
-        """The groups with each number: their rows, themselves, and their design without kept effects."""
+        """For each number its groups: their rows, the groups, and their design without kept effects."""
         runs = lambda numbers: np.split(
             np.argsort(numbers, kind="stable"), np.cumsum(np.bincount(numbers))[:-1]
         )
@@ -159,11 +159,11 @@ class Design:
         return found
 
     def observed(self) -> "Design":
-        """The rows of the table alone: here all."""
+        """The rows of the table; here all rows."""
         return self
 
     def common(self, beta: Float64[np.ndarray, "S P"]) -> Float64[np.ndarray, "S n"]:
-        """The linear predictor of common effects alone, at draws of these."""
+        """Offset and common effects in the linear predictor, at draws of the common effects."""
         return self.offset + beta.astype(np.float64) @ self.X.T
 
     def add_effects(
@@ -178,7 +178,7 @@ class Design:
         return {}
 
     def with_constant(self, form: str) -> dict[str, np.ndarray]:
-        """The columns, with the constant of a closed form of the likelihood."""
+        """The columns and a column "constant" for a closed form of the likelihood."""
         if "constant" in self.columns:
             return self.columns
         if form not in self._constants:
@@ -193,7 +193,7 @@ class Design:
 
     @cached_property
     def flat(self) -> tuple[np.ndarray, np.ndarray]:
-        """The row of each entry of K, and its place in G'K, an array."""
+        """The row of each entry of K, and its place in G'K as a flat array."""
         row = np.repeat(np.arange(self.K.shape[0]), np.diff(self.K.indptr))
         return row, self.code[row] * self.K.shape[1] + self.K.indices
 
@@ -258,7 +258,7 @@ class Design:
     def moved_by(
         self, term: KeptTerm, delta: Float64[np.ndarray, "L K m"], effects: list[int], rows: Any
     ) -> np.ndarray:
-        """By how much linear predictors of rows move with some effects of a term's levels, [n, K]."""
+        """The change of the rows' linear predictors if a term's effects change by `delta`, [n, K]."""
         level, columns = self.of_term(term)
         return np.einsum("rm,rkm->rk", columns[rows][:, effects], delta[level[rows]])
 
@@ -268,7 +268,7 @@ class Design:
 
     @cached_property
     def entries(self) -> tuple[np.ndarray, np.ndarray, Any]:
-        """The row of each entry of K, its place among the entries of G'K, and the pattern of that."""
+        """The row of each entry of K, its place among the entries of G'K, and the pattern of G'K."""
         K = self.K.tocsr()
         row = np.repeat(np.arange(K.shape[0]), np.diff(K.indptr))
         key = self.code[row] * max(K.shape[1], 1) + K.indices
@@ -280,7 +280,7 @@ class Design:
 
     @cached_property
     def filled(self) -> bool:
-        """Whether so much of G'K is not zero that its products are cheaper as those of an array."""
+        """Whether G'K has so few zeros that products of arrays are cheaper."""
         pattern = self.entries[2]
         return pattern.nnz > FILLED * pattern.shape[0] * pattern.shape[1]
 
@@ -302,7 +302,7 @@ class Design:
         return sp.csr_array((data, pattern.indices, pattern.indptr), pattern.shape)
 
     def grouped_common(self, values: Rows) -> Float64[np.ndarray, "N P"]:
-        """The same of the common columns."""
+        """The same for the common columns, [N, P]."""
         if not self.X.shape[1]:
             return np.zeros((self.N, 0))
         return np.stack([self.by_group(values * x) for x in self.X.T], 1)

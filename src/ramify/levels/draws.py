@@ -31,10 +31,10 @@ def draw_kept(optimum: Optimum, rng: np.random.Generator, count: int) -> KeptDra
 
 
 def mean_shift(G: Marginal, optimum: Optimum, rng: np.random.Generator) -> Effects:
-    """By how much the mean of b differs from its mode b^, and z with it.
+    """The mean of b less its mode b^, and the same for z.
 
-    The best Gaussian has E[dF/db] = 0: one step of variational Newton, with the slopes at antithetic
-    draws of b, whose linear parts cancel.
+    The best Gaussian has E[dF/db] = 0: this is one step of variational Newton. Slopes are averaged over
+    antithetic draws of b, in which linear parts cancel.
     """
     start = G.start()
     if G.model.linear or not G.size:
@@ -60,9 +60,9 @@ def draw_z(
     begin: Float64[np.ndarray, "N M"],
     rng: np.random.Generator,
 ) -> Float64[np.ndarray, "N M"]:
-    """A draw of each group's z given theta and b, whose part of the linear predictor is `base`.
+    """A draw of each group's z given theta and b; `base` is the linear predictor without z.
 
-    From the Gaussian around its mode; where that is not exact, one of several is chosen by weight.
+    Draws come from the Gaussian around the mode; if it is not exact, one of several is chosen by weight.
     """
     solved = solve(model, given, design, base, begin)
     if not np.isfinite(solved.value).all():

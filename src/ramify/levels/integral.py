@@ -1,10 +1,10 @@
 """The integral over z of the integrated factor's groups, given theta and b, with its derivatives in b.
 
-Around each group's mode, found by Newton, a quadrature rule gives log p^(y_i | theta, b). Over the rule's
-weights the slope in b is E[s_r] (Fisher) and minus the curvature is E[W_r] less the covariance of the
-scores (Louis). The score s_r of a row is a smooth function of z: its covariance is a sum over a few
-orthonormal polynomials phi_c of z of outer products of E[s_r phi_c]. With one point, the mode, all of
-this is Laplace's method, and exact where the model is linear and Gaussian.
+Around each group's mode, found by Newton, a quadrature rule gives log p^(y_i | theta, b). With E the
+mean by the rule's weights, the slope in b is E[s_r] (Fisher) and minus the curvature is E[W_r] less the
+covariance of the scores (Louis). The score s_r of a row is a smooth function of z, so this covariance is
+a sum of outer products of E[s_r phi_c], for a few orthonormal polynomials phi_c of z. With one point, the
+mode, this is Laplace's method, which is exact if the model is linear and Gaussian.
 """
 
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from ramify.levels.model import Derivatives, Given, LevelsModel, differentiate
 from ramify.numerics.points import Rule, gauss_hermite
 
 ORDERS = {1: 9, 2: 5, 3: 4, 4: 3}  # points along each dimension of z; beyond, Laplace's method
-LARGE = 15  # rows a group: z is nearly normal, and five points are enough
+LARGE = 15  # mean rows per group: above, z is nearly normal and five points are enough
 WORK = 3e8  # most evaluations of rows in one integral
 CLOSE = 1e-10  # nats that a last step of Newton may gain, per group
 MOST_STEPS = 30
@@ -33,12 +33,12 @@ class Solved(NamedTuple):
 
 
 class Integral(NamedTuple):
-    """The integral over z, given b: what the search for b needs of it."""
+    """The integral over z given b, and its derivatives for the search for b."""
 
     groups: Float64[np.ndarray, " N"]  # log p^(y_i | theta, b)
     slope: Float64[np.ndarray, " n"]  # E[s_r]
     curvature: Float64[np.ndarray, " n"]  # E[W_r]
-    shared: Float64[np.ndarray, "C n"]  # E[s_r phi_c]: less their outer products within groups
+    shared: Float64[np.ndarray, "C n"]  # E[s_r phi_c]; subtract their outer products by group
     solved: Solved
 
     @property
@@ -60,7 +60,7 @@ def rule_for(model: LevelsModel, n_rows: int, N: int) -> Rule | None:
 def solve(
     model: LevelsModel, given: Given, design: Design, base: np.ndarray, z: np.ndarray
 ) -> Solved:
-    """The modes of z by Newton from z, given the rest of the linear predictor; damped by group."""
+    """The modes of z by Newton's method, damped by group; `base` is the linear predictor without z."""
     found = _evaluate(model, given, design, base, z)
     for _ in range(MOST_STEPS):
         slope = design.weighted(found.rows.slope) - found.z @ given.precision
@@ -93,9 +93,9 @@ def _evaluate(
 
 
 def root_of(precision: Float64[np.ndarray, "N M M"]) -> Float64[np.ndarray, "N M M"]:
-    """L of the inverse: the transpose of the inverse of the factor, reversed to be lower triangular.
+    """L, lower triangular, with L L' the inverse: by a Cholesky factor in reversed order.
 
-    Where a group's matrix is not positive definite, it is replaced by a near one that is.
+    A matrix that is not positive definite is replaced by a nearby one that is.
     """
     try:
         factor = np.linalg.cholesky(precision[:, ::-1, ::-1])
@@ -117,7 +117,7 @@ def integrate(
     solved: Solved,
     rule: Rule | None,
 ) -> Integral:
-    """The integral over z around the modes, given the rest of the linear predictor."""
+    """The integral over z around the modes; `base` is the linear predictor without z."""
     volume = np.log(np.diagonal(solved.root, axis1=1, axis2=2)).sum(1)
     rows = solved.rows
     if rule is None:
@@ -145,7 +145,7 @@ def integrate(
 def _polynomials(
     points: Float64[np.ndarray, "K M"], weight: Float64[np.ndarray, "N K"]
 ) -> list[Float64[np.ndarray, "N K"]]:
-    """Polynomials of the points without the constant, orthonormal by each group's weights."""
+    """Polynomials at the points, without the constant, orthonormal under each group's weights."""
     M = points.shape[1]
     powers = [points[:, m] for m in range(M)]
     powers += [points[:, i] * points[:, j] for i in range(M) for j in range(i + 1)]

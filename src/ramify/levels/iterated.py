@@ -1,13 +1,13 @@
-"""S where it is too large to be formed: its products, conjugate gradients, and Lanczos' method.
+"""An S too large to be formed: products with vectors, conjugate gradients and Lanczos' method.
 
-With R the inverse roots of its diagonal blocks, one for each level, S~ = R' S R has ones on its diagonal.
+With R the inverse roots of the diagonal blocks, one for each level, S~ = R' S R has ones on its diagonal.
 Two kinds of coarse directions Z are eliminated exactly: the common effects and, for every effect, the
 mean over its levels, along which S is nearly singular. On what is left,
 
     H = S~ - S~ Z E^-1 Z' S~,    E = Z' S~ Z,    log |S| = -2 log |R| + log |E| + tr log H
 
-solves are by conjugate gradients. Lanczos' method from fixed random signs, the probes, gives tr log H, of
-which the part that is linear in H - 1 is known exactly, and H^-1/2 times noise for draws.
+conjugate gradients solve. Lanczos' method from fixed random signs, the probes, estimates tr log H, whose
+part linear in H - 1 is known exactly. The same method gives H^-1/2 times noise for draws.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,8 +23,8 @@ from jaxtyping import Float64
 from ramify.levels.design import KeptTerm
 
 PROBES = 16
-CLOSE = 1e-3  # relative residual at which Lanczos' method ends: its traces are off by its square
-SOLVED = 1e-6  # that of solves
+CLOSE = 1e-3  # relative residual at which Lanczos' method ends; the error of traces is its square
+SOLVED = 1e-6  # relative residual of solves
 MOST_ITERATIONS = 400
 TOGETHER = 5e7  # numbers in the basis of a run of Lanczos' method
 LOOKED = 4  # iterations between two looks at the residual
@@ -33,7 +33,7 @@ Columns = Float64[np.ndarray, "q k"]
 
 
 class Products(NamedTuple):
-    """A matrix as A - sum_c B_c' B_c, which is not formed."""
+    """The matrix A - sum_c B_c' B_c, kept as A and the B_c."""
 
     whole: Any  # A, sparse [q, q]
     less: list[Any]  # the B_c, sparse [N, q]
@@ -86,7 +86,7 @@ def _blocks(values: list[Float64[np.ndarray, "L m m"]]) -> Any:
 
 
 def constants(terms: tuple[KeptTerm, ...]) -> Float64[np.ndarray, "q k"]:
-    """For each effect of each term a column: one in all of its levels."""
+    """A column for each effect of each term, with ones at this effect of all levels."""
     found = np.zeros((terms[-1].stop, sum(term.effects for term in terms)))
     column = 0
     for term in terms:
@@ -100,7 +100,7 @@ class Iterated:
     """S by its products: solves, an estimate of its log determinant, and draws with covariance S^-1.
 
     `iterations` counts those of the last solve and of the last run of Lanczos' method; `stalled` says
-    whether one of them did not come to its end.
+    whether any solve or run did not converge.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Iterated:
     ):
         root, self.R, self.log_roots = roots(u, terms)
         self.S, P = u.scaled(self.R), len(common)
-        # Of u, in the coordinates of R; those of beta are unit vectors.
+        # Coarse directions of u, in the coordinates of R; those of beta are unit vectors.
         self.coarse = np.asarray(sl.qr(root @ constants(terms), mode="economic")[0])
         self.coupled = np.column_stack([self.R.T @ border, self.S @ self.coarse])  # [q, P + k]
         inside = self.coarse.T @ self.coupled
@@ -166,7 +166,7 @@ class Iterated:
         run = self._lanczos(start)
         size = np.sum(start**2, 0)
         traces = np.array([run.quadratic(k, np.log) for k in range(PROBES)]) * size
-        # The trace of H - 1, to which log H is near, is known: the probes' error in it is taken off.
+        # H - 1 is close to log H and its trace is known, so the probes' error in it is subtracted.
         back = sl.solve_triangular(self.E, self.coupled.T, lower=True)
         trace = self.coarse.shape[1] - float(np.sum(self.coarse * (self.S @ self.coarse)))
         linear = (run.diagonal[:, 0] - 1) * size - (trace - float(np.sum(back**2)))
@@ -196,7 +196,7 @@ class Iterated:
         return beta, u
 
     def _lanczos(self, start: Columns, *, keep: bool = False) -> "Run":
-        """Lanczos' method from each column, until the residuals of conjugate gradients are small."""
+        """Lanczos' method from each column, until conjugate gradients would have small residuals."""
         diagonal, beside, basis, run = [], [], [], None
         for vector, a, b in steps(self.product, start):
             diagonal.append(a)
@@ -242,7 +242,7 @@ class Run(NamedTuple):
         return values, vectors
 
     def residual(self) -> float:
-        """The largest relative residual of conjugate gradients after as many iterations."""
+        """The largest relative residual that conjugate gradients have after these iterations."""
         worst = 0.0
         for column in range(len(self.diagonal)):
             values, vectors = self._decomposed(column)

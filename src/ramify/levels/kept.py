@@ -2,7 +2,7 @@
 
     S = V' diag(w) V - sum_c (G' diag(t_c) V)' (G' diag(t_c) V) + the priors' precision,  V = (X, K)
 
-with G the membership of rows in groups. The block of u is sparse or dense; the common effects border it.
+with G the membership of rows in groups. The block of u is sparse or dense; common effects border it.
 """
 
 from dataclasses import dataclass
@@ -21,9 +21,9 @@ from ramify.numerics.memory import check_memory
 
 Algebra = Literal["dense", "sparse", "iterative"]
 SMALL = 400  # kept effects: below, dense is always faster
-FEW = 200  # effects of a term that may be linked to all others
-LINKS = 3  # entries of S in a column, for each effect that varies
-PAIRS = 1e8  # links to look at
+FEW = 200  # a term with at most so many effects may be linked to all others
+LINKS = 3  # most entries in a column of a sparse S, for each effect that varies
+PAIRS = 1e8  # most links to count
 MOST_DENSE = 2000  # kept effects: above, products cost less than a dense factor
 
 
@@ -79,10 +79,10 @@ def _scattered(
 
 
 def choose(design: Design) -> Algebra:
-    """By the number of kept effects and the pattern of S.
+    """Chooses by the number of kept effects and the pattern of S.
 
-    A sparse factor stays sparse where levels are linked as in a tree, by nesting. Terms of few levels do
-    not count: their columns are eliminated last. Links of crossed factors fill the factor up.
+    A sparse factor stays sparse if levels are linked like a tree, as in nested designs. Crossed factors
+    fill it up. Terms with few effects are ignored, since their columns are eliminated last.
     """
     q = design.K.shape[1]
     if q <= SMALL:
@@ -142,7 +142,7 @@ class _Dense:
         if q > 2000:
             check_memory(3 * 8 * q * q, None, f"{q:,} kept effects", "Use fewer levels")
         dense = matrix.toarray(order="F") if sp.issparse(matrix) else np.asfortranarray(matrix)
-        # Not scipy's own function, which checks, copies and clears what is not read: a third of the time.
+        # Calls LAPACK directly: scipy's function also checks, copies and clears, a third of the time.
         self.factor, failed = dpotrf(dense, lower=1, clean=0, overwrite_a=1) if q else (dense, 0)
         if failed or not np.isfinite(np.diag(self.factor)).all():
             raise np.linalg.LinAlgError(NOT_DEFINITE)

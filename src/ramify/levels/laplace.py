@@ -1,10 +1,10 @@
-"""What Laplace's method leaves out for the kept effects, level by level.
+"""The error of Laplace's method for the kept effects, estimated level by level.
 
-For a level of a kept term, with z and the rest of b held, Laplace's method says that its effects are
-normal with precision P: that of their prior, plus their rows' curvature. With phi the log likelihood of
-its rows less its quadratic part at the mode, what the method leaves out of G is log E exp phi(delta),
-delta ~ N(0, P^-1), found by quadrature; the sum over levels is added to G. Its slope in theta says by how
-much that moves theta.
+For a level of a kept term, with z and the rest of b fixed, Laplace's method assumes that its effects are
+normal with precision P, the prior's precision plus the curvature of the level's rows. Let phi be the log
+likelihood of these rows less its quadratic expansion at the mode. The method then misses
+log E exp phi(delta) of G, delta ~ N(0, P^-1), found by quadrature. The sum over levels is added to G; its
+slope in theta tells how far it moves theta.
 """
 
 from typing import NamedTuple
@@ -19,12 +19,12 @@ from ramify.levels.marginal_state import State
 from ramify.levels.model import Given, LevelsModel
 from ramify.numerics.points import gauss_hermite
 
-ORDER = {1: 7, 2: 5}  # points along each effect of a level; of more effects one by one
-MOST = 3.0  # nats of a level, beyond which the quadrature is not believed
+ORDER = {1: 7, 2: 5}  # points along each effect of a level; three or more effects go one by one
+MOST = 3.0  # nats: the correction of a level is limited to this
 
 
 class Held(NamedTuple):
-    """What is held while a level's effects vary."""
+    """What stays fixed while a level's effects vary."""
 
     model: LevelsModel
     given: Given
@@ -34,7 +34,7 @@ class Held(NamedTuple):
 
 
 def correction(held: Held) -> float:
-    """The sum over the levels of all kept terms, in nats."""
+    """The correction of G: the sum over the levels of all kept terms, in nats."""
     model, given, design, _, state = held
     if model.linear:
         return 0.0
@@ -70,7 +70,7 @@ def _rest(
     effects: list[int],
     block: Block,
 ) -> Float64[np.ndarray, "L K"]:
-    """Phi, as far as the rows of a block have part in it, at moves delta of the levels' effects."""
+    """The share of phi of a block's rows, if the levels' effects change by delta."""
     model, given, design, _, state = held
     solved, base = block.taken(state.integral.solved), state.base[block.rows]
     eta, rows = block.design.with_z(base, solved.z), solved.rows

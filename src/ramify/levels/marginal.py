@@ -17,11 +17,11 @@ from ramify.levels.marginal_state import Effects, State
 from ramify.levels.model import Given, LevelsModel
 from ramify.numerics.points import gauss_hermite
 
-CLOSE, ROUGHLY = 1e-7, 1e-3  # nats that the last step in b may gain; the same where G is coarse
+CLOSE, ROUGHLY = 1e-7, 1e-3  # nats that the last step in b may gain; the same if G is coarse
 MOST_STEPS = 60
-NEAR, APART = 0.01, 0.2  # gain near the maximum; difference of value's slope and slope, in sds of b
-SLOW = 0.2  # of the gain of the step before: a factor that shrinks it less is made anew
-SEEN = 4  # times theta's entries: the last maxima from which the next is predicted
+NEAR, APART = 0.01, 0.2  # gain near the maximum, where the slope may be off by 0.2 (sds of b)
+SLOW = 0.2  # an old factor is replaced if a step gains more than this share of the step before
+SEEN = 4  # times theta's entries: how many of the last maxima predict the next
 
 
 class Optimum(NamedTuple):
@@ -31,8 +31,8 @@ class Optimum(NamedTuple):
     given: Given
     state: State
     kept: Kept | Iterated
-    value: float  # G
-    correction: float  # the part of it that `laplace` adds
+    value: float  # of G
+    correction: float  # the part of G that `laplace` adds
 
     @property
     def effects(self) -> Effects:
@@ -48,8 +48,8 @@ class Marginal:
     """G as a function of theta; remembers where the last maximum over b was.
 
     The Gaussian of b has mean `b^`; `factors` counts the factors of S that were made, `stalled` the
-    optima at which conjugate gradients did not come to their end. A coarse G has three points along
-    each dimension of z and leaves Laplace's error in: it costs less, and is off by a smooth function.
+    optima at which conjugate gradients did not converge. A coarse G has three points along each
+    dimension of z and keeps Laplace's error: it costs less, and its error is a smooth function.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Marginal:
         rule = rule_for(model, len(design.offset), design.N)
         self.rule = gauss_hermite(FEW, model.M) if coarse and rule is not None else rule
         self.blocks = blocks_of(model, design, self.rule)
-        forced = algebra if design.kept else None  # there is nothing to choose for
+        forced = algebra if design.kept else None  # without kept effects there is no choice
         self.algebra: Algebra = forced or choose(design)
         self.evaluations, self.factors, self.stalled = 0, 0, 0
         self._last: Optimum | None = None
@@ -77,7 +77,7 @@ class Marginal:
 
     @property
     def points(self) -> float:
-        """Points of the rules for z, the mean over rows."""
+        """Points of the rule for z, averaged over rows."""
         rows = [len(block.design.offset) * block.points for block in self.blocks]
         return sum(rows) / max(len(self.design.offset), 1)
 
@@ -96,7 +96,7 @@ class Marginal:
         )
 
     def precision(self, given: Given) -> Any:
-        """The prior precision of u; sparse, or an array where K is one."""
+        """The prior precision of u; sparse, or an array if K is used as an array."""
         if self.design.dense is not None:
             whole = np.zeros((self.design.K.shape[1],) * 2)
             for term, own in zip(self.design.kept, given.kept, strict=True):
@@ -145,7 +145,7 @@ class Marginal:
         return factorize(assemble(self.design, curvature, shared, *own), self.algebra, self.design)
 
     def moved(self, state: State, beta: np.ndarray, u: np.ndarray) -> Effects:
-        """The effects after a step in b, with z where its mode is expected."""
+        """The effects after a step in b, with z moved to its expected mode."""
         design, solved = self.design, state.integral.solved
         change = design.changed(solved.rows.curvature, beta, u)
         back = np.einsum("nij,nkj,nk->ni", solved.root, solved.root, design.weighted(change))
@@ -165,7 +165,7 @@ class Marginal:
         precision = self.precision(given)
         effects = self.start() if begin is None else self._predicted(theta, begin)
         state = self.state(given, precision, effects)
-        # Near its theta the last factor serves for steps: only log |S| needs one of this theta.
+        # The last factor serves for steps near its theta; only log |S| needs one at this theta.
         old = None if begin is None or self.model.linear else begin.kept
         state, kept = self._maximised(given, precision, state, old)
         value = self._marginal(given, state.value, kept)
@@ -178,20 +178,20 @@ class Marginal:
         return found
 
     def _predicted(self, theta: Float64[np.ndarray, " D"], begin: Optimum) -> Effects:
-        """Where the maximum at theta is expected: b^ as a linear function of theta, by the last ones."""
+        """The expected maximum at theta: b^ as a linear function of theta, fitted to the last maxima."""
         at = begin.effects
         if self.model.linear or len(self._seen) <= len(theta):
             return at
         thetas, maxima = map(np.stack, zip(*self._seen, strict=True))
         apart, change = thetas - begin.theta, maxima - np.concatenate([at.beta, at.u])
-        share = np.linalg.lstsq(apart.T, theta - begin.theta, rcond=1e-6)[0]  # the smallest
+        share = np.linalg.lstsq(apart.T, theta - begin.theta, rcond=1e-6)[0]  # of least norm
         moved = share @ change
         return self.moved(begin.state, *np.split(moved, [len(at.beta)]))
 
     def _maximised(
         self, given: Given, precision: Any, state: State, kept: Kept | Iterated | None
     ) -> tuple[State, Kept | Iterated]:
-        """The maximum over b and the factor there, by Newton; `kept` is a factor to begin with."""
+        """The maximum over b and the factor there, by Newton; `kept` is the factor of the first steps."""
         fresh, last, close = False, np.inf, ROUGHLY if self.coarse else CLOSE
         for _ in range(MOST_STEPS):
             if kept is None:
@@ -223,7 +223,7 @@ class Marginal:
     ) -> tuple[State, bool] | None:
         """The state after a step, shortened until F does not fall, and whether it is the full step."""
         length, gain = 1.0, 0.5 * float(state.slope_beta @ beta + state.slope_u @ u)
-        # By quadrature the slope is not quite that of the value: near the maximum the slope decides.
+        # The slope by quadrature is not exactly that of the value: near the maximum it decides.
         slack = 1e-9 * (1 + abs(state.value)) + (APART * np.sqrt(gain) if gain < NEAR else 0.0)
         for _ in range(12):
             tried = self.state(given, precision, self.moved(state, length * beta, length * u))
@@ -251,7 +251,7 @@ class Marginal:
             return -np.inf
 
     def _exact(self, begin: Optimum, given: Given) -> float:
-        """G of a linear model, where F is a quadratic of b: its maximum is known before it is gone to."""
+        """G of a linear model: F is quadratic in b, so one Newton step tells its maximum."""
         self.evaluations += 1
         precision = self.precision(given)
         state = self.state(given, precision, begin.effects)
@@ -261,6 +261,6 @@ class Marginal:
         return self._marginal(given, state.value + gain, kept)
 
     def _marginal(self, given: Given, maximum: float, kept: Kept | Iterated) -> float:
-        """G, less Laplace's error, by the maximum of F over b."""
+        """G without the correction of Laplace's method, from the maximum of F over b."""
         constant = 0.5 * self.size * np.log(2 * np.pi)
         return given.log_prior + maximum - 0.5 * kept.log_det + constant

@@ -9,7 +9,7 @@ from ramify.levels.integral import Integral
 
 
 class Effects(NamedTuple):
-    """Values of everything that a row sees: common effects, kept effects, and z of every group."""
+    """Values of all effects: common effects, kept effects, and z of every group."""
 
     beta: Float64[np.ndarray, " P"]
     u: Float64[np.ndarray, " q"]

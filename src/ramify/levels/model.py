@@ -1,4 +1,4 @@
-"""LevelsModel: what the rest of the room needs to know of a model with several factors.
+"""LevelsModel: a model with several factors, as the rest of the room uses it.
 
 This is the seam for front ends. A front end derives a `LevelsCore`, whose methods are compiled, and puts
 it into a `LevelsModel` with the numbers of effects of each grouping term.
@@ -28,7 +28,7 @@ class LevelsCore(eqx.Module):
     """
 
     def parameters(self) -> dict[str, Parameter]:
-        """The parameters of the likelihood: those of theta beside sds and correlations."""
+        """The parameters of the likelihood: those of theta other than sds and correlations."""
         raise NotImplementedError
 
     def log_prior(self, values: Named) -> Float[Array, ""]:
@@ -47,13 +47,13 @@ class LevelsCore(eqx.Module):
 
 
 class Given(NamedTuple):
-    """What a model says at one theta, in float64 on the host."""
+    """The priors and parameters of a model at one theta, in float64 on the host."""
 
     log_prior: float  # of the unconstrained theta, with its Jacobian
     precision: Float64[np.ndarray, "M M"]  # of z
-    log_det: float  # of that
+    log_det: float  # of this precision
     kept: list[Float64[np.ndarray, "m m"]]  # the precision of a level's effects, for each kept term
-    kept_log_det: list[float]  # of those
+    kept_log_det: list[float]  # of these precisions
     values: dict[str, np.ndarray]  # parameters of the likelihood
 
 
@@ -71,11 +71,11 @@ class LevelsModel:
         linear: whether the model is linear and Gaussian: then everything is exact.
         normal_common: whether the priors of the common effects are normal.
         theta: the space of theta.
-        closed_form: the likelihood's name in `closed_forms.FORMS` and what to add to its logarithm; None
-            if it is not there, and is differentiated by JAX.
+        closed_form: the likelihood's name in `closed_forms.FORMS` and a constant to add to its
+            logarithm; None if it has none, and JAX differentiates it.
     """
 
-    several_factors = True  # which functions for one factor ask for
+    several_factors = True  # read by functions that are for one factor only
     closed_form: tuple[str, float] | None = None
 
     def __init__(
@@ -100,7 +100,7 @@ class LevelsModel:
 
     @property
     def transformed(self) -> Bool[np.ndarray, " D"]:
-        """Which entries of theta are on another scale than the parameters: the logarithms of sds."""
+        """Which entries of theta are transformed, such as logarithms of sds: here all."""
         return np.ones(self.theta.size, bool)
 
     @property
@@ -137,11 +137,11 @@ class LevelsModel:
         return values, np.concatenate([prior for _, prior in found])
 
     def at(self, theta: Float64[np.ndarray, " D"]) -> Given:
-        """What the model says at one theta."""
+        """Priors and parameters at one theta."""
         return next(self.at_each(theta[None]))
 
     def at_each(self, thetas: Float64[np.ndarray, "n D"]) -> Iterator[Given]:
-        """What the model says at many thetas."""
+        """Priors and parameters at many thetas."""
         named, log_priors = self._evaluated(np.asarray(thetas, np.float64))
         for k, log_prior in enumerate(log_priors):
             own = {name: np.asarray(value[k]) for name, value in named.items()}
@@ -189,9 +189,9 @@ class LevelsModel:
         others: np.ndarray,
         rng: np.random.Generator,
     ) -> Float64[np.ndarray, "S count m"]:
-        """Effects of levels that nothing is known of; `values` are draws of theta by name.
+        """Draws of the effects of levels without data; `values` are draws of theta by name.
 
-        `others`, [S, count, ...], are the linear predictors of rows of these levels so far.
+        `others`, [S, count, ...], are linear predictors of rows of these levels without these effects.
         """
         sd = values[f"sd_{term}"]  # [S, m]
         noise = rng.normal(size=(len(sd), others.shape[1], sd.shape[1]))
@@ -200,13 +200,13 @@ class LevelsModel:
         return sd[:, None] * noise
 
     def convex(self, rows: "Derivatives") -> "Derivatives":
-        """Rows whose curvature is not negative."""
+        """The rows with negative curvatures set to zero."""
         return rows._replace(curvature=np.maximum(rows.curvature, 0.0))
 
     def cautious(
         self, design: Design, solved: Any
     ) -> tuple[Float64[np.ndarray, " n"], Float64[np.ndarray, "M n"]]:
-        """Curvatures of rows, and what z takes off them, for an S that is positive definite."""
+        """Curvatures of rows and their `shared` by Laplace's method, for a positive definite S."""
         return solved.rows.curvature, design.shared(solved.rows.curvature, solved.root)
 
     def derivatives(self, given: Given, design: Design, eta: np.ndarray) -> "Derivatives":
@@ -295,7 +295,7 @@ def _common(core: LevelsCore, beta: Float[Array, " P"]) -> Any:
 
 
 def _second_order(density: Any, at: Array) -> tuple[Array, Array, Array]:
-    """A function of each entry by itself: its values, slopes and minus its curvatures."""
+    """Values, slopes and minus curvatures of a function that acts on each entry separately."""
     one = jnp.ones_like(at)
     first = lambda x: jax.jvp(density, (x,), (one,))
     (value, slope), (_, curvature) = jax.jvp(first, (at,), (one,))

@@ -1,6 +1,6 @@
-"""Sums of outer products of sparse rows as one dense matrix: what S is made of at every theta anew.
+"""Sums of outer products of sparse rows as one dense matrix, of which S is made at every theta.
 
-The places to which products are added depend on the design only, so they are found once.
+The places to which products are added depend only on the design, so they are found once.
 """
 
 from typing import Any, NamedTuple
@@ -13,17 +13,17 @@ TOGETHER = 2**16  # pairs whose products stay in a processor's cache
 
 
 class Outer(NamedTuple):
-    """The pairs of entries in the same row of a sparse matrix A, for A' diag(w) A; in order of places."""
+    """The pairs of entries in the same row of a sparse matrix A, for A' diag(w) A, sorted by place."""
 
     first: np.ndarray  # the number of the entry with the larger column
     second: np.ndarray
-    place: np.ndarray  # in the lower triangle, columns one after the other: those that have pairs
-    start: np.ndarray  # where the pairs of each place begin, and where the last end
+    place: np.ndarray  # places with pairs, in the lower triangle stored column by column
+    start: np.ndarray  # where the pairs of each place begin, and where the last ones end
     q: int
 
     @classmethod
     def of(cls, pattern: Any) -> "Outer | None":
-        """The pairs of a matrix by rows whose columns are in order; None where they are too many."""
+        """The pairs of a CSR matrix with sorted columns; None if they are too many."""
         counts = np.diff(pattern.indptr).astype(np.int64)
         if float(np.sum(counts * (counts + 1) / 2)) > MOST:
             return None
@@ -41,9 +41,9 @@ class Outer(NamedTuple):
         return cls(first[order], second[order], *own)
 
     def sums(self, entries: list[np.ndarray], weight: Any = 1.0) -> Float64[np.ndarray, " qq"]:
-        """The sum of A' diag(weight) A over A's with these entries: its lower triangle, as one column.
+        """The sum of A' diag(weight) A over the A with these entries: its lower triangle, flattened.
 
-        `weight` is that of each entry's row, and may be negative.
+        `weight` has the weight of each entry's row, which may be negative.
         """
         found, left = np.zeros(len(self.place)), [weight * own for own in entries]
         cuts = np.searchsorted(self.start, np.arange(0, len(self.first), TOGETHER))

@@ -1,8 +1,8 @@
 """The maximum of G over theta, and the curvature there.
 
 A few steps of EM come near it: a term's covariance becomes the mean of its effects' second moments, and
-the likelihood's parameters maximise its expectation. Newton's method with differences of G then finds it:
-theta has few entries, and G is smooth, in float64 and without noise.
+the likelihood's parameters maximise its expectation. Newton's method with finite differences of G then
+finds it: theta has few entries, and G is smooth, in float64 and without noise.
 """
 
 from typing import NamedTuple
@@ -19,16 +19,16 @@ from ramify.levels.model import differentiate
 
 EM_STEPS = 5
 EM_DRAWS = 8
-MOST_SHARE = 0.8  # of a step of EM that the next one is long
+MOST_SHARE = 0.8  # largest assumed ratio of an EM step to the one before
 ENOUGH = 100_000  # rows times draws for parameters of the likelihood
-ROUNDS = 3  # of Newton along each coordinate by itself
+ROUNDS = 3  # of Newton along each coordinate separately
 NEWTON_STEPS = 30
 CLOSE = 0.003  # nats that a last step may gain
 WIDEST = 0.7  # longest difference in any coordinate: sds are logarithms
 FURTHEST = 0.5  # longest step in any coordinate before the Hessian is known
 FURTHER = 2.0  # longest difference along a parameter that is no logarithm, in sds given the others
 STUCK = 8  # steps after which the Hessian is computed again
-MOVED = 0.5  # sds from where the Hessian is from, past which it is computed again
+MOVED = 0.5  # sds: further from where the Hessian was computed, it is computed again
 
 
 class Found(NamedTuple):
@@ -36,7 +36,7 @@ class Found(NamedTuple):
 
     optimum: Optimum
     precision: Float64[np.ndarray, "D D"]
-    slope: Float64[np.ndarray, " D"]  # of G there, along the axes of `whitening`
+    slope: Float64[np.ndarray, " D"]  # of G at the mode, along the axes of `whitening`
     converged: bool
 
     @property
@@ -78,7 +78,7 @@ def search(G: Marginal, theta: Float64[np.ndarray, " D"]) -> Found:
 def _by_coordinate(
     G: Marginal, theta: np.ndarray, scale: np.ndarray
 ) -> tuple[Optimum, np.ndarray, tuple[np.ndarray, np.ndarray]]:
-    """Newton along each coordinate by itself, from rough scales: an optimum, axes and differences."""
+    """Newton along each coordinate separately, from rough scales: an optimum, axes and differences."""
     optimum, axes, logs = G.optimum(theta), np.diag(scale), G.model.transformed
     star = _star(G, optimum, axes)
     for _ in range(ROUNDS if logs.all() else 2 * ROUNDS):
@@ -114,12 +114,12 @@ def whitening(precision: Float64[np.ndarray, "D D"]) -> Float64[np.ndarray, "D D
 def _limited(
     axes: Float64[np.ndarray, "D D"], wide: Float64[np.ndarray, " D"]
 ) -> Float64[np.ndarray, "D D"]:
-    """The axes, columns, no longer in any coordinate than that is wide."""
+    """The axes, as columns, shortened so that no coordinate is longer than `wide`."""
     return axes * np.minimum(1.0, 1 / np.maximum((np.abs(axes) / wide[:, None]).max(0), 1e-300))
 
 
 def _star(G: Marginal, at: Optimum, axes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """First and second differences of G along each of the axes, columns."""
+    """First and second differences of G along each of the axes, which are columns."""
     thetas = np.concatenate([at.theta + axes.T, at.theta - axes.T])
     ahead, behind = np.split(G.values(thetas, at), 2)
     slope, diagonal = 0.5 * (ahead - behind), ahead + behind - 2 * at.value
@@ -162,7 +162,7 @@ def expectation_maximisation(
     path = [theta]
     for step in range(EM_STEPS):
         path.append(_maximised(G, G.optimum(path[-1]), np.random.default_rng(step)))
-    # Its steps shrink by the same share each: with all that would follow the last one.
+    # EM's steps shrink geometrically: add the sum of all that would follow the last one.
     before, last = path[-2] - path[-3], path[-1] - path[-2]
     share = np.clip(last / np.where(before == 0, np.inf, before), 0.0, MOST_SHARE)
     theta = path[-1] + last * share / (1 - share)
@@ -177,7 +177,7 @@ def expectation_maximisation(
 
 
 def _maximised(G: Marginal, optimum: Optimum, rng: np.random.Generator) -> np.ndarray:
-    """Theta that maximises the expected log density of y, z and b, by draws of these."""
+    """Theta that maximises the expected log density of y, z and b, by draws of z and b."""
     model, design, values = G.model, G.design, G.model.values(optimum.theta[None])
     values = {name: value[0] for name, value in values.items()}
     drawn = draw_kept(optimum, rng, EM_DRAWS)

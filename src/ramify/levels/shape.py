@@ -1,10 +1,10 @@
 """The shape of theta's posterior beyond a Gaussian, and a pool of draws of theta and b from it.
 
 Where G is cheap, points from a skewed Student t are weighted by it. Where it is not, but theta is wide,
-they may be weighted by a coarse G (`coarse`). Else G along each axis of its Gaussian is followed by a
-polynomial of degree four through four more points, and between each two axes by products of their powers
-through four corners; the sum of these, a profile, stands for G. Sds of factors with few levels are skewed
-each by itself, and a correlation is the wider the smaller its sds are.
+they may be weighted by a coarse G (`coarse`). Otherwise a profile replaces G: a polynomial of degree four
+along each axis of G's Gaussian, through four more points, plus products of powers for each pair of axes,
+through four corners. This shape fits: sds of factors with few levels are each skewed, and a correlation
+is wider if its sds are smaller.
 """
 
 from collections.abc import Callable
@@ -26,33 +26,33 @@ from ramify.numerics.psis import effective_draws, k_hat
 from ramify.numerics.thresholds import MOST_K_HAT
 
 ITERATIONS = 20  # of Lanczos' method, roughly
-POINTS = 500  # of theta that are weighted
+POINTS = 500  # weighted points of theta
 CHEAP = 1.5e9  # work of all evaluations of G, below which the points are weighted by G itself
 WIDE, CHEAP_WIDE = 0.2, 6e9  # the same where an sd of theta is wide, and its posterior skewed
 COARSE_POINTS, COARSE = (
     1000,
     1e10,
 )  # points that are weighted by a coarse G; the work of all: ten seconds
-MOST_SHARE = 0.5  # of G's points for z: those of a coarse G that is worth having
+MOST_SHARE = 0.5  # a coarse G is worth having with at most this share of G's points for z
 ALONG = (-2.4, -1.2, 1.2, 2.4)  # sds along an axis
-NARROW = 0.1  # of logarithms: along such an axis the two ends are enough
+NARROW = 0.1  # for logarithms: along an axis shorter than this, the two ends are enough
 CORNER = 1.8  # sds along both of two axes
-BETWEEN = 4e9  # work of all corners
-MOST_BETWEEN = 0.5  # of the fall of the Gaussian: what corners may add to G, far from all of them
+BETWEEN = 4e9  # most work of all corners
+MOST_BETWEEN = 0.5  # corners may add at most this share of the Gaussian's fall, far from the mode
 NOISE, MORE = (
     0.03,
     4,
-)  # sds of noise in a mean, past which more points are weighted, and how many times
+)  # sds of noise in a mean, above which more points are weighted; how many times more
 LOOKED, OFF = (
     20,
     0.1,
 )  # points at which a profile is compared with G, and the rms in nats to correct
 CORRECTED, CORRECTING = 300, 3e9  # points that correct a profile, and the work of all of them
-ATTEMPTS, EVEN = 3, 0.5  # times that points are drawn again, and the k-hat that is good enough
+ATTEMPTS, EVEN = 3, 0.5  # most times that points are drawn again; the k-hat that is good enough
 NODES = (8, 64)  # thetas at which b is solved for
 NODE_WORK = 6e8
 POOL, POOL_NUMBERS, FEWEST = 4000, 2e7, 300  # draws, the most numbers in them, and the fewest draws
-DRAW_WORK = 4e10  # of draws by Lanczos' method
+DRAW_WORK = 4e10  # most work of draws by Lanczos' method
 TOGETHER = 100  # draws that are moved at once
 
 
@@ -62,7 +62,7 @@ class Cloud(NamedTuple):
     points: Float64[np.ndarray, "T D"]
     log_weight: Float64[np.ndarray, " T"]
     notes: dict[str, Any]
-    # What stands for G less its value at the mode; None where the weights are those of G.
+    # The approximation of G less its value at the mode; None if G itself gave the weights.
     stands: Values | None = None
 
     @property
@@ -78,7 +78,7 @@ class Cloud(NamedTuple):
 
 
 class Weighed(NamedTuple):
-    """Points of theta, their log weights up to a constant, and their log density as they were drawn."""
+    """Points of theta, their log weights up to a constant, and the log density they were drawn from."""
 
     points: Float64[np.ndarray, "T D"]
     log_weight: Float64[np.ndarray, " T"]
@@ -150,9 +150,9 @@ def redrawn(
     *,
     stand_in: bool = False,
 ) -> Weighed:
-    """The points drawn again, from a proposal like them, while their weights are uneven or noisy.
+    """Draws the points again, from a proposal fitted to them, while their weights are uneven or noisy.
 
-    In any case if the weights are of something that stood in for `values`.
+    With `stand_in`, the weights are of an approximation of `values`: then it draws at least once.
     """
     even = MOST_K_HAT if stand_in else EVEN
     for attempt in range(ATTEMPTS):
@@ -166,7 +166,7 @@ def redrawn(
 
 
 def controlled(own: Weighed, learned: Learned, height: float, stands: Values | None) -> Cloud:
-    """The points with less noise, and notes on them; `height` is added to the log evidence."""
+    """The points after a control variate, with notes; `height` is added to the log evidence."""
     points, log_weight, log_t = own
     moved, noise = with_control(points, log_weight, log_t, learned)
     notes = {
@@ -179,10 +179,10 @@ def controlled(own: Weighed, learned: Learned, height: float, stands: Values | N
 
 
 def corrected(G: Marginal, found: Found, drawn: Cloud, seed: int) -> Cloud:
-    """A profile's cloud with the means that G gives, by importance weights of some points.
+    """A profile's cloud with its means corrected to those under G, by importance weights of some points.
 
-    The same points without weights have much of the noise in common, so the difference is added. Nothing
-    is done where the profile is near G, or G is expensive.
+    The shift is the weighted mean less the plain mean of the same points, which share most of their
+    noise. Nothing is done where the profile is near G, or G is expensive.
     """
     count = int(min(CORRECTED, CORRECTING / work(G)))
     stands = drawn.stands
@@ -205,10 +205,10 @@ def corrected(G: Marginal, found: Found, drawn: Cloud, seed: int) -> Cloud:
 def evidence(
     points: np.ndarray, log_weight: np.ndarray, log_t: np.ndarray, learned: Learned, height: float
 ) -> dict[str, float]:
-    """Notes on log p(y), and its standard error by the points.
+    """Notes with log p(y) and its standard error.
 
-    The integral of exp G over that of its Gaussian, which is known, by weights of the same points;
-    `height` is added to their logarithms.
+    The points' weights give the ratio of the integral of exp G to the known integral of its Gaussian;
+    `height` is added to its logarithm.
     """
     apart, D = points - learned.mean, points.shape[1]
     log_control = -0.5 * np.sum((apart @ learned.precision) * apart, 1) - log_t
@@ -222,7 +222,7 @@ def evidence(
 
 
 class Profile(NamedTuple):
-    """What stands for G less its value at the mode: polynomials along each axis and between each two."""
+    """An approximation of G less its value at the mode: polynomials along axes and between pairs."""
 
     centre: Float64[np.ndarray, " D"]
     axes: Float64[np.ndarray, "D D"]
@@ -231,9 +231,9 @@ class Profile(NamedTuple):
 
     @classmethod
     def through(cls, height: Values, logs: np.ndarray, found: Found, between: bool) -> "Profile":
-        """The profile through G, by its height above the mode, along each axis and maybe at corners.
+        """The profile through `height`, G less its value at the mode, on each axis and maybe at corners.
 
-        `logs` are the entries of theta that are logarithms.
+        `logs` tells which entries of theta are logarithms.
         """
         axes, D = whitening(found.precision), len(found.mean)
         wide = (np.where(logs, np.abs(axes).T, np.inf).max(1) > NARROW).tolist()
@@ -245,7 +245,7 @@ class Profile(NamedTuple):
     def _along(
         height: Values, found: Found, axis: np.ndarray, number: int, wide: bool
     ) -> Float64[np.ndarray, " 4"]:
-        """The coefficients along an axis; if it is narrow, the first two are those of the search."""
+        """The coefficients along an axis; along a narrow axis, the first two are from the search."""
         along = np.array(ALONG if wide else (ALONG[0], ALONG[-1]))
         change = height(found.mean + along[:, None] * axis)
         change = np.where(np.isfinite(change), change, -(along**2))
@@ -257,7 +257,7 @@ class Profile(NamedTuple):
         return np.concatenate([known, more])
 
     def corners(self, height: Values) -> Float64[np.ndarray, "3 D D"]:
-        """The coefficients between axes, by which the profile is G at all corners."""
+        """The coefficients between axes that make the profile equal G at all corners."""
         D, signs = len(self.centre), np.array([(1, 1), (1, -1), (-1, 1), (-1, -1)])
         between = np.zeros((3, D, D))
         for i in range(D):
@@ -273,7 +273,7 @@ class Profile(NamedTuple):
         return between
 
     def values(self, thetas: Float64[np.ndarray, "n D"]) -> Float64[np.ndarray, " n"]:
-        """G less its value at the mode, as the profile has it; beyond its points with the last slope."""
+        """The profile at thetas; beyond its outermost points it continues with their slope."""
         t = np.linalg.solve(self.axes, (thetas - self.centre).T)  # [D, n]
         near = np.clip(t, ALONG[0], ALONG[-1])
         powers = near[..., None] ** np.arange(1, 5)
@@ -291,14 +291,14 @@ class Profile(NamedTuple):
 
 
 def moved_sds(G: Marginal, found: Found) -> Float64[np.ndarray, "D 2"]:
-    """By how many sds Laplace's correction moves theta, and what coarser rules leave out would."""
+    """The shift of theta in sds by correcting Laplace's method, and by the error of coarser rules."""
     if G.model.linear or not G.design.kept and all(block.rule is G.rule for block in G.blocks):
         return np.zeros((len(found.mean), 2))
     return _moved(G, found, lambda own: np.array([own.correction, G.left_out(own)]))
 
 
 def probe_sds(G: Marginal, found: Found) -> float:
-    """By how many sds the probes of the log determinant may move theta: the largest standard error."""
+    """The shift of theta, in sds, that the random probes may cause: the largest standard error."""
     if not isinstance(found.optimum.kept, Iterated):
         return 0.0
     log_dets: Any = lambda optimum: -0.5 * optimum.kept.log_dets
@@ -307,7 +307,7 @@ def probe_sds(G: Marginal, found: Found) -> float:
 
 
 def _moved(G: Marginal, found: Found, part: Callable[[Optimum], Any]) -> np.ndarray:
-    """By how many sds the slope of a part of G moves each coordinate of theta, [D, ...]."""
+    """The shift of each coordinate of theta, in sds, by the slope of a part of G, [D, ...]."""
     axes = whitening(found.precision)
     slope = []
     for axis in axes.T:
@@ -357,7 +357,7 @@ def pool(G: Marginal, found: Found, drawn: Cloud, seed: int) -> tuple[Pool, floa
 
 
 def _nodes(G: Marginal, white: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Numbers of some thetas that are spread as all are."""
+    """Numbers of some thetas, chosen at random."""
     fewest, most = NODES
     count = int(np.clip(NODE_WORK / work(G), fewest, most))
     return rng.permutation(len(white))[: min(count, len(white))]

@@ -10,8 +10,8 @@ from ramify.plot.numbers import Check
 
 COLOURS = ("blue", "orange", "grey", "soft")
 DASHES = ("solid", "dash", "dashdot", "longdash", "dot")
-BARS = 31  # different outcomes that have a bar each
-FAR = 20  # times the range of the data, from which on an axis is logarithmic
+BARS = 31  # most different outcomes for which each has a bar
+FAR = 20  # times the range of the data: predictions that reach further get a logarithmic axis
 SHOWN = 40  # predicted data sets of which a density shows the outline
 
 
@@ -100,7 +100,7 @@ def check(found: Check, outcome: str) -> Figure:
 
 
 def _outlines(y: np.ndarray, draws: np.ndarray, outcome: str) -> Figure:
-    """Histograms as outlines: the data's, and those of some predicted data sets.
+    """Histograms as outlines: of the data, and of some predicted data sets.
 
     Where predictions reach far beyond the data, as those of wide priors do, the axis is linear near the
     data and logarithmic further out.

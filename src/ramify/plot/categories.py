@@ -1,4 +1,4 @@
-"""Checks and calibration of outcomes, numbers or categories: which figure, and those of categories."""
+"""Figures of checks and calibration: chooses by the kind of outcome, and draws those of categories."""
 
 import numpy as np
 

@@ -15,7 +15,7 @@ from ramify.plot.numbers import Calibration, Effects, Shrinkage, chosen
 Figure = dict[str, Any]
 
 POINTS = 1000  # of a trace
-APART = 10  # by how much larger a parameter is that gets another axis
+APART = 10  # a parameter so many times larger gets another axis
 LINE, BETWEEN = 34, 40  # heights of a forest's line, and between its panels
 LEGEND = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0}
 

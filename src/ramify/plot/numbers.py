@@ -1,4 +1,4 @@
-"""The numbers that pictures are made of."""
+"""The data of pictures, as arrays."""
 
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ class Effects(NamedTuple):
     names: list[str]  # of the effects
     labels: Shaped[np.ndarray, " N"]  # of the groups
     sizes: Int64[np.ndarray, " N"]  # their rows
-    centre: Float64[np.ndarray, "N E"]  # posterior means at the centre of q(theta): for ranks
+    centre: Float64[np.ndarray, "N E"]  # posterior means at the centre of q(theta), for ranking
     drawn: Int64[np.ndarray, " G"]  # positions of the groups that were drawn, in order
     mean: Float64[np.ndarray, "G E"]  # of their draws
     low: Float64[np.ndarray, "G E"]  # 5% quantile
@@ -40,7 +40,7 @@ class Calibration(NamedTuple):
     """Rows with their predicted draws."""
 
     observed: Float64[np.ndarray, " n"]
-    draws: Float64[np.ndarray, "S n"]  # of the outcomes; for binary ones, or of their probabilities
+    draws: Float64[np.ndarray, "S n"]  # of outcomes; for binary outcomes possibly of probabilities
     held_out: bool  # whether each group was conditioned on its other rows only
     binary: bool  # whether outcomes are 0 or 1
 

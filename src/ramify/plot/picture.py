@@ -45,7 +45,7 @@ DARK = {
 
 @final
 class Picture:
-    """A figure: shown in a notebook, saved by `save`, or as Plotly's own by `to_plotly`.
+    """A figure: notebooks show it, `save` writes it, `to_plotly` makes it Plotly's own.
 
     Attributes:
         figure: Plotly's JSON, with colours such as `var(--blue)`.

@@ -1,4 +1,4 @@
-"""What a fit answers: draws, predictions, summaries, metrics, and which rows each is conditioned on.
+"""Draws, predictions, summaries and metrics of a fit, and the rows that each is conditioned on.
 
 May import: numerics, data, engine, models, families, inference, levels, io, plot.
 """

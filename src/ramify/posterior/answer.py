@@ -22,10 +22,10 @@ class Answer:
 
     Attributes:
         columns: what each row is about, then "mean", "sd" and quantiles, an array each.
-        draws: the quantities themselves for each draw of the posterior, [S, rows].
+        draws: the quantities for each draw of the posterior, [S, rows].
         said: lines about the numbers.
         doubts: the verdict and its reasons, of a fit that is not to be trusted.
-        kind: the kind of table that the fit was given, which `table` is.
+        kind: the kind of `table`: that of the table that was fitted.
 
     Example:
         >>> answer = Answer.of({"term": ["x"]}, np.array([[0.0], [1.0]]), (0.5,), "dict")

@@ -33,7 +33,7 @@ def drawn_rows(fit: Fitted, data: Groups, draws: int, seed: int) -> tuple[Named,
 def arviz_tree(
     fit: Fitted, data: Groups | None, theta: Named, z: Named, by_row: dict[str, Named]
 ) -> Any:
-    """A DataTree of draws of the globals, of z, and of what there is for each row."""
+    """A DataTree of draws of the globals, of z, and of the values of each row."""
     adapter, called = fit.adapter, fit.adapter.outcome_name
     tree = {"posterior": theta | z, **by_row}
     axes = Axes(fit.by, fit.labels, None, {"posterior": {*z}}, *adapter.named_axes())

@@ -1,9 +1,8 @@
 """Averages of expected outcomes over rows, draw by draw: for contrasts, slopes and their like.
 
-Rows belong to cells, and a cell's average is kept for each draw: [S, cells]. Nothing of the size of
-draws times rows is held. All scenarios have the same rows in the same groups: z is drawn once for all,
-by the programs that draw it for a prediction at these rows. Where rows have no groups of their own,
-scenarios are one table.
+Each row belongs to a cell, and only averages of cells are kept, [S, cells], never draws times rows. If
+all scenarios have the same rows in the same groups, z is drawn once for all of them, by the programs that
+predict at these rows. If rows have no groups of their own, all scenarios together are one table.
 """
 
 from collections.abc import Callable
@@ -34,9 +33,9 @@ Who = Literal["own", "average", "new", "population"]
 Sums = Float64[np.ndarray, "C scenarios cells *categories"]
 
 NEW_GROUP = 3  # a stream of random numbers, beside those of `draws`
-ROWS = 256  # that share a label, where groups do not matter
+ROWS = 256  # rows that share a label, where groups do not matter
 _ORDER = 21  # points of the rule for one linear predictor
-_POINTS = 64  # points of z, where rows have several
+_POINTS = 64  # points of z for rows with several linear predictors
 
 
 class Cells(NamedTuple):
@@ -47,12 +46,12 @@ class Cells(NamedTuple):
     scenarios: int
 
     def in_one(self) -> "Cells":
-        """The same rows as those of one scenario, with cells of its own for each."""
+        """The rows of all scenarios as one scenario, in which each has its own cells."""
         every = np.arange(self.scenarios)[:, None] * self.number + self.own
         return Cells(every.ravel(), self.scenarios * self.number, 1)
 
     def sums(self, rows: Int[np.ndarray, " n"]) -> Callable[[list[Any]], Sums]:
-        """What adds the values [C, n, ...] of these rows, in each scenario, up by cell."""
+        """A function that adds up the values [C, n, ...] of these rows by cell, for each scenario."""
         cells = self.own[rows]
         order = np.argsort(cells, kind="stable")
         starts = np.flatnonzero(np.diff(cells[order], prepend=-1))
@@ -73,17 +72,17 @@ def cell_means(
 ) -> Float64[np.ndarray, "S scenarios cells *categories"]:
     """The average expected outcome of the rows of each cell in each scenario, for each draw.
 
-    The rows of `task` are those of the first scenario, then those of the second, ...
+    `task` has the rows of the first scenario, then those of the second, ...
     """
     if who == "own":
-        # Scenarios that set the group have rows in other groups: they are rows of one table.
+        # If scenarios differ in the groups of their rows, they are treated as one table.
         total = _own(task, cells if _same_groups(task, cells) else cells.in_one())
     else:
         total = _population(task, who, cells.in_one())
     total = total.reshape(task.draws, cells.scenarios, cells.number, *total.shape[3:])
     rows = np.bincount(cells.own, minlength=cells.number).astype(np.float64)
     mean = total / rows.reshape(-1, *[1] * len(task.outcome.shape))
-    # On the link scale of an identity link an outcome has its origin as well.
+    # With an identity link, linear predictors are less the origin too, as outcomes are.
     return mean + task.adapter.origin if task.adapter.origin else mean
 
 
@@ -195,19 +194,19 @@ def _expected(
 
 
 def _one_predictor(model: Model, at: Groups) -> bool:
-    """Whether a row sees z through one number."""
+    """Whether z enters a row through a single number."""
     seen = model.structure.likelihood
     return seen is not None and jax.eval_shape(seen.weights, example(at)).shape[1] == 1
 
 
 def _directions(normal: Any, structure: Any, at: Batch) -> Float[Array, "R M"]:
-    """For each row what moves its linear predictor w'z by one sd: Sigma w / sqrt(w' Sigma w).
+    """For each row the step of z that moves w'z by one sd: Sigma w / sqrt(w' Sigma w).
 
-    A row sees z through w'z alone, so that an integral over z is one over a standard normal number.
+    A row depends on z through w'z alone, so an integral over z is one over a standard normal number.
     """
     w = structure.likelihood.weights(at)[:, 0]
     factor = inverse_lower(normal.root)  # Sigma is factor factor'
-    if factor.ndim == 3:  # groups differ in it
+    if factor.ndim == 3:  # one for each group
         factor = at.at_rows(factor)
         white = jnp.einsum("rij,ri->rj", factor, w)
         moved = jnp.einsum("rij,rj->ri", factor, white)

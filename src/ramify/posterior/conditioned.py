@@ -1,7 +1,7 @@
-"""A family that has seen a block: q(z_i | theta) worked out once, for every use after the fit.
+"""A family prepared for a block: q(z_i | theta) is prepared once, for every use after the fit.
 
-Solving a block, or running a network over it, is a program of its own, compiled once. Draws,
-predictions, metrics and diagnoses are small programs over what it returns.
+Solving a block, or running a network over it, is a separate program, compiled once. Draws, predictions,
+metrics and diagnoses are small programs that use its result.
 """
 
 from collections.abc import Iterable, Iterator
@@ -25,7 +25,7 @@ from ramify.posterior.matching import Part
 
 
 class Conditioned(eqx.Module):
-    """A family, a block, and what the family's supplier worked out for it."""
+    """A family, a block, and what the family's supplier prepared for the block."""
 
     family: Family  # the family, without modes and weighted draws of theta
     batch: Batch  # the block
@@ -44,15 +44,15 @@ class Conditioned(eqx.Module):
 
     @property
     def site(self) -> Site | None:
-        """What a solver solved the block to; None for other suppliers."""
+        """The sites of the block's groups; None for suppliers other than a solver."""
         return self.prepared if isinstance(self.prepared, Site) else None
 
 
 def condition(family: Family, model: Model, batch: Batch, local_draws: int = 1) -> Conditioned:
-    """Works out what the family knows of a block, for draws of z or for K weighted ones."""
+    """Prepares the family for a block, for draws from q(z | theta) or for K weighted draws."""
     if not isinstance(family, Branched):
         return Conditioned(family, batch, None)
-    # Neither N nor weighted draws of theta, which other data have in other numbers.
+    # Without N and weighted draws of theta, whose sizes would make other programs for other data.
     family = Branched(family.theta, family.local, 0)
     if not isinstance(family.local, Solver):
         return Conditioned(family, batch, _prepare(family, model, batch))
@@ -94,7 +94,7 @@ def blocks_of(
 
 
 def _check_finite(known: Conditioned, labels: np.ndarray) -> None:
-    """Raises where a solver met a density that is not finite: no draw could be told from another."""
+    """Raises where a solver met a density that is not finite: it gives draws no weights."""
     if known.site is None:
         return
     height = np.asarray(known.site.height)[: len(labels)]

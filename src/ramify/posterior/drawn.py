@@ -1,4 +1,4 @@
-"""What there is of groups and rows for each draw, for ArviZ: z is drawn once for all of it."""
+"""Values of groups and rows for each draw, for ArviZ; all use the same draws of z."""
 
 from typing import Any
 

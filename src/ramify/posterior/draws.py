@@ -59,7 +59,7 @@ class Chunk(NamedTuple):
 
 
 def posterior_theta(key: PRNGKeyArray, family: Family, model: Model, draws: int) -> Draws:
-    """S draws of theta as the posterior has it: weighted, where the fit has those, without a density."""
+    """S draws of theta: from the fit's weighted draws if there are any (log q is NaN), or q(theta)."""
     found = draw_theta(key, family, model, draws)
     if isinstance(family, Joint) or family.weighted is None:
         return found
@@ -79,7 +79,7 @@ def draw_theta(key: PRNGKeyArray, family: Family, model: Model, draws: int) -> D
     mean = np.asarray(family.theta.mean, np.float64)
     scale = np.asarray(family.theta.scale, np.float64)
     scale = np.diag(scale) if scale.ndim == 1 else scale
-    # Few numbers, by NumPy: nothing is compiled. Draw s is row s, however many follow.
+    # Few numbers, so NumPy draws them and nothing is compiled. Draw s is row s for any S.
     noise = generator(key, THETA).normal(size=(draws, len(mean)))
     constant = 0.5 * len(mean) * np.log(2 * np.pi) + np.log(np.diag(scale)).sum()
     theta = (mean + noise @ scale.T).astype(family.theta.mean.dtype)
@@ -109,15 +109,15 @@ def map_draws(
     local_draws: int,
 ) -> Any:
     """`use(chunk, z [C, B, M], log_q [C, B])` of all draws, put together: [S, ...] each."""
-    # With K = local_draws > 1, z is one of K draws, chosen by importance weight, so that it is closer
-    # to p(z | theta, y) than to q; log q has no meaning then and is zero.
+    # With K = local_draws > 1, z is one of K draws, chosen by importance weight. Its distribution is
+    # then closer to p(z | theta, y) than q is, and log q has no meaning: it is zero.
     size = at_once(known, model, len(draws.theta), local_draws)
     of_chunk = lambda chunk: use(chunk, *draw_locals(known, model, chunk, local_draws))
     return of_chunks(of_chunk, draws, size)
 
 
 def of_chunks(function: Callable[[Chunk], Any], draws: Draws, size: int) -> Any:
-    """The function of all draws, `size` at a time, put together."""
+    """Applies the function to all draws, `size` at a time, and puts the results together."""
     return put_together([function(chunk) for chunk in draws.chunks(size)], len(draws.theta))
 
 
@@ -145,7 +145,7 @@ def locals_of(
 def draw_locals(
     known: Conditioned, model: Model, chunk: Chunk, local_draws: int
 ) -> tuple[Float[Array, "C B M"], Float[Array, "C B"]]:
-    """`locals_of` as a program of its own, for all that follows draws of z."""
+    """`locals_of` as a separate program, which all uses of draws of z share."""
     return locals_of(known, model, chunk, local_draws)
 
 
@@ -153,8 +153,8 @@ def _resample(
     key: PRNGKeyArray, local: Local, model: Model, batch: Batch, theta: Array, K: int
 ) -> Float[Array, "B M"]:
     """One of K draws from the Student t proposal for each group, chosen by weight."""
-    # Independent draws, unlike those of the bounds: balance helps averages, not choices, and costs
-    # more than all the rest.
+    # The draws are independent, unlike those of the bounds: balanced points help averages but not the
+    # choice of one draw, and would cost more than all the rest.
     points, chance = student_points(key, batch.index, K, model.z.size)
     z, log_q = jax.vmap(local.propose)(points)
     log_weight = log_joints(model, batch, theta, z) - log_q

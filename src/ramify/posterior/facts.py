@@ -28,9 +28,9 @@ from ramify.plot.numbers import (
 from ramify.posterior.conditioned import Conditioned, condition
 from ramify.posterior.matching import matched
 
-RANKED = 2**24  # most rows of the groups from which those are chosen
-WORK = 2**28  # most likelihoods of rows for the draws of those groups: seconds on two cores
-SOLVING = 32  # what solving a group's rows again for a draw of theta costs, in likelihoods
+RANKED = 2**24  # most rows of the groups that are ranked
+WORK = 2**28  # most likelihoods of rows for the draws of groups: seconds on two cores
+SOLVING = 32  # the cost of solving a group again for a draw of theta, in likelihoods of its rows
 SHOWN = 6  # most effects of a group that have a picture
 SHRUNK, SHRUNK_ROWS = 150, 100_000  # groups in the picture of shrinkage, and most rows of them
 JUDGED = 10_000  # most rows of the check of calibration
@@ -47,7 +47,7 @@ def effects_of(posterior: Any, groups: Groups, draws: int, seed: int) -> Effects
     work = some.n_rows * (min(posterior.local_draws, 16) + SOLVING)
     draws = int(np.clip(WORK // max(work, 1), min(50, draws), draws))
     names, parts, K = [], [], posterior._local_draws(None)
-    # In the blocks of small data, which other pictures of some groups have, whatever the fit had.
+    # Blocks have the shape of small data, as in other pictures, so that their programs are shared.
     for _, block in posterior._blocks(draws, posterior._for_locals(some, K), seed, K, small=True):
         names, values = _flat(posterior, block)
         parts.append((values.mean(0), *np.quantile(values, [0.05, 0.95], axis=0)))
@@ -130,7 +130,7 @@ def calibration_of(
         levels = tuple(posterior.adapter.categories("probability"))
         return CategoryCalibration(numbers, drawn.mean(0, dtype=np.float64), held_out, levels)
     binary = bool(np.isin(observed, (0, 1)).all())
-    # Bins by predicted probability select extremes of Monte Carlo noise, so it must be small.
+    # Binning by predicted probability selects extremes of Monte Carlo noise, so this must be small.
     exact = binary and posterior.adapter.describe().means
     kind, draws = ("mean", draws) if exact else ("response", 4 * draws if binary else draws)
     drawn = posterior.predict(at, given, draws, seed, kind=kind, summary=False).astype(np.float64)

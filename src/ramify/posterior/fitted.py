@@ -52,21 +52,21 @@ class Fitted:
         self.adapter = model.adapter
         self.local_draws = local_draws
         self._outcomes: dict[Any, Any] = {}  # what simulate makes of each kind of table
-        # Fits other groups as this fit was made: for `loo(refit=True)`; set by `fit`.
+        # Fits other groups with the options of this fit, for `loo(refit=True)`; set by `fit`.
         self.again: Callable[[Groups], Any] | None = None
         self.history = dict(history or {})
         self.notes = dict(notes or {})
 
     @property
     def _judged(self) -> dict[str, Any]:
-        """The notes that a verdict is made of; they are of no other q(theta) than the fit's."""
+        """The notes for the verdict, with the ratio of theta's sds now to those that the fit found."""
         noted = self.notes.get("theta_sd")
         now = mean_theta_sd(self.family) / noted if noted else 1.0
         return self.notes | {"theta_sds_changed": now}
 
     @property
     def _responses(self) -> np.ndarray | None:
-        """The outcomes of the fit in the order of their table, if they are known."""
+        """The outcomes of the fit in the order of the groups' rows, if they are known."""
         return None if self.groups is None else self.adapter.outcomes(self.groups)
 
     @property
@@ -129,7 +129,7 @@ class Fitted:
         return groups
 
     def _at(self, table: Any) -> Groups:
-        """Rows to predict; where the table has no column of labels, those of one new group."""
+        """Rows to predict; without a column of labels, all rows are of one new group."""
         takes_none = isinstance(table, Groups) or is_fixed(self.family)
         new = None if takes_none else unlabelled(table, self.by, self.labels)
         if new is not None:
@@ -145,7 +145,7 @@ class Fitted:
         return matching.parts(fit, at, given, K)
 
     def _record(self) -> FitRecord:
-        """What to save of the fit."""
+        """The parts of the fit to save."""
         theta, z = describe_space(self.model.theta), describe_space(self.model.z)
         n_rows = None if self.groups is None else self.groups.n_rows
         columns = self._schema.rows, self._schema.group, n_rows, self._schema.zoned

@@ -1,4 +1,4 @@
-"""The table of group effects of a model that has no words of its own for them: z, entry by entry."""
+"""The table of group effects of a model without its own names for them: the entries of z."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ def group_table(
 ) -> dict[str, np.ndarray]:
     """A row for each group: label, rows, and mean, sd and quantiles of each entry of its z.
 
-    `known` are the names of globals, which `sampled` has too.
+    `known` are the names of the globals, which are also in `sampled`.
     """
     names, labels, parts = [], [], []
     for own, draws in sampled:

@@ -1,7 +1,7 @@
 """The log density of test rows, streamed over blocks of groups.
 
 With (z^k, theta^k) ~ q, k = 1..S, the paper's test likelihood is log mean_k p(y_test given z^k, theta^k).
-Where z can be integrated by quadrature, p(y_test given theta^k, y) takes the place of a draw of z.
+If z can be integrated by quadrature, p(y_test given theta^k, y) replaces the density at a draw of z.
 """
 
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ def log_predictive(
     by_rule = by_rule and all(has_rule(part.family, model) for part in parts)
     if by_rule and form == "per_row":
         by_rule = _affordable(model, parts, len(theta.theta), K)
-    # What has no noise of z is the same wherever weighted draws of theta are: once is enough.
+    # By quadrature equal draws of theta give equal values, so each distinct theta is evaluated once.
     distinct, which = theta.theta, np.arange(len(theta.theta))
     if by_rule:
         distinct, which = np.unique(distinct, axis=0, return_inverse=True)
@@ -73,8 +73,8 @@ def log_predictive(
 
 def _affordable(model: Model, parts: list[Part], draws: int, K: int) -> bool:
     """Whether a rule for each test row takes no longer than draws."""
-    # Each row has a rule of its own, around the mode of its group's rows and it: the likelihood of
-    # those is evaluated at its points, once if theta has no part in it.
+    # Each test row needs its own rule, around the mode given its group's rows and the row itself. The
+    # likelihood of all these rows is evaluated at the rule's points, once if it does not involve theta.
     fixed = not any(follows_theta(model, part) for part in parts)
     repeated, drawn = sum(map(rows_given, parts)), sum(part.given.n_rows for part in parts)
     return fixed and repeated <= min(K * draws * drawn // 128, budgets.REPEATED_ROWS)
@@ -117,8 +117,8 @@ def test_values(
 def _log_means(
     values: Float[np.ndarray, "S n"], share: Float64[np.ndarray, " S"]
 ) -> tuple[float, Float64[np.ndarray, " S"]]:
-    """Sum over columns of their log means over draws of these shares, and each draw's pull on it."""
-    total, pull = 0.0, np.zeros(len(share))
+    """The sum over columns of log means over draws with these shares, and each draw's influence on it."""
+    total, influence = 0.0, np.zeros(len(share))
     # Some columns at a time: working memory then stays in the cache.
     width = max(budgets.CACHED_NUMBERS // len(share), 1)
     for start in range(0, values.shape[1], width):
@@ -127,6 +127,6 @@ def _log_means(
         weight -= np.where(np.isfinite(top), top, 0.0)
         mean = share @ np.exp(weight, out=weight)
         with np.errstate(divide="ignore", invalid="ignore"):
-            pull += np.where(mean > 0, weight / mean, 1.0).sum(1)
+            influence += np.where(mean > 0, weight / mean, 1.0).sum(1)
             total += float(np.sum(np.log(mean) + top))
-    return total, pull - values.shape[1]
+    return total, influence - values.shape[1]

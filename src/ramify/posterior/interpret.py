@@ -1,7 +1,7 @@
 """Questions about effects: contrasts, slopes and predictions, as averages of expected outcomes.
 
-A question is a set of scenarios: the rows of a table, with some columns set to given values. What is
-expected of the rows is averaged in each scenario, draw by draw, and scenarios are compared.
+A question is a set of scenarios: the rows of a table, with some columns set to given values. Expected
+outcomes of the rows are averaged in each scenario, draw by draw, and scenarios are compared.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,11 +30,11 @@ CONTRASTS: dict[str, Callable[[Means, Means], Means]] = {
     "odds_ratio": lambda low, high: high / (1 - high) / (low / (1 - low)),
 }
 _STEP = 0.01  # of a slope, in sds of the column
-_WORK = 2**28  # expected outcomes of one question, about: seconds
+_WORK = 2**28  # most expected outcomes for one question, about: seconds
 
 
 class Settings(NamedTuple):
-    """What all questions have: which rows, whose groups, how many draws."""
+    """The arguments of all questions: which rows, whose groups, how many draws."""
 
     table: Any  # rows; None for those of the fit, "typical" for one row with typical values
     at: Mapping[str, Any]  # columns that are set to given values
@@ -48,7 +48,7 @@ class Settings(NamedTuple):
 
 
 class Scenario(NamedTuple):
-    """Columns that are set, and what the answer says of them."""
+    """Columns that are set, and their values in the answer."""
 
     set: dict[str, Any]
     about: dict[str, Any]
@@ -187,7 +187,7 @@ class _Evaluated:
     def _sampled(
         self, n: int, table: dict[str, Any], sets: list[dict[str, Any]]
     ) -> tuple[int, dict[str, Any], list[dict[str, Any]]]:
-        """A random part of the rows, and of columns that are set, where all would take too long."""
+        """A random sample of the rows, and of columns that are set, if all would take too long."""
         most = max(_WORK // (self.asked.draws * len(sets)), 1000)
         if n <= most or not self.asked.average:
             return n, table, sets
@@ -217,7 +217,7 @@ class _Evaluated:
 
 
 def means_of(fit: Fitted, asked: Settings, table: dict[str, Any], cells: Cells) -> Means:
-    """What a fit with one grouping factor expects of the rows of all scenarios, averaged by cell."""
+    """Expected outcomes of the rows of all scenarios, averaged by cell, for one grouping factor."""
     n = len(cells.own)
     if asked.groups != "own":
         table = table | {fit.by: no_groups(n, cells.scenarios)}
@@ -283,7 +283,7 @@ def cells_of(
 
 
 def _cells_by(raw: Any) -> tuple[np.ndarray, np.ndarray]:
-    """The values of a column in order, rows without one last, and the place of each row's."""
+    """The distinct values of a column, sorted, missing ones last, and the place of each row's value."""
     lacking, column = missing_in(raw), np.asarray(raw)
     if column.dtype != object or not lacking.any():
         return np.unique(column, return_inverse=True)

@@ -54,7 +54,7 @@ class LevelsPosterior(LevelsQuestions):
 
     @property
     def family(self) -> NoReturn:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """There is none: what asks for one is for fits with one grouping factor."""
+        """Raises: only fits with one grouping factor have a family."""
         raise ValueError("this is for fits with one grouping factor; this fit has several.")
 
     @property
@@ -158,7 +158,7 @@ class LevelsPosterior(LevelsQuestions):
         *,
         quantiles: Sequence[float] = (0.05, 0.5, 0.95),
     ) -> Any:
-        """What varies by the levels of a factor, a row for each level.
+        """A table of the effects of a factor's levels, a row for each level.
 
         Args:
             groups: the name of a factor, such as "movie" or "dept:service"; by default the integrated
@@ -289,5 +289,5 @@ class LevelsPosterior(LevelsQuestions):
         save_levels(Path(path), record, more, overwrite=overwrite)
 
     def sample_blocks(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        """Not there for several factors; see `sample`."""
+        """Not available for several factors; see `sample`."""
         self._refuse("sample_blocks", " Use sample.")

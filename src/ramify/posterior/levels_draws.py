@@ -23,7 +23,7 @@ NUMBERS = 2**24  # draws times rows at once
 
 
 class Task(NamedTuple):
-    """A fit: what predictions are made from."""
+    """The parts of a fit that predictions are made from."""
 
     model: LevelsModel
     adapter: LevelsAdapter
@@ -64,7 +64,7 @@ def draw_groups(
 def predicted(
     task: Task, at: Any, given: Any, rows: np.ndarray, kind: str, seed: int
 ) -> np.ndarray:
-    """Draws of outcomes, or of what the kind says, at the rows of a table: [S, n, ...]."""
+    """Draws of outcomes, or of another `kind`, at the rows of a table: [S, n, ...]."""
     warn_of_absent(task.adapter, at, "at")
     where, known = read(task, at, given, outcomes=False)
     values = task.model.values(task.pool.theta[rows])
@@ -97,10 +97,10 @@ def warn_of_absent(adapter: LevelsAdapter, at: Any, what: str) -> None:
 
 
 def own_levels(codes: Int64[np.ndarray, " n"], period: int | None = None) -> np.ndarray:
-    """The codes of rows, where one without a label has a level of its own.
+    """The codes of rows; each row without a label gets a level of its own.
 
-    With a period, rows are those of several scenarios one after the other: a row has the same level in
-    all of them.
+    With a period, the rows are those of several scenarios, one after the other: a row then has the same
+    level in all of them.
     """
     own = np.arange(len(codes)) % (period or max(len(codes), 1))
     return np.where(codes == ABSENT, np.iinfo(np.int64).max // 2 + own, codes)
@@ -132,7 +132,7 @@ def _columns(task: Task, at: RowsAt, factor: int) -> Float64[np.ndarray, "n m"]:
 def cell_means(
     task: Task, rows: np.ndarray, asked: Settings, at: RowsAt, cells: Cells
 ) -> Float64[np.ndarray, "S scenarios cells *categories"]:
-    """The average of what is expected of the rows of each cell, in each scenario and draw."""
+    """The average expected outcome of the rows of each cell, in each scenario and draw."""
     n, found = len(cells.own), []
     at = at._replace(codes=[own_levels(codes, n) for codes in at.codes])
     few = max(int(NUMBERS // max(n * cells.scenarios, 1)), 1)
@@ -148,7 +148,7 @@ def cell_means(
 def expected(
     task: Task, at: RowsAt, who: Who, rows: np.ndarray, kind: str, seed: Seed
 ) -> Float64[np.ndarray, "S n *categories"]:
-    """What is expected of rows: of their own levels, average ones, new ones, or all there could be."""
+    """Expected outcomes of rows for own, average or new levels, or averaged over the population."""
     values = task.model.values(task.pool.theta[rows])
     of = lambda eta: task.adapter.expected(kind, eta, values, at)
     if who == "own":
@@ -188,7 +188,7 @@ def _factor_effects(
     values: dict[str, np.ndarray],
     seed: Seed,
 ) -> tuple[Float64[np.ndarray, "S slots m"], Int64[np.ndarray, " n"]]:
-    """Draws of the effects of those levels of a factor that rows have, and which of these each has."""
+    """Draws of the effects of the levels of a factor that occur in rows, and the place of each row's."""
     at, given, eta = where
     codes, info = at.codes[factor], task.adapter.factors[factor]
     levels = len(info.labels)
@@ -247,6 +247,6 @@ def _population(
     others: np.ndarray,
     seed: Seed,
 ) -> Float64[np.ndarray, "S count m"]:
-    """Effects of levels that nothing is known of."""
+    """Draws of the effects of levels without data."""
     rng = np.random.default_rng([*seed, 3, term])
     return task.model.population(term, values, columns, others, rng)

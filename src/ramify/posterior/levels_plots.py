@@ -42,7 +42,7 @@ class LevelsPlots(Plots):
         return Picture(shown, "Own mean and posterior mean of groups, by their rows.")
 
     def calibration(self, *, seed: int = 0) -> Picture:
-        """Whether predicted probabilities, or quantiles, are those that occur in the fit's rows."""
+        """Whether predicted probabilities, or quantiles, agree with the outcomes of the fit's rows."""
         found = calibration_of(self._posterior, DRAWS, seed)
         return Picture(*categories.calibration(found, seed))
 
@@ -69,7 +69,7 @@ def effects_of(posterior: Any, factor: int, draws: int, seed: int) -> Effects:
 def rows_of(
     posterior: Any, kind: str, most: int, draws: int, seed: int
 ) -> tuple[Groups, Float64[np.ndarray, "S n"]]:
-    """Some groups of the fit, of at most so many rows, and draws of what the kind says of these."""
+    """Some groups of the fit, of at most so many rows, and draws of this kind for their rows."""
     some = some_groups(posterior.groups, most, seed)
     task, rows = posterior._task, posterior._rows(draws, seed)
     design = task.adapter.design(posterior.groups).subset(some.number).observed()

@@ -1,4 +1,4 @@
-"""What an analyst asks of a fit with several factors: questions, pictures, metrics, ArviZ."""
+"""Methods of a fit with several factors: questions about effects, pictures, metrics, ArviZ."""
 
 from dataclasses import replace
 from functools import cached_property
@@ -37,7 +37,7 @@ class LevelsQuestions(Posterior):
 
     @cached_property
     def design(self) -> Design:
-        """The rows of the fit, those that are alike added up."""
+        """The rows of the fit, with like rows added up."""
         return condensed(self.adapter.design(self.groups), self.model.form)
 
     def _rows(self, draws: int, seed: int) -> Any:
@@ -72,7 +72,7 @@ class LevelsQuestions(Posterior):
         return True
 
     def _cell_means(self, asked: Settings, table: dict[str, Any], cells: Cells) -> Means:
-        """What is expected of the rows of all scenarios, averaged by cell."""
+        """Expected outcomes of the rows of all scenarios, averaged by cell."""
         rows, at = (
             self._rows(asked.draws, asked.seed),
             read(self._task, table, None, outcomes=False),
@@ -91,7 +91,7 @@ class LevelsQuestions(Posterior):
     ) -> Loo:
         """Leaves out each row, or each level of the integrated factor; see `Posterior.loo`.
 
-        Of a level, its effects are integrated out; the kept effects are as the draws have them.
+        If a level is left out, its effects are integrated out; kept effects stay those of the draws.
         """
         if refit or groups is not None:
             self._refuse("loo with refit= or groups=")
@@ -155,15 +155,15 @@ class LevelsQuestions(Posterior):
         return levels_rows.tree(self._task, self.groups, found, chosen, seed, rows)
 
     def elbo(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Not there for several factors: theta and b are found on their marginals."""
+        """Not available for several factors: theta and b are found on their marginals."""
         self._refuse("elbo", " log_evidence() is an estimate of log p(y) itself.")
 
     def refine(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Not there for several factors."""
+        """Not available for several factors."""
         self._refuse("refine")
 
 
 def only_none(local_draws: int | None) -> None:
-    """Raises for local draws, of which there are none."""
+    """Raises if local draws are asked for: there are none."""
     if local_draws is not None:
         raise ValueError("local_draws= is for fits with one grouping factor: leave it out.")

@@ -70,7 +70,7 @@ def loo(task: Task, groups: Groups, by: By, rows: np.ndarray, seed: int) -> Loo:
 
 
 def _by_group(task: Task, rows: np.ndarray) -> Iterator[Float64[np.ndarray, " N"]]:
-    """For each draw of theta and b the log p^(y_i | theta, b) of every group."""
+    """Yields for each draw of theta and b the log p^(y_i | theta, b) of all groups."""
     model, design, pool = task.model, task.design, task.pool
     rule, z = rule_for(model, len(design.offset), design.N), np.zeros((design.N, model.M))
     thetas = np.asarray(pool.theta[rows], np.float64)
@@ -101,7 +101,7 @@ def log_predictive(
         code = np.unique(own, return_inverse=True)[1]
         found = np.stack([np.bincount(code, own) for own in found])
     means = log_sum(found.T) - np.log(len(found))
-    # How each draw moves the sum of the logarithms of means: its delta method.
+    # The influence of each draw on the sum of log means, by the delta method.
     influence = np.sum(np.exp(found - means) - 1, 1)
     return Estimate(
         float(means.sum()), float(influence.std() / np.sqrt(len(rows))), draws=len(rows)

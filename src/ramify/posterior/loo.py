@@ -1,9 +1,9 @@
 """Leaving out a row, or a group, by importance weights; and comparing models by it.
 
-The posterior without y_i is the posterior times 1 / p(y_i | theta), so that draws of one, weighted,
-stand for the other: elpd_i = log p(y_i | y_-i) = log sum_s w_s p(y_i | theta_s) with weights w_s ~
-1 / p(y_i | theta_s). The weights are Pareto-smoothed, and their k-hat says whether to rely on them
-(Vehtari, Gelman and Gabry, 2017). Of a group, z is integrated out; of a row, z is drawn with theta.
+The posterior without y_i is the posterior times 1 / p(y_i | theta), so weighted draws of the posterior
+are draws without y_i: elpd_i = log p(y_i | y_-i) = log sum_s w_s p(y_i | theta_s) with weights w_s ~
+1 / p(y_i | theta_s). The weights are Pareto-smoothed, and their k-hat tells whether they are reliable
+(Vehtari, Gelman and Gabry, 2017). For groups z is integrated out; for rows z is drawn with theta.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -78,7 +78,7 @@ class Loo:
 
     @property
     def bad(self) -> Shaped[np.ndarray, " m"]:
-        """Labels of those whose weights can't be relied upon."""
+        """Labels of the rows or groups with unreliable weights."""
         return self.labels[self.k_hat > MOST_K_HAT]
 
     def _lines(self) -> list[str]:
@@ -189,7 +189,7 @@ def _by_draws(
 
 
 def refitted(found: Loo, groups: Groups, again: Callable[[Groups], Any], draws: int) -> Loo:
-    """Fits again without each group whose weights can't be relied upon."""
+    """Fits again without each group whose weights are unreliable."""
     elpd, k_hat = found.elpd.copy(), found.k_hat.copy()
     for i in np.flatnonzero(k_hat > MOST_K_HAT):
         rest = np.arange(len(groups)) != i
@@ -207,7 +207,7 @@ class Comparison:
     Attributes:
         names: of the models.
         columns: "elpd", "se", "difference" from the best and "difference_se", an array each.
-        doubts: of models whose weights can't all be relied upon.
+        doubts: lines on models with unreliable weights or a doubtful fit.
     """
 
     names: list[str]
@@ -244,8 +244,8 @@ def compare(models: Mapping[str, Any], by: By = "row") -> Comparison:
         by: what to leave out of posteriors: "row" or "group".
 
     Returns:
-        Models by elpd, the best first, each with its difference from the best and the standard error of
-        that, which is that of the sum of the differences of the terms.
+        Models by elpd, the best first, each with its difference from the best. The standard error of a
+        difference is that of the sum of the terms' differences.
     """
     known = lambda m: isinstance(m, Loo | Fitted)
     if not isinstance(models, Mapping) or not all(map(known, models.values())):
@@ -280,7 +280,7 @@ def compare(models: Mapping[str, Any], by: By = "row") -> Comparison:
 
 
 def _check_outcomes(fits: dict[str, Any]) -> None:
-    """Raises where fits have other outcomes in the same rows, as log(y) and y: their densities differ."""
+    """Raises where fits have different outcomes in the same rows, such as log(y) and y."""
     ordered: dict[str, np.ndarray] = {}
     for name, fit in fits.items():
         y = fit._responses
@@ -297,5 +297,5 @@ def _check_outcomes(fits: dict[str, Any]) -> None:
 
 
 def _doubted(name: str, found: Loo) -> list[str]:
-    """What speaks against a model's fit, in lines that name it."""
+    """The doubts about a model's fit, as lines that begin with its name."""
     return [f"{name}: {line.strip().removeprefix('- ')}" for line in found.doubts[1:]]

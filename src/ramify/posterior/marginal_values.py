@@ -1,11 +1,11 @@
 """Log p(y | theta) at many thetas by quadrature, for solved fits of one or two local dimensions.
 
-That of later rows given those of the fit is a difference: log p(y, y' | theta) - log p(y | theta).
+For later rows y' given the rows of the fit it is a difference: log p(y, y' | theta) - log p(y | theta).
 
-The points of z are those of a rule around each group's conditional at each theta: points around that at
-another one would miss a narrow p(z | theta), or a z that theta moves. Thetas share points, around their
-conditional at one of them, where a check of each theta allows it (`posterior.shared_points`). The rule is
-finer than the fit's.
+The quadrature points lie around each group's conditional at each theta: points around the conditional at
+another theta would miss a narrow p(z | theta), or a z that moves with theta. Thetas share the points of
+one of them where a check at each theta allows it (`posterior.shared_points`). The rule is finer than the
+fit's.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -38,15 +38,15 @@ from ramify.posterior.shared_points import (
     highest_degrees,
 )
 
-AT_ONCE = 16  # thetas that are worked on together
-THETAS = 64  # of a call, if each has points of its own
-# Of a call, if they share points: in blocks of up to so many groups, and in larger ones.
+AT_ONCE = 16  # thetas that are computed together
+THETAS = 64  # thetas in a call, if each has points of its own
+# Thetas in a call, if they share points: in blocks of up to FEW_GROUPS groups, and in larger ones.
 SHARING, FEW_GROUPS = (1024, 64), 512
-# Most thetas whose conditionals shared points are around, and the share of thetas that points must suit
-# for another to be tried; the rest have points of their own.
+# Most anchors (thetas around whose conditionals shared points lie), and the share of thetas that the
+# points must suit for another anchor to be tried. The remaining thetas have points of their own.
 ANCHORS, SUITED = 16, 1 / 16
 
-_Use = Callable[[Array], tuple[Array, ...]]  # of log p(y_i | theta), [C, B]: what is kept of it
+_Use = Callable[[Array], tuple[Array, ...]]  # reduces log p(y_i | theta), [C, B], to what is kept
 
 
 def has_rule(family: Family, model: Model) -> bool:
@@ -84,7 +84,7 @@ def predictive_log_liks(
 def predictive_by_group(
     model: Model, part: Part, thetas: Float[np.ndarray, "S D"]
 ) -> Iterator[Float[np.ndarray, "S B"]]:
-    """Log p(y_i,test | theta, y_i) of some groups after the other."""
+    """Yields log p(y_i,test | theta, y_i) for some groups at a time."""
     for block in ranges(_together(part.given, part.at), part.given):
         found = []
         for batch in block.batches:
@@ -96,7 +96,7 @@ def predictive_by_group(
 def predictive_by_row(
     model: Model, part: Part, thetas: Float[np.ndarray, "S D"]
 ) -> Iterator[Float[np.ndarray, "S R"]]:
-    """Log p(y_ij,test | theta, y_i) of some rows after the other, each alone."""
+    """Yields log p(y_ij,test | theta, y_i) for some rows at a time, each row by itself."""
     owner, at = np.repeat(np.arange(len(part.at)), part.at.sizes), part.at
     one = np.ones(at.n_rows, np.int64)
     single = replace(at._take(owner), sizes=one, rows=at.rows, row_order=at.row_order)
@@ -108,13 +108,13 @@ def predictive_by_row(
 
 
 class _Columns:
-    """Columns of blocks that come one after the other; those that are behind are let go."""
+    """The columns of a stream of blocks; those before the last request are dropped."""
 
     def __init__(self, blocks: Iterator[Float[np.ndarray, "S B"]]):
         self._blocks, self._held, self._first = blocks, next(blocks), 0
 
     def take(self, numbers: Int[np.ndarray, " n"]) -> Float[np.ndarray, "S n"]:
-        """These, whose numbers never decrease, neither here nor from call to call."""
+        """The columns with these numbers, which never decrease, neither here nor from call to call."""
         while numbers[-1] >= self._first + self._held.shape[1]:
             behind = min(numbers[0] - self._first, self._held.shape[1])
             self._held = np.concatenate([self._held[:, behind:], next(self._blocks)], 1)
@@ -125,7 +125,7 @@ class _Columns:
 def _log_masses(
     model: Model, family: Family, groups: Groups, thetas: Float[np.ndarray, "S D"]
 ) -> Iterator[Float[np.ndarray, "S B"]]:
-    """Log p(y_i | theta) of some groups after the other."""
+    """Yields log p(y_i | theta) for some groups at a time."""
     for block in ranges(groups):
         known = condition(family, model, block.batches[0], local_draws=2)
         yield log_mass_by_group(known, model, thetas)[:, : block.stop - block.start]
@@ -139,7 +139,7 @@ def log_mass_by_group(
 
 
 def follows_theta(model: Model, part: Part) -> bool:
-    """Whether theta has a part in the likelihood of rows given or to predict."""
+    """Whether the likelihood of rows given or to predict involves theta."""
     local = part.family.local  # pyright: ignore[reportAttributeAccessIssue]
     return any(local.follows_theta(model, example(rows)) for rows in (part.given, part.at))
 
@@ -171,7 +171,7 @@ def _together(given: Groups, at: Groups) -> Groups:
 def _at_thetas(
     known: Conditioned, model: Model, thetas: Float[np.ndarray, "S D"], rule: Rule, use: _Use
 ) -> tuple[np.ndarray, ...]:
-    """`use` of log p(y_i | theta) at all thetas, put together."""
+    """Applies `use` to log p(y_i | theta) at all thetas, in chunks that are put together."""
     apart = lambda chunk: use(_by_group(known, model, chunk, rule))
     if not can_share(known, model, rule):
         return in_chunks(apart, thetas, THETAS)
@@ -184,7 +184,7 @@ def _at_thetas(
 def _by_sharing(
     known: Conditioned, model: Model, thetas: Float[np.ndarray, "S D"], rule: Rule, use: _Use
 ) -> tuple[tuple[np.ndarray, ...], Int[np.ndarray, " left"]]:
-    """`use` of log p(y_i | theta) by shared points, and the thetas that these do not suit."""
+    """The same by shared points; also the thetas that these points do not suit."""
     size, highest = SHARING[len(known.batch.index) > FEW_GROUPS], highest_degrees(rule)
     found, left, around = (), np.arange(len(thetas)), known
 

@@ -19,7 +19,7 @@ from ramify.models.model import Model
 
 
 class DataSchema(NamedTuple):
-    """What a fit keeps of its data when the data are not loaded."""
+    """The facts about a fit's data that are known even if the data are not loaded."""
 
     by: str
     labels: Shaped[np.ndarray, " N"]
@@ -29,7 +29,7 @@ class DataSchema(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """What later data are matched to."""
+    """The parts of a fit that later data are matched to."""
 
     schema: DataSchema
     adapter: Adapter
@@ -67,14 +67,14 @@ def check_together(model: Model, family: Family, N: int) -> None:
 
 
 def matched(schema: DataSchema, family: Family, groups: Groups) -> Groups:
-    """The groups with the numbers of their labels in the fit; refuses data the fit can't serve."""
+    """The groups, numbered as in the fit; raises for columns or groups that the fit can't handle."""
     check_columns(schema.rows, groups.rows, "row column of groups")
     check_columns(schema.group, groups.group, "group column of groups")
     return numbered(schema, family, groups)
 
 
 def numbered(schema: DataSchema, family: Family, groups: Groups) -> Groups:
-    """The groups with the numbers of their labels in the fit; refuses new ones it can't serve."""
+    """The groups, numbered as in the fit; raises for new groups that the family can't handle."""
     _check_zone(schema, groups)
     groups = groups.renumbered(schema.labels)
     new = groups.number >= len(schema.labels)
@@ -133,8 +133,8 @@ def unloaded(schema: DataSchema) -> Groups:
 
 def parts(fit: Fit, at: Groups, given: Groups | None, local_draws: int) -> list[Part]:
     """Splits the groups of `at` by where the rows to condition them on come from."""
-    # In this order: `given`; for a group of the fit, the fit's own rows; for a new group there are
-    # none, and it is drawn from the population p(z | theta, u_i).
+    # Rows come from `given`; else, for a group of the fit, from the fit; a new group without rows is
+    # drawn from the population p(z | theta, u_i).
     schema, fitted = fit.schema, fit.groups
     at = numbered(schema, fit.family, at)
     if given is not None:
@@ -209,7 +209,7 @@ def _with_group_columns(fit: Fit, at: Groups, other: dict[str, np.ndarray] | Non
 
 
 def _check_same_rows(fit: Fit, at: Groups, given: Groups | None) -> None:
-    """Raises if groups are given other rows than those that a table was fitted to."""
+    """Raises if groups of a `branch` or `joint` fit come with other rows than those of the fit."""
     if fit.groups is None or given is None:
         return
     place = _positions(given, at)

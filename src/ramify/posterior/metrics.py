@@ -7,8 +7,8 @@ With (z^k, theta^k) ~ q, k = 1..S, all in nats:
 | train ELBO | mean_k log p(y, z^k, theta^k) / q(z^k, theta^k) |
 | train likelihood | log mean_k p(y, z^k, theta^k) / q(z^k, theta^k) |
 
-The third, of test rows, is in `posterior.held_out`. All blocks see the same draws of theta. What is
-kept of a block is one number per draw, its sum in two float32 parts, which the host adds up in float64.
+The third, for test rows, is in `posterior.held_out`. All blocks see the same draws of theta. A block
+returns one number per draw, its sum in two float32 parts, which the host adds up in float64.
 """
 
 from typing import Any, Literal, get_args
@@ -46,11 +46,11 @@ EvidenceForm = Literal["joint", "per_group", "mean_likelihood"]
 
 
 class Estimate(float):
-    """A Monte Carlo estimate: a float that knows its standard error.
+    """A Monte Carlo estimate: a float with a standard error.
 
     Attributes:
         se: standard error, from the spread of the draws.
-        ess: effective sample size of the weights an average is dominated by, where it has weights.
+        ess: effective sample size of the weights, if the estimate is an average of weights.
         draws: how many draws were taken.
 
     Example:
@@ -65,13 +65,13 @@ class Estimate(float):
     def __new__(
         cls, value: float, se: float = np.nan, ess: float | None = None, draws: int | None = None
     ) -> "Estimate":
-        """A float with more to say."""
+        """A float with attributes."""
         self = super().__new__(cls, value)
         self.se, self.ess, self.draws = se, ess, draws
         return self
 
     def __repr__(self) -> str:
-        """Value and standard error to two digits of the latter; few effective draws are told."""
+        """Value and standard error, to two digits of the latter; notes few effective draws."""
         digits = 1 - int(np.floor(np.log10(self.se))) if 0 < self.se < np.inf else 4
         digits = min(max(digits, 0), 6)
         text = f"{float(self):.{digits}f} ± {self.se:.{digits}f}"
@@ -114,8 +114,8 @@ def log_evidence(
     elif local_draws is None and has_rule(family, model):
         local = marginal_log_liks(family, model, groups, theta.theta)
     else:
-        # All draws of theta share the groups' noise: log p^(y | theta) is then one smooth function,
-        # shifted as a whole where independent noise would drown the weights of theta.
+        # All draws of theta share the groups' noise, so log p^(y | theta) is one smooth function whose
+        # error is a common shift. Independent noise would swamp the weights of theta.
         K = local_draws or LOCAL_DRAWS
         local, variance = _tight(family, model, groups, theta, K, shared=True)
     found = log_mean_weight(theta_terms(model, theta) + local)
@@ -210,7 +210,7 @@ def _points(chunk: Chunk, batch: Batch, K: int, M: int) -> Float[Array, "K B M"]
 def _block_tight(
     known: Conditioned, model: Model, chunk: Chunk, points: Array | None, local_draws: int
 ) -> tuple[Float[Array, " C"], Float[Array, " C"], Float[Array, " C"]]:
-    """By points that all draws of theta share, or by each draw's own if there are none."""
+    """A block's part of `_tight`, by shared points or, if `points` is None, each draw's own points."""
     conditional, batch = known.conditional(model), known.batch
     half = (local_draws + 1) // 2
 
@@ -236,7 +236,7 @@ def double(parts: Any) -> Float64[np.ndarray, " S"]:
 
 
 def standard_error(values: Float64[np.ndarray, " S"]) -> float:
-    """That of the mean of independent values; NaN of a single one."""
+    """The standard error of the mean of independent values; NaN for a single value."""
     return float(values.std(ddof=1) / len(values) ** 0.5) if len(values) > 1 else float("nan")
 
 

@@ -32,7 +32,7 @@ def with_label(table: Any, by: str, label: Shaped[np.ndarray, " 1"]) -> Any:
 
 
 def new_label(labels: Shaped[np.ndarray, " N"]) -> Shaped[np.ndarray, " 1"] | None:
-    """A label of the same type that is not among them; None where there may be none.
+    """A label of the same type that is not among the labels; None if there may be none.
 
     Example:
         >>> new_label(np.array([3, 7])).tolist(), new_label(np.array(["a", "(new)"])).tolist()

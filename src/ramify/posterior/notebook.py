@@ -1,4 +1,4 @@
-"""What a notebook shows: small HTML tables and lines that follow its colours, light or dark."""
+"""HTML for notebooks: small tables and lines that follow the notebook's colours, light or dark."""
 
 from collections.abc import Sequence
 from html import escape
@@ -27,7 +27,7 @@ def html_table(
 
 
 def html_lines(first: str, rest: Sequence[str]) -> str:
-    """A heading and a list; without the marks that a list has in text."""
+    """A heading and a list, without the dashes that items have in text."""
     own = [line.strip().removeprefix("- ") for line in rest]
     items = "".join(f"<li>{escape(line)}</li>" for line in own)
     listed = f'<ul style="margin:0.3em 0 0.3em 1em">{items}</ul>' if items else ""

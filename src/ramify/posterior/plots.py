@@ -65,7 +65,7 @@ class Plots:
         return Picture(shown, "Own mean and posterior mean of groups, by their rows.")
 
     def calibration(self, *, seed: int = 0) -> Picture:
-        """Whether predicted probabilities, or quantiles, are those that occur."""
+        """Whether predicted probabilities, or quantiles, agree with the outcomes."""
         groups, observed = self._observed()
         found = facts.calibration_of(self._posterior, groups, observed, DRAWS, seed)
         return Picture(*categories.calibration(found, seed))

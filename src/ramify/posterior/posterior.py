@@ -1,4 +1,4 @@
-"""What a fit returns: draws, predictions, a summary, the paper's metrics, a file."""
+"""Posterior, the result of a fit: draws, predictions, a summary, the paper's metrics, a file."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -117,7 +117,7 @@ class Posterior(Questions):
         *,
         local_draws: int | None = None,
     ) -> Iterator[tuple[Shaped[np.ndarray, " B"], Named]]:
-        """The same draws block by block, for more groups than memory holds.
+        """The draws of `sample` block by block, for more groups than fit into memory.
 
         Yields:
             The labels of some groups and {"mu": [S, ...], "beta": [S, B, ...]}; the draws of theta
@@ -131,7 +131,7 @@ class Posterior(Questions):
     def _blocks(
         self, draws: int, groups: Groups, seed: int, K: int, small: bool = False
     ) -> Iterator[tuple[Shaped[np.ndarray, " B"], Named]]:
-        # Each block by itself: between two of them runs the code of whoever asked.
+        # Each block is computed separately: the caller's code runs between two blocks.
         key = jax.random.key(seed)
         theta = computing(posterior_theta)(key, self.family, self.model, draws)
         places = max(budgets.SAMPLED_NUMBERS // (draws * self.model.z.size), 1)
@@ -241,7 +241,7 @@ class Posterior(Questions):
         *,
         quantiles: Sequence[float] = (0.05, 0.5, 0.95),
     ) -> Any:
-        """What varies by group, a row for each group.
+        """A table of the effects that vary by group, a row for each group.
 
         Args:
             groups: the groups, Groups or a table whose rows to condition them on; the fit's by

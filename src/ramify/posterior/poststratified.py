@@ -21,7 +21,7 @@ PostKind = Literal["mean", "probability"]
 
 
 class Wanted(NamedTuple):
-    """What is asked of a table of cells."""
+    """The arguments of a poststratification."""
 
     weights: str | None
     by: Sequence[str]

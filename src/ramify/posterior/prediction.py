@@ -83,7 +83,7 @@ def outcome_of(adapter: Adapter, schema: DataSchema, part: Part, kind: Kind, see
 def _outcome(
     kind: Kind, adapter: Adapter, key: PRNGKeyArray, theta: Array, z_rows: Array, batch: Batch
 ) -> Array:
-    """A new outcome of each row, or what `Adapter.expected` has of that kind, [R, ...]."""
+    """A new outcome of each row, or for another kind `Adapter.expected`, [R, ...]."""
     if kind == "response":
         return adapter.model.simulate(key, theta, z_rows, batch)
     return adapter.expected(kind, theta, z_rows, batch)
@@ -142,7 +142,7 @@ def summaries(task: Task, quantiles: Sequence[float]) -> dict[str, np.ndarray]:
 
 
 def draws(task: Task) -> Shaped[np.ndarray, "S rows ..."]:
-    """The outcomes themselves: float64 where they are too far from zero for float32."""
+    """All draws of the outcomes: float64 if they are too far from zero for float32."""
     shape = (task.draws, task.n_rows, *task.outcome.shape)
     kind = np.dtype(np.float64 if task.adapter.origin else task.outcome.dtype)
     what = f"{task.draws:,} draws of {task.n_rows:,} rows"
@@ -180,7 +180,7 @@ def block_limits(task: Task) -> tuple[int, int]:
 
 
 def begun(task: Task, chunk: Chunk, z: Array, at: Batch) -> Any:
-    """The outcomes of a block's rows, or what the host draws them from."""
+    """The outcomes of a block's rows, or the parameters from which the host draws them."""
     make = _parameters if _on_host(task) else _simulate
     return make(task.adapter, chunk, z, at, task.kind)
 
@@ -200,7 +200,7 @@ def _on_host(task: Task) -> bool:
 
 @program
 def _parameters(adapter: Adapter, chunk: Chunk, z: Array, at: Batch, kind: Kind) -> Named:
-    """What outcomes are drawn from, for each row of `at` and each draw, [C, R, ...] each."""
+    """The parameters of the outcomes, for each row of `at` and each draw, [C, R, ...] each."""
     del kind
     one = lambda theta, z: adapter.outcome_parameters(theta, at.at_rows(z), at)
     return jax.vmap(one)(jnp.asarray(chunk.theta), z)
@@ -209,7 +209,7 @@ def _parameters(adapter: Adapter, chunk: Chunk, z: Array, at: Batch, kind: Kind)
 @program
 def _simulate(adapter: Adapter, chunk: Chunk, z: Array, at: Batch, kind: Kind) -> Array:
     """An outcome for each row of `at` and each draw, [C, R, ...]."""
-    # Groups fold their numbers, below 2^31, into the draw's key; a block's rows come after those.
+    # Groups fold their numbers, below 2^31, into the draw's key; the rows of a block fold 2^31 or more.
     rows = jnp.uint32(2**31) + at.index[0].astype(jnp.uint32)
 
     def one(key: PRNGKeyArray, theta: Array, z: Array) -> Array:
@@ -219,7 +219,7 @@ def _simulate(adapter: Adapter, chunk: Chunk, z: Array, at: Batch, kind: Kind) -
 
 
 def summarise(values: Shaped[np.ndarray, "S rows ..."], quantiles: Sequence[float]) -> Columns:
-    """Mean, sd and quantiles over draws; those of counts and classes are values they can take."""
+    """Mean, sd and quantiles over draws; quantiles of counts and classes are possible values."""
     method = "linear" if values.dtype.kind == "f" else "inverted_cdf"
     numbers = values if values.dtype.kind == "f" else values.astype(np.float32)
     mean, sd = numbers.mean(0, dtype=np.float64), numbers.std(0, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""What an analyst asks of a fitted formula: expected outcomes, contrasts and slopes."""
+"""Questions about the effects of a fitted formula: expected outcomes, contrasts and slopes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -33,7 +33,7 @@ class Questions(Fitted):
       each row.
     - `groups`: whose effects. "own": those of each row's group, known or new; "average": those of a group
       without deviations; "new": those of one new group, the same for all rows, so that intervals
-      include how groups differ; "population": an average over all groups that there could be.
+      include the differences between groups; "population": an average over all possible groups.
     - `kind`: "mean" for the scale of the response, "link" for that of the linear predictor, or
       "probability", that of each level of an ordered response.
     """
@@ -212,7 +212,7 @@ class Questions(Fitted):
         return self.model.structure.prior is not None
 
     def _cell_means(self, asked: Settings, table: dict[str, Any], cells: Cells) -> interpret.Means:
-        """What is expected of the rows of all scenarios, averaged by cell."""
+        """Expected outcomes of the rows of all scenarios, averaged by cell."""
         return interpret.means_of(self, asked, table, cells)
 
     def _asked(

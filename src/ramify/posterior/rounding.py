@@ -1,8 +1,8 @@
-"""What float32 takes from a sum near 1e7 nats, measured in float64 on a few draws.
+"""The rounding error of float32 in a sum near 1e7 nats, measured in float64 on a few draws.
 
-Sums lose nothing (`precise_sum`), but every term is rounded, and not without bias: log(2 pi)/2 alone is
-off by 1.6e-8, a tenth of a nat in 10 million rows. The bias is nearly the same for every draw, so a
-few draws measure it: the same z and theta in both precisions.
+Sums are exact (`precise_sum`), but every term is rounded, and this has a bias: log(2 pi)/2 alone is off
+by 1.6e-8, a tenth of a nat in 10 million rows. The bias is nearly the same for every draw, so a few draws
+measure it: the same z and theta in both precisions.
 """
 
 from typing import NamedTuple
@@ -40,7 +40,7 @@ class Points(NamedTuple):
 
 
 def rounding(family: Family, model: Model, groups: Groups, draws: Draws, value: float) -> float:
-    """What to add to a float32 sum of log p(y, z) - log q(z) over all groups, near `value` nats."""
+    """The correction to add to a float32 sum of log p(y, z) - log q(z) over all groups, near `value`."""
     if abs(value) < _NATS or not isinstance(family, Branched) or draws.theta.dtype == jnp.float64:
         return 0.0
     few = next(draws.chunks(_DRAWS))
@@ -92,7 +92,7 @@ def _exact(
 def log_ratio_terms(
     model: Model, theta: Array, z: Array, log_q: Array, batch: Batch
 ) -> Float[Array, " terms"]:
-    """What a block adds to log p(y, z | theta) / q(z | theta): a term per row and one per group."""
+    """A block's terms of log p(y, z | theta) / q(z | theta): one per row and one per group."""
     local = jnp.where(batch.group_mask, model.log_local(theta, z, batch) - log_q, 0)
     return jnp.concatenate([row_terms(model, theta, z, batch), local])
 

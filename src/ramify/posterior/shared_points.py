@@ -1,16 +1,16 @@
-"""Log p(y_i | theta) at many thetas by points of z that these share, and a check of where that is right.
+"""Log p(y_i | theta) at many thetas by shared points of z, and a check of where this is accurate.
 
-Where theta is not in the likelihood, that of a group's rows is evaluated once at K points x_k around its
-conditional at one theta, the anchor. There the likelihood is a Gaussian (its site) times a ratio r_k near
-one. At any theta the site times p(z | theta) is a Gaussian again, whose weights w_k(theta) at the points
-take a few operations, whatever the number of rows, and whose integral C(theta) is known:
+If the likelihood does not involve theta, the likelihood of a group's rows is evaluated once, at K points
+x_k around its conditional at one theta, the anchor. There it is a Gaussian (its site) times a ratio r_k
+near one. At any theta the site times p(z | theta) is a Gaussian too. Its integral C(theta) is known, and
+its weights w_k(theta) at the points take a few operations, for any number of rows:
 
     log p(y_i | theta) = log C(theta) + log sum_k w_k r_k / sum_k w_k.
 
-The further that Gaussian is from the anchor's, the less the points suit it. Two checks of each theta
-tell: sum_k w_k is one if the points see it at all, and the Hermite coefficients of w r of the highest
-degrees that the points resolve are small if their sum has converged. A rule of order n is wrong first in
-degree 2 n: if coefficients fall geometrically, its error is about the square of those of degree n.
+The points suit a theta if its Gaussian is near the anchor's. Each theta has two checks: sum_k w_k is one
+if the points cover the Gaussian, and the Hermite coefficients of w r of the highest degrees that the
+points resolve are small if the sum has converged. A rule of order n has its first error in degree 2 n: if
+coefficients fall geometrically, the error is about the square of those of degree n.
 """
 
 import math
@@ -33,9 +33,9 @@ from ramify.numerics.programs import program
 from ramify.numerics.small_linalg import inverse_factor
 from ramify.posterior.conditioned import Conditioned
 
-# Largest error of sum_k w_k, and largest sum of squared coefficients of the highest degrees. With them
-# the sum over all groups was off by at most 0.02 nats, 0.003 rms, on ten problems of 12 to 300 groups
-# with few rows each; points around the conditional at each theta were off by up to 0.08 there.
+# Largest error of sum_k w_k, and largest sum of squared coefficients of the highest degrees. With these
+# limits the sum over all groups was off by at most 0.02 nats, 0.003 rms, on ten problems of 12 to 300
+# groups with few rows each; points around the conditional at each theta were off by up to 0.08 there.
 SEEN, CONVERGED = 1e-4, 0.1
 MOST_POINTS = 512  # the checks of a finer rule would need too much memory
 _EXACT = jax.lax.Precision.HIGHEST
@@ -43,7 +43,7 @@ _EXACT = jax.lax.Precision.HIGHEST
 
 def can_share(known: Conditioned, model: Model, rule: Rule) -> bool:
     """Whether the likelihood of a block's rows is free of theta, p(z | theta) normal, the rule small."""
-    # Where groups may have two modes, a likelihood is no Gaussian times a ratio near one.
+    # If groups may have two modes, a likelihood is not a Gaussian times a ratio near one.
     local, batch = known.local, known.batch
     if local.widened > 1 or len(rule.log_weight) > MOST_POINTS:
         return False
@@ -52,7 +52,7 @@ def can_share(known: Conditioned, model: Model, rule: Rule) -> bool:
 
 
 def anchored_at(known: Conditioned, model: Model, theta: Float[np.ndarray, " D"]) -> Conditioned:
-    """The block solved again with theta as its centre: the points are then around that."""
+    """The block solved again with theta as its anchor."""
     assert known.site is not None
     centre = jax.device_put(theta.astype(known.family.theta.mean.dtype))
     begin = np.asarray(known.site.anchor)
@@ -82,7 +82,7 @@ def by_shared_points(
         log_mass = log_integral + log_volume + jnp.log(mass / seen)
         return log_mass, jnp.all(suited | ~batch.group_mask, -1)
 
-    # As many thetas together as leave their weights in the cache of a CPU.
+    # As many thetas at a time as have weights that fit into the cache of a CPU.
     each, room = (
         len(rule.log_weight) * len(batch.index),
         budgets.on_this_device(budgets.SHARED_WEIGHTS),
@@ -111,7 +111,7 @@ def _gaussian(
 
 
 def _powers(rule: Rule) -> Float[Array, "K F"]:
-    """What the exponents of all Gaussians are linear in, at each point; first the rule's weight."""
+    """Features of each point in which all Gaussians' exponents are linear; first the log weight."""
     x, (i, j) = jnp.asarray(rule.points), np.tril_indices(rule.points.shape[1])
     squares = np.where(i == j, -0.5, -1.0).astype(x.dtype) * x[:, i] * x[:, j]
     apart = jnp.stack([jnp.asarray(rule.log_weight), jnp.ones(len(x), x.dtype)], -1)

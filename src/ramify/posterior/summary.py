@@ -106,7 +106,7 @@ class Summary:
         return list(self.columns)
 
     def __getattr__(self, name: str) -> Any:
-        """What a data frame has besides: `summary.sort_values("sd")`, `.iloc`, `.to_dict()`, ..."""
+        """Any attribute of a data frame: `summary.sort_values("sd")`, `.iloc`, `.to_dict()`, ..."""
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self.to_pandas(), name)
@@ -137,13 +137,13 @@ class Summary:
         return [(name, cells(i)) for i, name in enumerate(self.names)]
 
     def to_pandas(self) -> Any:
-        """As a pandas DataFrame with the names as index."""
+        """The summary as a pandas DataFrame with the names as index."""
         import pandas as pd
 
         return pd.DataFrame(self.columns, index=pd.Index(self.names, name="parameter"))
 
     def to_frame(self, kind: Literal["pandas", "polars", "pyarrow", "dict"] = "pandas") -> Any:
-        """As a table of this library, with the names in a column `parameter`."""
+        """The summary as a table of this library, with the names in a column `parameter`."""
         return as_table(kind, {"parameter": np.array(self.names), **self.columns})
 
 
@@ -169,9 +169,9 @@ def summarise_theta(
     seed: int,
     exponentiate: bool = False,
 ) -> Summary:
-    """Real parameters exactly, from q(theta); the others, and all of weighted theta, from draws.
+    """The summary: real parameters exactly from q(theta); others, or all of a weighted theta, from draws.
 
-    `exponentiate` is for effects on the scale of a log or logit: exp of them are ratios.
+    `exponentiate` shows exp of effects on a log or logit scale, which are ratios.
     """
     model, weighted = adapter.model, getattr(family, "weighted", None)
     columns = ["mean", "sd", *quantile_names(quantiles)]
@@ -192,7 +192,7 @@ def summarise_theta(
 
 
 def summary_of_draws(adapter: Adapter, values: dict[str, Any], quantiles: Quantiles) -> Summary:
-    """A summary of draws of the globals, by name, that have no weights."""
+    """A summary of draws of the globals without weights; `values` has them by name."""
     columns = ["mean", "sd", *quantile_names(quantiles)]
     names, flat = list(summary_draws(adapter, values)), _flat(adapter, values)
     table = _from_draws(flat, quantiles, None)
@@ -202,7 +202,7 @@ def summary_of_draws(adapter: Adapter, values: dict[str, Any], quantiles: Quanti
 def exponentiated(
     adapter: Any, names: list[str], draws: Float64[np.ndarray, "S n"]
 ) -> tuple[str, ...]:
-    """Exponentiates the effects among the draws, in place, and says what that makes of them."""
+    """Exponentiates the effects among the draws, in place; returns a line on what they are now."""
     what, effects = adapter.ratios()
     own = [i for i, name in enumerate(names) if name in effects]
     draws[:, own] = np.exp(draws[:, own])
@@ -210,7 +210,7 @@ def exponentiated(
 
 
 def with_doubts(summary: Summary, notes: Mapping[str, Any], N: int) -> Summary:
-    """The summary with a word where its numbers are not to be trusted."""
+    """The summary with the verdict and its reasons, if there is any doubt."""
     return replace(summary, doubts=doubts_of(notes, N))
 
 
@@ -226,7 +226,7 @@ def doubts_of(notes: Mapping[str, Any], N: int) -> tuple[str, ...]:
 def _by_parameter(
     family: Family, model: Model, values: Any, quantiles: Quantiles, weight: Weight | None
 ) -> np.ndarray:
-    """[statistics, entries] of theta: of real parameters without weights from q(theta) itself."""
+    """[statistics, entries] of theta: real parameters without weights exactly from q(theta)."""
     mean = np.asarray(family.theta.mean, np.float64)
     sd = np.sqrt(np.diagonal(np.asarray(family.theta.covariance, np.float64)))
     rows, start = [], 0
@@ -255,7 +255,7 @@ def summary_draws(adapter: Adapter, values: Mapping[str, Any]) -> dict[str, Any]
     named = adapter.summary_rows(dict(values))
     if named is not None:
         return named
-    # The values were compiled, which sorts them by name.
+    # The values come from a compiled function, which returns them sorted by name.
     rows = {}
     for name, parameter in adapter.model.theta.parameters.items():
         flat = np.asarray(values[name], np.float64).reshape(len(values[name]), -1)
@@ -264,12 +264,12 @@ def summary_draws(adapter: Adapter, values: Mapping[str, Any]) -> dict[str, Any]
 
 
 def shown_values(adapter: Adapter, theta: Float[np.ndarray, "S D"]) -> Float64[np.ndarray, "S n"]:
-    """What a summary shows of draws of theta, side by side."""
+    """The columns of a summary for draws of theta, side by side."""
     return _flat(adapter, adapter.global_values(theta))
 
 
 def _flat(adapter: Adapter, values: dict[str, Any]) -> Float64[np.ndarray, "S n"]:
-    """The same side by side."""
+    """The rows of a summary as columns, side by side."""
     rows = summary_draws(adapter, values).values()
     return np.stack([np.asarray(draws, np.float64) for draws in rows], 1)
 
@@ -300,7 +300,7 @@ def reliability(
     apart = values - weight @ values
     error = (weight**2) @ apart**2
     ess = (weight @ apart**2) / np.where(error > 0, error, np.inf)
-    with np.errstate(divide="ignore"):  # a weight of zero counts nothing
+    with np.errstate(divide="ignore"):  # the log of a weight of zero
         log_weight, log_apart = np.log(weight), np.log(np.abs(apart))
     tail = k_hat(log_weight[:, None] + log_apart)
     return {"ess": ess, "k_hat": np.maximum(tail, k_hat(log_weight))}
@@ -329,7 +329,7 @@ def _digits(sd: float) -> int:
 
 
 def words(notes: Mapping[str, Any], history: Mapping[str, np.ndarray], N: int) -> list[str]:
-    """Lines about a fit: how it was made, its ELBO, its verdict and what is behind that."""
+    """Lines about a fit: how it was made, its ELBO, its verdict and the reasons for it."""
     lines = []
     if notes.get("why", "as asked") != "as asked":
         lines.append(f"chosen because {notes['why']}")
@@ -346,7 +346,7 @@ def words(notes: Mapping[str, Any], history: Mapping[str, np.ndarray], N: int) -
 
 
 def _small_errors(notes: Mapping[str, Any]) -> str:
-    """How small the errors of a fit without findings are, as far as it knows them."""
+    """The size of the known errors of a fit without findings, in words."""
     known = [np.max(np.abs(notes[n])) for n in ("bias_sds", "noise_sds") if n in notes]
     size = max(map(float, known), default=np.nan)
     if not np.isfinite(size):
@@ -356,5 +356,5 @@ def _small_errors(notes: Mapping[str, Any]) -> str:
 
 
 def judged(notes: Mapping[str, Any]) -> bool:
-    """Whether a fit's notes are enough for a verdict: those of `solved` with local draws are."""
+    """Whether a fit's notes are enough for a verdict: a known bias, or no convergence."""
     return "bias_sds" in notes or notes.get("converged") is False

@@ -38,9 +38,9 @@ def affordable(model: Model, groups: Groups, draws: int | None) -> tuple[int, in
 def theta_log_weights(
     family: Family, model: Model, groups: Groups, theta: Draws, K: int, points: int = 0
 ) -> tuple[Float64[np.ndarray, " S"], Float64[np.ndarray, " S"]]:
-    """Log p^(theta, y) / q(theta) of each draw, and a sample of its noise; of all for a joint family.
+    """Log p^(theta, y) / q(theta) of each draw, and a sample of its noise.
 
-    `points` are those of the fit's quadrature rule, if it had one: that of the weights is no coarser.
+    A joint family has weights of (theta, z) together. The quadrature rule has at least `points` points.
     """
     total = theta_terms(model, theta)
     noise = np.zeros_like(total)
@@ -52,13 +52,13 @@ def theta_log_weights(
     lean = len(groups) >= budgets.WELL_KNOWN_GROUPS
     for block in ranges(groups):
         known = condition(family, model, block.batches[0], K)
-        # All draws of theta share the groups' points, so that noise is a smooth function of theta.
+        # All draws of theta share the groups' points, so the noise is a smooth function of theta.
         points = _points(known.batch, theta.key, K, model.z.size)
         one = lambda chunk: _marginal_block(known, model, chunk, points, lean)  # noqa: B023
         *parts, apart = of_chunks(one, theta, at_once(known, model, len(total), K))
         total += double(parts)
         noise += np.asarray(apart, np.float64)
-    # A density may overflow at a draw far out: that draw counts for nothing, and not for all others.
+    # A density may overflow at a draw far out: this draw gets weight zero instead of all the weight.
     fine = np.isfinite(total)
     return np.where(fine, total, -np.inf), np.where(fine & np.isfinite(noise), noise, 0.0)
 
@@ -73,7 +73,7 @@ def _marginal_block(
     known: Conditioned, model: Model, chunk: Chunk, points: Float[Array, "K B M"], lean: bool
 ) -> tuple[Float[Array, " S"], Float[Array, " S"], Float[Array, " S"]]:
     """Sum over groups of log p^(y_i | theta), freed of its 1/K bias, in two parts, and its noise."""
-    # A sample of its noise is half the difference between two independent halves of the points.
+    # The sample of the noise is half the difference between two independent halves of the points.
     conditional, batch = again_at_theta(known, model, lean), known.batch
     again = known.site is not None and not lean and known.local.follows_theta(model, batch)
 
@@ -89,7 +89,7 @@ def _marginal_block(
 
 
 def _apart(parts: Parts, definite: Bool[Array, " B"]) -> Float[Array, " B"]:
-    """How far the estimates from two independent halves of the draws are apart."""
+    """The difference between the estimates from two independent halves of the draws."""
     half = sum(quarter_sizes(len(parts.log_weight))[:2])  # of four independent quarters
     apart = lambda w: log_mean_exp(w[:half]) - log_mean_exp(w[half:])
     return apart(parts.log_weight) - jnp.where(definite, apart(parts.log_weight_gaussian), 0)
@@ -98,7 +98,7 @@ def _apart(parts: Parts, definite: Bool[Array, " B"]) -> Float[Array, " B"]:
 def _with_control(
     known: Conditioned, model: Model, theta: Array, local: Local, points: Array, again: bool
 ) -> tuple[Parts, Bool[Array, " B"]]:
-    """Draws from `local`, controlled by the Gaussian of a site, if any, or of one expanded `again`."""
+    """Draws from `local`; the control is the Gaussian of the site, if any, expanded `again` at theta."""
     site, batch, mean = known.site, known.batch, local.mean
     z, log_q = jax.vmap(local.propose)(points)
     log_weight = log_joints(model, batch, theta, z) - log_q
@@ -115,7 +115,7 @@ def _with_control(
 
 def again_at_theta(known: Conditioned, model: Model, lean: bool) -> Conditional:
     """Theta -> the block's conditional, solved again at each theta if its likelihood involves theta."""
-    # As in the fit. `lean` leaves that out, for a theta that is known well.
+    # The fit does the same. With `lean`, for a theta that is known well, nothing is solved again.
     site, batch = known.site, known.batch
     if site is None:
         return known.conditional(model)

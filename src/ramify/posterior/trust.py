@@ -1,7 +1,7 @@
-"""What a fit itself says of how far to trust it: one set of thresholds for all that show its numbers.
+"""The verdict on a fit from its own notes, by one set of thresholds for all that show its numbers.
 
-`print`, `summary`, the command and the report show the verdict of these findings; `diagnose` adds what
-importance weights say.
+`print`, `summary`, the command and the report show the verdict of these findings; `diagnose` adds
+findings from importance weights.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ Verdict = Literal["trust", "check", "do not trust"]
 
 
 class Finding(NamedTuple):
-    """A sentence, and how grave it is: the place of a verdict."""
+    """A sentence, and its gravity: the position of its verdict in `Verdict`."""
 
     level: int
     said: str
@@ -33,7 +33,7 @@ def verdict_of(found: Sequence[Finding]) -> Verdict:
 
 
 def findings(notes: Mapping[str, Any], N: int) -> list[Finding]:
-    """What is wrong, or may be, by the notes of a fit of N groups."""
+    """The findings on what is or may be wrong, from the notes of a fit of N groups."""
     found = [_unfinished(notes), _bias(notes), _noise(notes), _unconverged(notes, N)]
     found += [_width(notes), _uneven_theta(notes), _second_modes(notes), _uneven(notes)]
     found += [_laplace(notes), _profile(notes), _stalled(notes), _rising_prior(notes)]
@@ -52,7 +52,7 @@ def _unfinished(notes: Mapping[str, Any]) -> Finding | None:
             f"the search for the global parameters ended {left:.2g} of their sds short of where it was "
             "going; raise local_draws, or give it more steps if it had a budget",
         )
-    if noisy:  # which is why; said below
+    if noisy:  # noise is the reason, and `_noise` reports it
         return None
     return Finding(1, "it had not converged when its budget ended; give it more steps")
 
@@ -178,7 +178,7 @@ def _uneven(notes: Mapping[str, Any]) -> Finding | None:
 
 
 def _sampled(notes: Mapping[str, Any], what: str) -> tuple[int, str]:
-    """How grave it is that so many of the groups looked at are wrong, and which they are."""
+    """The gravity of the number of wrong groups among those looked at, and their names."""
     number, looked = int(notes.get(what, 0)), max(int(notes.get("looked_at", 0)), 1)
     some = named(notes.get(f"{what}_groups", []), number)
     return level_of_groups(number / looked), f"{number:,} of {looked:,} groups looked at ({some})"
@@ -187,12 +187,12 @@ def _sampled(notes: Mapping[str, Any], what: str) -> tuple[int, str]:
 def bad_groups(
     k_hat: Float64[np.ndarray, " N"], off: Float64[np.ndarray, " N"]
 ) -> Bool[np.ndarray, " N"]:
-    """Whose weights can't be relied upon, and whose z may be wrong for that."""
+    """Groups with unreliable weights whose sampled z may therefore be wrong."""
     return (k_hat > MOST_K_HAT) & (off > MOVED)
 
 
 def off_sds(effective: Float64[np.ndarray, " N"], local_draws: int) -> Float64[np.ndarray, " N"]:
-    """By how many sds averages over a group's sampled z may be off, given its effective share of draws.
+    """The possible error, in sds, of averages over a group's sampled z, by its effective share of draws.
 
     With v the variance of its weights, one of K draws chosen by weight may be off by max(sqrt(v), v) / K.
     """
@@ -201,12 +201,12 @@ def off_sds(effective: Float64[np.ndarray, " N"], local_draws: int) -> Float64[n
 
 
 def level_of_groups(share: float) -> int:
-    """How grave it is that this share of the groups is wrong."""
+    """The gravity of this share of wrong groups."""
     return int(share >= SOME) + int(share >= MANY)
 
 
 def named(labels: Sequence[Any] | Shaped[np.ndarray, " n"], count: int) -> str:
-    """The first of these labels, of so many that there are."""
+    """The first three labels in words, with dots if there are more than three."""
     return ", ".join(map(str, labels[: min(3, count)])) + (", ..." if count > 3 else "")
 
 

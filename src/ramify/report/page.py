@@ -150,7 +150,7 @@ def _ratios(posterior: Posterior, summary: Summary, rows: list[int]) -> dict[str
 
 
 def _conditional(posterior: Posterior, drawn: dict[str, figures.Figure]) -> dict[str, Any]:
-    """Which predictors have a curve of the expected outcome; adds these figures."""
+    """The names of predictors with a curve of the expected outcome; adds these figures."""
     adapter = posterior.adapter
     if adapter.table is None:
         return {"curves": [], "curves_left": 0}
@@ -167,7 +167,7 @@ class Factor(NamedTuple):
     title: str
     effects: Effects
     total: int  # groups that it has
-    mark: str  # what tells its figures from those of others
+    mark: str  # a part of the names of its figures
 
 
 def _factors(posterior: Posterior, groups: Groups, draws: int, seed: int) -> list[Factor]:
@@ -212,7 +212,7 @@ def _draw_groups(factor: Factor, deviations: bool, drawn: dict[str, figures.Figu
 def _predictions(
     posterior: Posterior, groups: Groups, draws: int, seed: int, drawn: dict[str, figures.Figure]
 ) -> dict[str, Any]:
-    """What the page says about shrinkage and calibration; adds their figures if there are outcomes."""
+    """The page's words on shrinkage and calibration; adds their figures if there are outcomes."""
     if isinstance(posterior, LevelsPosterior):
         shrunk = levels_plots.shrinkage_of(posterior, draws, seed)
         found = levels_plots.calibration_of(posterior, draws, seed)
@@ -234,7 +234,7 @@ def _predictions(
 
 
 def _saved_beside(path: Path) -> str | None:
-    """The name of the folder with the fit, if it is the page's own or `fit` in it."""
+    """The name of the fit's folder, if this is the page's folder or `fit` in it."""
     here = path.resolve().parent
     return next((f.name for f in (here, here / "fit") if (f / "fit.json").is_file()), None)
 

@@ -28,7 +28,7 @@ ONLY_FORMULAS = "this question is for models from formulas, which know their pre
 
 
 def prepared(several: SeveralModel, groups: Groups) -> tuple[DensityLevels, "DensityAdapter"]:
-    """A model and its data as the engine of several factors needs them."""
+    """A model and its adapter, for fits with several factors."""
     names = tuple(factor.name for factor in groups.factors)
     if {*names} != {*several.factors}:
         raise ValueError(
@@ -53,7 +53,7 @@ class DensityAdapter(LevelsAdapter):
         self.several, self.order, self.groups = several, order, groups
         self.integrated = order[0]
         own = [factor.name for factor in groups.factors]
-        self.place = [own.index(name) for name in several.factors]  # among those of the groups
+        self.place = [own.index(name) for name in several.factors]  # in groups.factors
         self.factors = []
         for f, (name, space) in enumerate(several.z.items()):
             levels = groups.factors[self.place[f]]
@@ -74,7 +74,7 @@ class DensityAdapter(LevelsAdapter):
         return self.groups.level_columns[self.place[factor]]
 
     def _outcome(self) -> str | None:
-        """The one row column that the likelihood reads and `simulate` does not."""
+        """The row column that the likelihood reads and `simulate` does not, if there is only one."""
         if not self.several.can_simulate:
             return None
         row = {n: self.groups.rows[n] for n in self.row_columns} | self._at_rows(self.groups)
@@ -99,7 +99,7 @@ class DensityAdapter(LevelsAdapter):
         return self.several.theta.size, sum(self.sizes)
 
     def check(self, parts: Sequence[Part]) -> None:
-        """Raises if a function of the user's does not return what it should, or refuses the columns."""
+        """Raises if a user's function does not return one number, or can't take the columns."""
         from ramify.models.model import check_scalar
 
         shapes: list[Any] = [{n: _one(c) for n, c in part.columns.items()} for part in parts]
@@ -130,7 +130,7 @@ class DensityAdapter(LevelsAdapter):
         return density_design(self.order, self.sizes, self.counts, codes, parts)
 
     def _around(self, factor: int, codes: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
-        """The levels of other factors that each level of a factor is in, where its prior sees these."""
+        """The outer levels of each level of a factor, if its prior depends on their effects."""
         found = {}
         for other in self.several.around.get(self.several.factors[factor], ()):
             g = self.several.factors.index(other)
@@ -181,7 +181,7 @@ class DensityAdapter(LevelsAdapter):
     def _known_columns(
         self, factor: int, code: np.ndarray, columns: dict[str, np.ndarray], what: str
     ) -> dict[str, np.ndarray]:
-        """The group columns of a factor at rows: of known levels those of the fit."""
+        """The group columns of a factor at rows; known levels have the values of the fit."""
         known, found = (code >= 0) & (code < self.counts[factor]), {}
         for name, column in self.level_columns(factor).items():
             if name not in columns and not known.all():
@@ -202,7 +202,7 @@ class DensityAdapter(LevelsAdapter):
     def conditioned(
         self, given: RowsAt, inside: np.ndarray, code: np.ndarray, count: int
     ) -> DensityDesign:
-        """Some rows and the priors of their levels of the integrated factor, which are numbered anew."""
+        """Rows of a mask, and priors of their levels of the integrated factor, which get new numbers."""
         f, whole = self.integrated, given.design
         assert isinstance(whole, DensityDesign)
         columns = {n: c[inside] for n, c in whole.parts[0].columns.items()}
@@ -221,7 +221,7 @@ class DensityAdapter(LevelsAdapter):
         return [self.several.factors.index(name) for name in names]
 
     def outer_first(self) -> list[int]:
-        """The factors, those whose effects others are drawn around before these."""
+        """The factors in an order in which their effects can be drawn: outer factors first."""
         found: list[int] = []
         while len(found) < len(self.factors):
             left = [f for f in range(len(self.factors)) if f not in found]
@@ -282,7 +282,7 @@ class DensityAdapter(LevelsAdapter):
         return columns, 1.0
 
     def categories(self, kind: str) -> list[str]:
-        """None: new outcomes are all that such a model can make."""
+        """An empty list; raises for a kind other than new outcomes, which are all that is available."""
         if kind != "response":
             raise ValueError(
                 f'kind="{kind}" is for models made from formulas; this one can make new outcomes '
@@ -293,7 +293,7 @@ class DensityAdapter(LevelsAdapter):
     def expected(
         self, kind: str, eta: np.ndarray, values: Mapping[str, Any], at: RowsAt
     ) -> np.ndarray:
-        """What is expected of rows is not known."""
+        """Raises: expected outcomes are not known."""
         self.categories(kind)
         raise ValueError(ONLY_FORMULAS)
 
@@ -361,7 +361,7 @@ class DensityAdapter(LevelsAdapter):
 
 @contextmanager
 def _asking(columns: Mapping[str, Any]) -> Iterator[None]:
-    """Says which column a function of the user's misses."""
+    """Turns a KeyError of a user's function into an error that names the missing column."""
     try:
         yield
     except KeyError as error:

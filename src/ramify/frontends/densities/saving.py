@@ -46,7 +46,7 @@ def is_of_densities(saved: SavedFit) -> bool:
 
 
 def load(saved: SavedFit, several: SeveralModel) -> Groups:
-    """The data of the fit; raises where the model is another."""
+    """The data of the fit; raises if the model differs from that of the fit."""
     path = saved.needed(CONFIG)
     config = read_json(path)
     check_version(path, config, FORMAT_VERSION, saved.fit.get("ramify_version"))
@@ -60,7 +60,7 @@ def load(saved: SavedFit, several: SeveralModel) -> Groups:
         factors = tuple(from_plain(plain) for plain in config["factors"])
         names = [factor.name for factor in factors]
         place, notes = names.index(config["by"]), tuple(map(str, config["notes"]))
-    except Exception as error:  # whatever a file that is none may hold
+    except Exception as error:  # a file may hold anything
         raise ValueError(f"{path} is damaged.") from error
     arrays = read_arrays(saved.needed(ROWS))
     rows, sizes, order = part_of(arrays, "rows/"), arrays.get("sizes"), arrays.get("row_order")

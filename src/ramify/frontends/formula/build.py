@@ -156,7 +156,7 @@ def from_formula(
 
 
 def _outcomes(parts: FormulaText, source: Source, likelihood: str) -> Outcomes:
-    """What is known of the responses, which are checked."""
+    """Checks the responses and returns the facts about them."""
     found = outcomes_of(parts, source, likelihood)
     if not found.weighted:
         what = "are zero in every row: no row would count."
@@ -207,7 +207,7 @@ def _parsed(text: str, by: str, likelihood: str) -> FormulaText:
 def by_category(
     parts: FormulaText, given: list[FormulaText], levels: list[Any]
 ) -> tuple[FormulaText, list[FormulaText]]:
-    """The formulas of a categorical response: none for its first level, one for each of the others."""
+    """The formulas of a categorical response: an empty one for the first level, one for each other."""
     names, right = category_names(levels), parts.text.split("~", 1)[1]
     if len(set(names)) < len(names):
         raise ValueError(f"two levels of {parts.response} would be called alike: {names}.")
@@ -294,7 +294,7 @@ def _check_roles(parts: FormulaText, source: Source, used: list[str]) -> None:
 
 
 def _check_several(parts: FormulaText, others: list[str], table: Any, missing: str) -> Any:
-    """The same of a formula with several grouping terms; returns the table without missing values."""
+    """As `_check_roles`, with several grouping terms; returns the table without missing values."""
     if others:
         what = "formulas of parameters are for models with one grouping factor; leave it out"
         raise FormulaError(f"formula: {what}: {others[0]}")

@@ -1,4 +1,4 @@
-"""Checks of a saved formula and its rows: that config.json and rows.safetensors hold what a fit has."""
+"""Checks of a saved formula and its rows: config.json and rows.safetensors must hold a possible fit."""
 
 import json
 import warnings
@@ -40,7 +40,7 @@ def _is_zone(value: Any) -> bool:
 
 
 def check_config(path: Path, config: dict[str, Any], by: str) -> None:
-    """Raises where a field holds something that no formula has; `by` is the fit's label column."""
+    """Raises if a field has a value that no formula has; `by` is the fit's label column."""
     check_each(path, config, _FIELDS)
     check_each(path, config, {"link": one_of(*LIKELIHOODS[config["likelihood"]].links)})
     own = config.get("parameters", [])
@@ -68,7 +68,7 @@ def _check_prior(path: Path, prior: dict[str, Any], sizes: set[int]) -> None:
 
 
 def check_formula(path: Path, formula: Formula) -> None:
-    """Raises where the parts of a formula do not go together."""
+    """Raises if the parts of a formula do not fit together."""
     parts, layout, units = formula.parts, formula.layout, formula.units
     if (formula.common.text, formula.group.text) != (parts.common, parts.group):
         raise ValueError(f"{path} is damaged: its terms are not those of its formula.")
@@ -127,7 +127,7 @@ def _in_range(units: Units, P: int, M: int) -> bool:
 
 
 def _try(path: Path, coding: Coding) -> None:
-    """Codes two rows, to see that the saved state serves for it."""
+    """Codes two rows, to check that the saved state is enough for this."""
     import pandas as pd
 
     known = {c.name: list(c.levels or ())[:1] for c in components(coding.terms)}

@@ -11,11 +11,11 @@ from ramify.frontends.formula.moments import Moments, moments
 from ramify.numerics.memory import check_memory
 
 Frames = Callable[[], Iterator[Any]]  # the rows of all parts, as pandas frames
-COPIES = 16  # of its column that a spline or polynomial makes, about
+COPIES = 16  # copies of its column that a spline or polynomial makes, about
 
 
 def with_state(coding: Coding, frames: Frames, n: int) -> Coding:
-    """The coding of a sample of n rows with the constants of all of them."""
+    """The coding of a sample, with the constants of functions taken from all n rows."""
     for component in components(coding.terms):
         for call in reversed([*inside(getattr(component, "call", None))]):  # inner ones first
             if call.stateful_transform is not None:
@@ -25,7 +25,7 @@ def with_state(coding: Coding, frames: Frames, n: int) -> Coding:
 
 
 def _centred(call: Any, environment: Any, frames: Frames, n: int) -> Any:
-    """center() and scale(), whose constants are a mean and an sd."""
+    """The transformation of center() or scale(), with the mean and sd of all rows."""
     column = lambda frame: np.asarray(call.args[0].eval(frame, environment), np.float64)
     found = reduce(Moments.and_of, (moments(column(frame)) for frame in frames()))
     new = type(call.stateful_transform)()
@@ -36,7 +36,7 @@ def _centred(call: Any, environment: Any, frames: Frames, n: int) -> Any:
 
 
 def _of_whole_column(call: Any, environment: Any, frames: Frames, n: int) -> Any:
-    """Splines and polynomials, which take their constants from a whole column."""
+    """The transformation of a spline or polynomial, whose constants need a whole column at once."""
     cure = "Give it fewer rows, or make columns of it first"
     check_memory(8 * COPIES * n, None, f"the constants of {call} in {n:,} rows", cure)
     each = [[own.eval(frame, environment) for own in call.args] for frame in frames()]

@@ -2,7 +2,7 @@
 
 With an identity link a group's log likelihood is -S log sigma - |A v|^2 / (2 sigma^2), where S is the sum
 of its weights, the rows of A are sqrt(weight) (W, X, ..., y) and v follows from z and theta. Any A with
-the same A'A will do, and one has as many rows as columns.
+the same A'A gives the same likelihood, and a square one exists.
 """
 
 from dataclasses import replace
@@ -12,12 +12,12 @@ import numpy as np
 from ramify.data.groups import Groups
 from ramify.frontends.formula.core import Core
 
-# Times as many rows: below that a fit gains little, and what follows it needs programs of other shapes.
+# Least ratio of rows before and after. Below it a fit gains little, and later steps need other shapes.
 FEWER = 8
 
 
 def condensed(core: Core, groups: Groups) -> Groups:
-    """The groups with fewer rows, or the same ones where that is not possible or not worth it."""
+    """The groups with fewer rows, or unchanged where that is not possible or not worth it."""
     names = [name for name in ("W", "X", "U_apart") if name in groups.rows]
     widths = [groups.rows[name].shape[1] for name in names]
     N, k = len(groups), sum(widths) + 1
@@ -31,7 +31,7 @@ def condensed(core: Core, groups: Groups) -> Groups:
     columns = [column for name in names for column in groups.rows[name].T]
     each = np.repeat(_sums(groups.sizes, weight) / k, k)
     rows = _roots(groups.sizes, [*columns, y], weight).reshape(N * k, k)
-    rows /= np.sqrt(np.maximum(each, 1e-300))[:, None]  # since each row counts `each` times
+    rows /= np.sqrt(np.maximum(each, 1e-300))[:, None]  # each row gets the weight `each`
     parts = dict(zip(names, np.split(rows[:, :-1], np.cumsum(widths)[:-1], 1), strict=True))
     parts |= {"y": base + scale * rows[:, -1], "weights": each}
     sizes, order = np.full(N, k, np.int64), np.arange(N * k)

@@ -1,4 +1,4 @@
-"""Core: a formula inside its programs, where other data are other arguments and no other program."""
+"""Core: a formula as its compiled programs see it. Data are arguments, so new data compile nothing."""
 
 from typing import Any
 
@@ -22,15 +22,15 @@ from ramify.models.parameters import Named
 
 
 class Core(eqx.Module):
-    """What programs are compiled for, and the constants of the data as arrays.
+    """The static parts that programs are compiled for, and the constants of the data as arrays.
 
-    The arrays are differences and ratios of numbers in float64, rounded last.
+    The arrays are differences and ratios computed in float64 and rounded at the end.
     """
 
     layout: EffectLayout = eqx.field(static=True)
     likelihood: str = eqx.field(static=True)
     link: str = eqx.field(static=True)
-    levels: int = eqx.field(static=True)  # how many the response has
+    levels: int = eqx.field(static=True)  # number of levels of the response
     priors: dict[str, Densities]  # by the names of theta, on the user's scale
     scale: Float[Array, ""]  # the unit of the linear predictor
     base: Float[Array, ""]  # its constant, less `Formula.origin`
@@ -53,7 +53,7 @@ class Core(eqx.Module):
 
     @property
     def categorical(self) -> bool:
-        """Whether each level of the response but the first has a linear predictor of its own."""
+        """Whether each level of the response except the first has its own linear predictor."""
         return self.family.support == "categories"
 
     @property
@@ -72,7 +72,7 @@ class Core(eqx.Module):
         return LIKELIHOODS[self.likelihood]
 
     def unit(self, name: str) -> Any:
-        """The unit, inside, of a parameter."""
+        """The unit of a parameter inside programs."""
         own = {"intercept": self.scale, "b": self.coefficient, "sd": SD * self.deviation}
         own |= {n: unit for parameter in self.own for n, unit in parameter.units().items()}
         return own.get(name, self.scale if name in self.family.scaled else 1.0)
@@ -87,7 +87,7 @@ class Core(eqx.Module):
         )
 
     def centring(self, theta: Named) -> Float[Array, ""]:
-        """By how much centring moves the intercept, inside: sum_k centre_k b_k / unit_k."""
+        """The shift of the intercept by centring, in units inside: sum_k centre_k b_k / unit_k."""
         return theta["b"] @ self.slope if "b" in theta else jnp.zeros(())
 
     def level(self, theta: Named) -> Float[Array, ""]:
@@ -117,21 +117,21 @@ class Core(eqx.Module):
         return jax.vmap(mean, axis_size=batch.index.shape[0])(batch.group)
 
     def predictors(self, theta: Named, z: Named, row: Named) -> Float[Array, " P"]:
-        """The linear predictors of one row, inside: that of the mean, then those of parameters.
+        """The linear predictors of one row: of the mean, then of parameters.
 
-        For an identity link the first is that of the standardised y.
+        With an identity link the first is on the scale of the standardised y.
         """
         return jnp.sum(self.weights(row) * z["effects"], -1) + self.offsets(theta, row)
 
     def weights(self, row: Named) -> Float[Array, "P M"]:
-        """Of z in each linear predictor."""
+        """The weights of z in each linear predictor."""
         if not self.own:
             return row["W"][None]
         each = [row["W"], *(own.weights(row) for own in self.own)]
         return jax.scipy.linalg.block_diag(*(w[None] for w in each))
 
     def offsets(self, theta: Named, row: Named) -> Float[Array, " P"]:
-        """What z has no part in, of each linear predictor."""
+        """The part of each linear predictor without z."""
         return jnp.stack([self.offset(theta, row), *(own.offset(theta, row) for own in self.own)])
 
     def family_values(self, theta: Named, eta: Float[Array, " P"]) -> Named:
@@ -151,11 +151,11 @@ class Core(eqx.Module):
         return jax.scipy.linalg.block_diag(*roots) if len(roots) > 1 else roots[0]
 
     def offset(self, theta: Named, row: Named) -> Float[Array, ""]:
-        """The linear predictor of one row, inside, less W z.
+        """The linear predictor of one row, in units inside, less W z.
 
-        A row with `X_all` is one to predict: its group's deviation is added to the row's own X b.
-        Other rows are data, and their group's z includes U b; `U_apart` is by how much a row's own
-        columns differ from the U of its group.
+        A row with `X_all` is to be predicted: its group's deviation is added to the row's own X b.
+        Other rows are data, and their group's z includes U b; `U_apart` is the difference between a
+        row's own columns and the U of its group.
         """
         layout, eta = self.layout, row.get("offset", jnp.zeros(()))
         eta += 0.0 if self.link == "identity" else self.base
@@ -171,7 +171,7 @@ class Core(eqx.Module):
 
 
 def core_of(formula: Formula, priors: Priors) -> Core:
-    """What programs need of a formula and its priors."""
+    """The core of a formula and its priors."""
     layout, units, by = formula.layout, formula.units, formula.by
     own: dict[str, Any] = {name: priors[name] for name in formula.parameters}
     own |= {"intercept": priors["Intercept"]} if layout.intercept else {}

@@ -17,14 +17,14 @@ from jaxtyping import Bool, Float64
 from ramify.frontends.formula.frame import is_category, rows_in_words
 from ramify.frontends.formula.text import FormulaError, error
 
-# What a formula may call beside the transformations that know their data (scale, center, poly, bs,
-# cr, cc, tp, C, T, S). A fixed list: a saved formula must not be able to call anything else.
+# Functions that a formula may call, in addition to the stateful transformations (scale, center, poly,
+# bs, cr, cc, tp, C, T, S). The list is fixed: a saved formula must not be able to call anything else.
 _PLAIN = (
     "abs exp exp2 expm1 log log10 log1p log2 sqrt sin cos tan arcsin arccos arctan sinh cosh tanh "
     "floor ceil sign square maximum minimum power where"
 ).split()
-_LEVELS = 100  # of a category, if they are also more than a tenth of the rows
-_LARGEST = 1e30  # value that float32 can compute with
+_LEVELS = 100  # most levels of a category, unless they are at most a tenth of the rows
+_LARGEST = 1e30  # largest value that float32 can compute with
 _SAME = 1e-10  # smallest eigenvalue of the columns of a spline or polynomial that differ
 
 
@@ -77,7 +77,7 @@ def variables(part: str, whole: str) -> list[str]:
 
 
 def check_by_row(part: str, whole: str) -> None:
-    """Raises if a part of a formula has a stateful function, such as scale(), as a response may not.
+    """Raises if a response calls a stateful function such as scale().
 
     Its constants would be those of the rows at hand, not those of the fit.
     """
@@ -102,7 +102,7 @@ def code(
         return Coding(part, [], [], [], {}), np.zeros((len(frame), 0))
     for term in description.common_terms:
         if hasattr(term, "components"):
-            # Of a/b, a and a:b share a component, and are coded differently.
+            # In a/b, the terms a and a:b share a component but are coded differently.
             term.components = copy.deepcopy(term.components)
     _check_level_counts(description.common_terms, frame, n or len(frame))
     _evaluate(description, part, _wide(frame))
@@ -133,7 +133,7 @@ def _plain(frame: Any) -> Any:
 
 
 def _wide(frame: Any) -> Any:
-    """The frame with numbers of 64 bits: products of smaller ones wrap around, logarithms are rounded."""
+    """The frame with 64-bit numbers: products of smaller ones may wrap around or lose digits."""
     to = {"i": np.int64, "u": np.int64, "f": np.float64}
     small = [n for n in frame.columns if frame[n].dtype.kind in to and frame[n].dtype.itemsize < 8]
     large = [n for n in frame.columns if frame[n].dtype == np.uint64]
@@ -149,7 +149,7 @@ def _evaluate(description: Any, part: str, frame: Any) -> None:
     try:
         with np.errstate(all="ignore"):
             DesignMatrices(description, frame, Environment([namespace()]))
-    except Exception as problem:  # of functions that users call as they please
+    except Exception as problem:  # functions that users call may raise anything
         text = [n for n in frame.columns if is_category(frame[n])]
         if isinstance(problem, TypeError | ValueError) and text and description.common_terms:
             for call in _calls(description.common_terms):
@@ -168,7 +168,7 @@ def _named_in(call: Any, names: list[str]) -> str | None:
 
 
 def _check_level_counts(terms: list[Any], frame: Any, n: int) -> None:
-    """Raises if a category has so many levels that it was hardly meant as one."""
+    """Raises if a category has so many levels that it was probably not meant as one."""
     names = [(f'column "{c.name}"', c.name) for c in components(terms) if hasattr(c, "reference")]
     asked = [(n, name) for n, name in names if is_category(frame[name])]
     for call in _calls(terms):
@@ -199,7 +199,7 @@ def _check_columns_differ(term: Any) -> None:
 
 
 def _check_finite(term: Any, values: Any, frame: Any, what: str) -> None:
-    """Raises if a term has a value that can't be computed with, as log(x) of a negative x."""
+    """Raises if a term has a value that is not finite or too large, such as log(x) of a negative x."""
     if not len(frame):
         return
     values = np.asarray(values, np.float64).reshape(len(frame), -1)

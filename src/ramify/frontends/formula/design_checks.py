@@ -1,4 +1,4 @@
-"""Checks of a formula's columns and response before a fit, on what is known of all rows."""
+"""Checks of a formula's columns and response before a fit, from facts about all rows."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ from ramify.numerics.user_warning import warn_user
 
 Matrix = Float[np.ndarray, "n P"]
 
-_FAR = 20.0  # sds from zero: beyond, a group-level column can't be told from a constant
+_FAR = 20.0  # sds from zero: beyond, a group-level column can't be distinguished from a constant
 _SCALES = 1e-18, 1e18  # smallest and largest range of a column: float32 holds its square
 _ROWS = 1000  # of a linear program that looks for separation, to begin with
 
@@ -80,7 +80,7 @@ def check_response(name: str, y: Moments) -> None:
 
 
 def check_censoring(parts: FormulaText, likelihood: str, all_censored: bool) -> None:
-    """Raises if responses are censored that can't be, or if all are."""
+    """Raises if this likelihood allows no censoring, or if all responses are censored."""
     if parts.cens is None:
         return
     takes = [name for name, own in LIKELIHOODS.items() if own.log_survival is not None]
@@ -113,8 +113,8 @@ def warn_of_separation(names: list[str], facts: Facts, pieces: Callable[[], Piec
 def _separable(own: list[int], X: Moments, pieces: Callable[[], Pieces]) -> bool:
     """Whether some linear combination of columns is >= 0 for every yes and <= 0 for every no.
 
-    A linear program on some of the rows. Rows that its solution gets wrong are added, until there are
-    none (separable) or no solution is left (not separable).
+    Solves a linear program on some of the rows and adds the rows that its solution gets wrong, until
+    there are none (separable) or it has no solution (not separable).
     """
     from scipy.optimize import linprog
 

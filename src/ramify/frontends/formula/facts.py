@@ -1,7 +1,7 @@
-"""What a formula must know of all rows of its table before it can read one of them.
+"""Facts about all rows of a table that a formula needs before it can read any of them.
 
-One pass for the response and one for the predictors, over a table in memory or over the parts of one on
-disk: the moments of columns, which of them are constant within groups, and the state of the coding.
+One pass over the response and one over the predictors, of a table in memory or part by part on disk, find
+the moments of columns, which columns are constant within groups, and the state of the coding.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,17 +27,17 @@ Source = Whole | Stored
 
 
 class Outcomes(NamedTuple):
-    """Of the responses of all rows."""
+    """Facts about the responses of all rows."""
 
-    levels: list[Any] | None  # where they have some
-    y: Moments  # as they came
-    used: Moments  # of their logs, where the likelihood is of those
-    trials: float | None  # in all
+    levels: list[Any] | None  # if the response has levels
+    y: Moments  # of the responses
+    used: Moments  # of their logs, if the likelihood is of the logarithm
+    trials: float | None  # the total
     weighted: bool  # whether a row has a weight above zero
-    censored: bool  # whether every row is
+    censored: bool  # whether every row is censored
 
     def and_of(self, other: "Outcomes") -> "Outcomes":
-        """Of the rows of both."""
+        """The facts about the rows of both."""
         return Outcomes(
             self.levels,
             self.y.and_of(other.y),
@@ -77,7 +77,7 @@ def _outcomes(
 
 
 class Piece(NamedTuple):
-    """The predictors of some rows: of a table in memory, of all."""
+    """The predictors of some rows; of all rows if the table is in memory."""
 
     X: Float64[np.ndarray, "n P"]  # common
     W: Float64[np.ndarray, "n M"]  # varying by group
@@ -90,7 +90,7 @@ Pieces = Iterator[Piece]
 
 
 def facts_of(names: tuple[list[str], list[str]], pieces: Pieces) -> Facts:
-    """What is known of all rows, from pieces of them; `names` are those of the columns of X and W."""
+    """The facts about all rows, from pieces of them; `names` are the names of the columns of X and W."""
     return reduce(Facts.and_of, (_facts(names, piece) for piece in pieces))
 
 
@@ -117,7 +117,7 @@ def _constant_within(groups: Groups, column: int) -> bool:
 def coded(
     parts: FormulaText, source: Source, likelihood: str, levels: list[Any] | None
 ) -> tuple[Coding, Coding, Callable[[], Pieces]]:
-    """Codes both sides of the grouping term; also what returns the predictors of all rows."""
+    """Codes both sides of the grouping term; also returns a function that yields all rows in pieces."""
     binary = LIKELIHOODS[likelihood].support == "binary"
     own = "binary", likelihood, levels, None, "table"
 

@@ -22,12 +22,12 @@ from ramify.frontends.formula.moments import Facts
 from ramify.frontends.formula.parameter_formulas import ParameterFormula
 from ramify.frontends.formula.text import FormulaText
 
-FAR = 100.0  # in units of the response: of what is further from zero float32 keeps too few digits
+FAR = 100.0  # units of the response: values further from zero lose too many digits in float32
 
 
 @dataclass(frozen=True)
 class EffectLayout:
-    """Names and places."""
+    """The names of the effects, and their places in X and W."""
 
     common: tuple[str, ...]  # the P columns of X without the intercept
     group: tuple[str, ...]  # the M columns of W
@@ -71,9 +71,9 @@ class Units:
 def lay_out(
     names: tuple[list[str], list[str]], facts: Facts, start: tuple[float, float], cutpoints: bool
 ) -> tuple[EffectLayout, Units]:
-    """The layout and units of columns with these names, of which the facts are known."""
+    """The layout and units of columns with these names and facts."""
     intercept = "Intercept" in names[0]
-    free = intercept and not cutpoints  # else no parameter takes up what is taken off
+    free = intercept and not cutpoints  # else no parameter can absorb the shift by centring
     common = [i for i, name in enumerate(names[0]) if name != "Intercept"]
     labels = [names[0][i] for i in common]
     centre = facts.X.mean[common] if intercept else np.zeros(len(common))
@@ -83,7 +83,7 @@ def lay_out(
     for k, w in pairs:
         group_unit[w] = unit[k]
     left = [k for k in range(len(common)) if k not in {k for k, _ in pairs}]
-    held = "Intercept" in names[1]  # z has an intercept, whose mean they can be part of
+    held = "Intercept" in names[1]  # z has an intercept, whose mean can include these columns
     grouped = [k for k in left if held and facts.constant[common[k]]]
     middle = 0.0 if facts.offset is None else float(facts.offset.mean)
     layout = EffectLayout(
@@ -133,7 +133,7 @@ class Formula:
 
     @property
     def short_text(self) -> str:
-        """The same as it is written: categories whose formula has the same terms are left out."""
+        """The same without the formulas of categories that have the same terms as the first."""
         first, *rest = [parts.text for parts in self.every]
         if self.family.support == "categories":
             rest = [text for text in rest if text.split("~", 1)[1] != first.split("~", 1)[1]]
@@ -146,7 +146,7 @@ class Formula:
 
     @property
     def codings(self) -> list[Coding]:
-        """Of all formulas: the common effects of each, and those that vary by group."""
+        """The codings of all formulas: of the common effects of each, and of those that vary by group."""
         return [coding for part in (self, *self.own) for coding in (part.common, part.group)]
 
     @property
@@ -182,7 +182,7 @@ class Formula:
     @property
     def origin(self) -> float:
         """Subtracted from outcomes that are too far from zero for float32; else zero."""
-        # Only where the link is the identity does the outcome move with the predictor.
+        # Outcomes shift with the linear predictor only if the link is the identity.
         moves = self.link == "identity" and not self.family.of_log
         return self.units.far(self.units.base) if moves else 0.0
 

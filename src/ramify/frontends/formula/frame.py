@@ -11,7 +11,7 @@ from jaxtyping import Bool, Shaped
 from ramify.data.tables import Raw, as_series, columns_of, objects
 
 _SHOWN = 5  # rows named in a message
-_MANY = 20  # levels: fewer may be names, such as the grades 1 to 12 and "K"
+_MANY = 20  # levels: with fewer they may be names, such as the grades 1 to 12 and "K"
 
 
 def read_frame(table: Any, names: list[str], what: str = "table", n: int | None = None) -> Any:
@@ -82,7 +82,7 @@ def _column(name: str, raw: Raw, what: str) -> Any:
 
 
 def _check_one_type(title: str, values: Any) -> None:
-    """Raises if texts and other values are mixed: they have no order, and 1 is not "1"."""
+    """Raises if text is mixed with other values: they have no common order, and 1 is not "1"."""
     types = sorted({type(x).__name__ for x in values if x is not None})
     if "str" in types and len(types) > 1:
         raise TypeError(

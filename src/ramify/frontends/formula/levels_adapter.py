@@ -1,4 +1,4 @@
-"""Tables in and results in a statistician's terms, for formulas with several grouping terms."""
+"""Reads tables and names results in statistical terms, for formulas with several grouping terms."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -101,7 +101,7 @@ class FormulaLevelsAdapter(LevelsAdapter):
         return asking.variables(self.formula.parts, predictors(self.formula.parts))
 
     def frame(self, table: Any) -> Any:
-        """The predictors of a table as `formulae` sees them."""
+        """The predictors of a table as a frame for `formulae`."""
         return asking.frame_of(table, predictors(self.formula.parts), self.formula.codings)
 
     def typical(self) -> dict[str, Any]:
@@ -110,12 +110,12 @@ class FormulaLevelsAdapter(LevelsAdapter):
         return asking.typical(parts, predictors(parts), self.formula.codings, self.table)
 
     def ratios(self) -> tuple[str, list[str]]:
-        """Odds ratios and their like, of the common effects."""
+        """The name of exp of the common effects, such as odds ratios, and which effects have one."""
         spec = self.formula
         return results.ratios("log" if spec.family.of_log else spec.link, common_names(spec))
 
     def has_odds(self, kind: str) -> bool:
-        """Whether what is expected of a row, in this kind, is a share or a probability."""
+        """Whether the expected outcome of this kind is a share or a probability."""
         return results.has_odds(self.formula.family.support, kind)
 
     def sections(self, names: Sequence[str]) -> list[Section]:
@@ -127,7 +127,7 @@ class FormulaLevelsAdapter(LevelsAdapter):
         return asking.per_trial(self.formula.parts, columns, n)
 
     def categories(self, kind: str) -> list[str]:
-        """The levels of an ordered response, where each has a probability of its own."""
+        """The levels of an ordered response, if the kind is the probability of each."""
         spec = self.formula
         if kind == "probability" and spec.family.support != "levels":
             what = f"likelihood='ordered'; for {spec.likelihood!r} use kind=\"mean\"."

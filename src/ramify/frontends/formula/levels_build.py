@@ -25,7 +25,7 @@ from ramify.frontends.formula.moments import moments
 from ramify.frontends.formula.priors import Priors, checked, correlations
 from ramify.frontends.formula.text import FormulaText, error
 
-# Rows that have noise of their own.
+# Likelihoods whose rows have noise of their own.
 NOISY = "gaussian student_t skew_normal lognormal gamma exponential weibull beta".split()
 NOISY += ["bernoulli", "ordered"]
 

@@ -67,7 +67,7 @@ class LevelsFormula:
 
     @property
     def codings(self) -> list[Coding]:
-        """Of the common effects and of each term."""
+        """The codings of the common effects and of each term."""
         return [self.common, *(term.coding for term in self.terms)]
 
     @property

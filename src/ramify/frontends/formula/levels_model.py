@@ -1,4 +1,4 @@
-"""The model that a formula with several grouping terms stands for, and the names of its results."""
+"""The model of a formula with several grouping terms, and the names of its results."""
 
 import math
 from collections.abc import Mapping
@@ -152,7 +152,7 @@ def term_sds(formula: LevelsFormula, term: int) -> list[str]:
 
 
 def core_of(formula: LevelsFormula, priors: Priors) -> FormulaCore:
-    """What programs need of a formula and its priors, in float64."""
+    """The core of a formula and its priors, in float64."""
     units = formula.units
     with jax.enable_x64(True):
         own: dict[str, Any] = {name: densities(priors[name]) for name in formula.family.parameters}

@@ -93,7 +93,7 @@ def design_of(formula: LevelsFormula, groups: Groups) -> Design:
 
 
 def design(formula: LevelsFormula, rows: dict[str, np.ndarray], N: int) -> Design:
-    """The design of these columns; rows whose level of a kept factor is not known have no part in it."""
+    """The design of these columns; a row whose level of a kept factor is unknown has no effect of it."""
     n, units = len(rows["X"]), formula.units
     W = np.column_stack([rows[f"W_{t}"] for t in formula.inside])
     blocks, kept, start = [], [], 0

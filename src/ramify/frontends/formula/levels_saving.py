@@ -71,7 +71,7 @@ def load(saved: SavedFit) -> tuple[LevelsFormula, priors.Priors]:
         return formula, replaced(known, found, formula)
     except saved_coding.ReadOtherwise:
         raise
-    except Exception as error:  # whatever other libraries make of what is not a formula's
+    except Exception as error:  # other libraries may raise anything on bad input
         raise ValueError(f"{path} is damaged or not of a formula.") from error
 
 

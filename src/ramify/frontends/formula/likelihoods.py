@@ -1,8 +1,8 @@
 """The likelihoods of formulas, in one table: to add one, add an entry to LIKELIHOODS.
 
-An entry works on the scale that the model computes on: `eta` is the linear predictor, which for an
-identity link is that of a standardised response (see `formula`), or of its logarithm for one that is
-`of_log`.
+An entry works on the scale that the model computes on: `eta` is the linear predictor. With an identity
+link it is on the scale of the standardised response (see `formula`), or of the standardised logarithm of
+the response if `of_log`.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ Draw = Callable[[np.random.Generator, np.ndarray, np.ndarray, Mapping[str, Any]]
 
 
 class FamilyParameter(NamedTuple):
-    """A parameter of a likelihood beside its mean."""
+    """A parameter of a likelihood other than its mean."""
 
     make: Callable[[int], Parameter]  # of the number of levels
     prior: Callable[[float], Any]  # the default, of the response's sd
@@ -35,16 +35,16 @@ class FamilyParameter(NamedTuple):
 
 @dataclass(frozen=True)
 class Likelihood:
-    """What the rows of a formula are drawn from."""
+    """The distribution of the rows of a formula."""
 
     links: tuple[str, ...]  # the links it may have, the default first
-    # NumPy's generator, eta, its inverse link, family parameters and trials -> outcomes of many rows:
-    # the same distribution, where nothing needs to be compiled for each of its methods.
+    # NumPy's generator, eta, its inverse link, family parameters and trials -> outcomes of many rows, of
+    # the same distribution, without compiling.
     draw: Draw
     # Link, eta, family parameters, row -> a NumPyro distribution of the outcome, if NumPyro has it.
     distribution: Callable[[str, Array, Values, Values], Any] | None = None
     # What the response may be: "real", "positive", "unit", "binary", "count", "trials", "levels",
-    # "categories": of the last each level but the first has a formula of its own.
+    # "categories", where each level except the first has its own formula.
     support: str = "real"
     parameters: Mapping[str, FamilyParameter] = field(default_factory=dict)
     # The same arguments -> log density of row["y"], where the distribution's is slower or less exact.
@@ -53,7 +53,7 @@ class Likelihood:
     log_survival: Callable[[str, Array, Values, Values], Array] | None = None
     # Key and the same -> an outcome of one row, where there is no distribution.
     sample: Callable[[Any, str, Array, Values, Values], Array] | None = None
-    # Inverse link of eta, family parameters -> mean of the outcome, where that is another number.
+    # Inverse link of eta, family parameters -> mean of the outcome, if it is not the inverse link.
     mean: Callable[[Array, Values], Array] | None = None
     of_log: bool = False  # whether it is the distribution of the response's logarithm
 
@@ -68,7 +68,7 @@ class Likelihood:
         found = density(link, eta, family, row)
         if "cens" not in row:
             return found
-        assert self.log_survival is not None  # else reading refuses it
+        assert self.log_survival is not None  # reading has refused censoring otherwise
         return jnp.where(row["cens"] > 0, self.log_survival(link, eta, family, row), found)
 
     def _by_distribution(self, link: str, eta: Array, family: Values, row: Values) -> Array:
@@ -84,11 +84,11 @@ class Likelihood:
 
 
 _positive = lambda levels: positive()
-# Rate of an Exponential, or Bambi's prior: shapes and precisions may be large, and data say how large.
+# Bambi's wide prior: shapes and precisions may be large, and the data tell how large.
 _wide = FamilyParameter(_positive, lambda sd: dist.HalfCauchy(1.0))
 SIGMA = {"sigma": FamilyParameter(_positive, lambda sd: dist.Exponential(1.0 / sd), scaled=True)}
 NU = {"nu": FamilyParameter(_positive, lambda sd: dist.Gamma(2.0, 0.1))}
-# brms's: a skewness from -0.99 to 0.99 of the largest that there is.
+# The prior of brms: the skewness is within -0.99 to 0.99 of the largest possible.
 ALPHA = {"alpha": FamilyParameter(lambda levels: real(), lambda sd: dist.Normal(0.0, 4.0))}
 COUNT_SHAPE = {"shape": FamilyParameter(_positive, lambda sd: dist.Exponential(1.0))}
 SHAPE, PHI = {"shape": _wide}, {"phi": _wide}
@@ -276,7 +276,7 @@ LIKELIHOODS: dict[str, Likelihood] = {
 }
 
 
-# Names in brms and Bambi that are others here.
+# Names of brms and Bambi that differ from ours.
 ELSEWHERE = {
     "normal": "gaussian",
     "student": "student_t",
@@ -289,7 +289,7 @@ ELSEWHERE = {
 
 
 def likely(name: str) -> str:
-    """Which likelihood was meant by a name that there is none of, as a sentence; "" if none is near.
+    """A sentence that suggests the likelihood meant by an unknown name; "" if none is similar.
 
     Example:
         >>> likely("Negbinomial"), likely("SkewNormal"), likely("tweedie")
@@ -304,7 +304,7 @@ def likely(name: str) -> str:
 def start(
     support: str, link: str, y: Float[np.ndarray, " n"], trials: np.ndarray | None
 ) -> tuple[float, float]:
-    """See `centre_and_unit`; of these outcomes."""
+    """`centre_and_unit` of these outcomes."""
     total = None if trials is None else float(np.sum(trials))
     return centre_and_unit(support, link, moments(y), total)
 
@@ -314,7 +314,7 @@ def centre_and_unit(
 ) -> tuple[float, float]:
     """A rough centre and unit of the linear predictor: mean and sd of y for an identity link.
 
-    In these units every parameter is of the order of one, where a fit starts. `trials` are all.
+    In these units every parameter is of the order of one, where a fit starts. `trials` is their total.
     """
     if link == "identity":
         sd = float(y.sd)

@@ -1,4 +1,4 @@
-"""The model that a formula stands for, and its adapter: tables in, results in a statistician's terms."""
+"""The model of a formula, and its adapter, which reads tables and names results in statistical terms."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -46,7 +46,7 @@ class FormulaModel(Model):
         self._build(core_of(formula, priors))
 
     def _build(self, core: Core) -> None:
-        """Sets all that programs use; in a program the arrays of `core` are its arguments."""
+        """Sets all attributes that programs use; the arrays of `core` are arguments of programs."""
         layout = core.layout
         theta: dict[str, Parameter] = {"intercept": real()} if layout.intercept else {}
         theta |= {"b": real(len(layout.common))} if layout.common else {}
@@ -68,15 +68,15 @@ class FormulaModel(Model):
 
     @classmethod
     def _rebuild(cls, _: None, children: tuple[Core]) -> "FormulaModel":
-        """The model as a program sees it, without `formula` and `priors`: their numbers are not its."""
+        """The model inside a program, without `formula` and `priors`, whose numbers are not arguments."""
         model = object.__new__(cls)
         (model.core,) = children
         return model
 
-    if not TYPE_CHECKING:  # for whom all attributes are there
+    if not TYPE_CHECKING:  # type checkers see all attributes
 
         def __getattr__(self, name: str) -> Any:
-            """What `_build` sets, when it is first asked for: most copies are only taken apart again."""
+            """Calls `_build` when an attribute is first used: most copies are only flattened again."""
             if "core" not in self.__dict__ or "theta" in self.__dict__:
                 raise AttributeError(f"a {type(self).__name__} has no {name!r} here.")
             self._build(self.core)
@@ -111,7 +111,7 @@ class FormulaModel(Model):
         return Normal(mean, self.core.root(theta)).log_density(z["effects"])
 
     def _normal(self, theta: Float[Array, " D"], batch: Batch) -> Normal:
-        """The same distribution for every group of a block."""
+        """The normal distribution of z for every group of a block."""
         inside = self.theta.values(theta)
         return Normal(self.core.means(inside, batch), self.core.root(inside))
 
@@ -121,7 +121,7 @@ class FormulaModel(Model):
         values = core.family_values(theta, eta)
         density = core.family.log_density(core.link, eta[0], values, inside)
         stretch = jnp.log(core.scale) + (jnp.log(row["y"]) if core.family.of_log else 0.0)
-        # A probability, that of a censored outcome, is the same on every scale.
+        # The probability of a censored outcome does not depend on the scale.
         density -= jnp.where(row["cens"] > 0, 0.0, stretch) if "cens" in row else stretch
         return density * row["weights"] if "weights" in row else density
 
@@ -172,10 +172,10 @@ class FormulaAdapter(FormulaNames):
         return read_rows(self.formula, table, what, outcomes=outcomes)
 
     def beside(self, at: Groups, group: Mapping[str, np.ndarray] | None) -> Groups:
-        """The rows with the group columns of their z, and `U_apart` where their own differ.
+        """The rows with the group columns of their z, and `U_apart` where the rows' own values differ.
 
-        Rows to predict have all their columns in X_all: the U b inside z is taken off again, so
-        that any U will do for a new group.
+        Rows to predict have all their columns in X_all: the U b inside z is subtracted again, so any U
+        can be used for a new group.
         """
         size = len(self.formula.layout.grouped)
         if group is None and size and "U" not in at.group:
@@ -187,11 +187,11 @@ class FormulaAdapter(FormulaNames):
         return replace(at, rows=rows, group={**at.group, "U": group["U"]})
 
     def condensed(self, groups: Groups) -> Groups:
-        """See `condensed`: of a gaussian formula whose groups are large."""
+        """Fewer rows with the same likelihood, for a gaussian formula with large groups: `condensed`."""
         return condensed(self.model.core, groups)
 
     def begin(self, groups: Groups) -> dict[str, float]:
-        """See `skewness.begin_alpha`: of a skew normal formula."""
+        """The start of alpha for a skew normal formula: see `skewness.begin_alpha`."""
         names = [n for n in ("alpha", "alpha_intercept") if n in self.model.theta.parameters]
         return {name: begin_alpha(groups) for name in names}
 
@@ -215,7 +215,7 @@ class FormulaAdapter(FormulaNames):
         return {**values, **near}
 
     def named_theta(self, theta: Float[Array, " D"]) -> Named:
-        """The same of one theta; the intercept is less `Formula.far_intercept`."""
+        """The values of `global_values` for one theta; the intercept is less `Formula.far_intercept`."""
         core, inside = self.model.core, self.model.theta.values(theta)
         values, shift = core.scaled(inside), core.centring(inside)
         effects = values.pop("b", jnp.zeros(0))
@@ -243,7 +243,7 @@ class FormulaAdapter(FormulaNames):
         return self.formula.varying
 
     def categories(self, kind: str) -> list[str]:
-        """The levels of a response, where each has a probability of its own."""
+        """The levels of a response, if the kind is the probability of each."""
         categorical = self.model.core.categorical
         if kind == "probability" and not (self.formula.has_cutpoints or categorical):
             what = (
@@ -266,11 +266,11 @@ class FormulaAdapter(FormulaNames):
 
     @property
     def numeric(self) -> bool:
-        """Not where levels have no order."""
+        """False if the outcome is one of several levels without an order."""
         return not self.model.core.categorical
 
     def category_numbers(self, outcomes: np.ndarray) -> np.ndarray:
-        """Of categories that are numbers themselves their places, else the outcomes."""
+        """The positions of categories that are numbers; otherwise the outcomes."""
         numbers = self.formula.numbers
         return outcomes if numbers is None else np.searchsorted(numbers, outcomes)
 
@@ -290,7 +290,7 @@ class FormulaAdapter(FormulaNames):
         return np.asarray(core.numbers)[y] if by_number else y
 
     def draw_column(self, rng: np.random.Generator, given: dict[str, np.ndarray]) -> np.ndarray:
-        """The same as the data have them: levels by their numbers."""
+        """New outcomes as in the data: levels by their numbers."""
         return outcomes.draw_column(self.model.core, rng, given)
 
     def theta_sampler(self) -> ThetaSampler:
@@ -352,6 +352,6 @@ class FormulaAdapter(FormulaNames):
 def _locals_and_rows(
     adapter: FormulaAdapter, theta: Float[Array, " D"], noise: Float[Array, "B M"], batch: Batch
 ) -> tuple[Float[Array, "B M"], Named]:
-    """Z from noise, given theta, and what the outcomes of the rows are drawn from."""
+    """Z from noise, given theta, and the parameters from which the rows' outcomes are drawn."""
     z = adapter.model._normal(theta, batch).draw(noise)
     return z, adapter.outcome_parameters(theta, batch.at_rows(z), batch)

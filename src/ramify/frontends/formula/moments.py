@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float64
 
 
 class Moments(NamedTuple):
-    """Of the columns of a matrix [n, P], each [P]; of a vector, each a number."""
+    """Moments of the columns of a matrix [n, P], each [P], or of a vector, each a number."""
 
     n: int
     mean: Any
@@ -21,7 +21,7 @@ class Moments(NamedTuple):
         return np.sqrt(self.variance)
 
     def and_of(self, other: "Moments") -> "Moments":
-        """Of the rows of both.
+        """The moments of the rows of both.
 
         Example:
             >>> x = np.arange(5.0)
@@ -44,17 +44,17 @@ class Moments(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """Of the predictors of all rows."""
+    """Facts about the predictors of all rows."""
 
     X: Moments
     W: Moments
     offset: Moments | None
-    by_outcome: tuple[Moments, ...]  # of X where a binary response is 0, and where it is 1
+    by_outcome: tuple[Moments, ...]  # of X in rows whose binary response is 0, and is 1
     same: Bool[np.ndarray, " P"]  # whether a column of X is the one of W that has its name
     constant: Bool[np.ndarray, " P"]  # whether a column of X is constant within groups
 
     def and_of(self, other: "Facts") -> "Facts":
-        """Of the rows of both."""
+        """The facts about the rows of both."""
         both = lambda a, b: None if a is None or b is None else a.and_of(b)
         return Facts(
             self.X.and_of(other.X),

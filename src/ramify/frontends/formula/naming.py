@@ -1,4 +1,4 @@
-"""The part of a formula's adapter that needs its formula alone: the user's names and columns."""
+"""The part of a formula's adapter that needs only the formula: the user's names and columns."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -39,7 +39,7 @@ class FormulaNames(Adapter):
         return asking.variables(self.formula.parts, predictors(*self.formula.every))
 
     def frame(self, table: Any) -> Any:
-        """The predictors of a table as `formulae` sees them."""
+        """The predictors of a table as a frame for `formulae`."""
         return asking.frame_of(table, predictors(*self.formula.every), self.formula.codings)
 
     def typical(self) -> dict[str, Any]:
@@ -61,16 +61,16 @@ class FormulaNames(Adapter):
         return results.predictors(self.formula, groups)
 
     def ratios(self) -> tuple[str, list[str]]:
-        """Odds ratios and their like, of the common effects."""
+        """The name of exp of the common effects, such as odds ratios, and which effects have one."""
         spec = self.formula
         first = ["Intercept"] if spec.layout.intercept else []
         names = [*first, *spec.layout.common]
-        if spec.family.support == "categories":  # of a level, against the first
+        if spec.family.support == "categories":  # odds of a level against the first
             names = [name for own in spec.own for name in own.effects]
         return results.ratios("log" if spec.family.of_log else spec.link, names)
 
     def has_odds(self, kind: str) -> bool:
-        """Whether what is expected of a row, in this kind, is a share or a probability."""
+        """Whether the expected outcome of this kind is a share or a probability."""
         return results.has_odds(self.formula.family.support, kind)
 
     def coordinates(self) -> list[str]:

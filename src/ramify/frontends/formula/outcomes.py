@@ -1,4 +1,4 @@
-"""Outcomes of a formula's rows: what is expected of them, and what they are drawn from by NumPy."""
+"""Outcomes of a formula's rows: expected outcomes, and draws by NumPy with their parameters."""
 
 import jax
 import jax.numpy as jnp

@@ -25,15 +25,15 @@ from ramify.frontends.formula.text import FormulaText
 from ramify.models.parameters import Named, Parameter, correlation_cholesky, positive, real
 from ramify.numerics.small_linalg import inverse_lower
 
-SD = 0.3  # the unit of group sds inside: a fit begins at one, and they are smaller than the response's
+SD = 0.3  # unit of group sds inside: a fit begins at one unit, and they are below the response's sd
 SHARES = ("zi", "hu")  # probabilities
 REAL = ("alpha",)  # any numbers
 CATEGORY = "mu"  # begins the name of a level's linear predictor, as in brms
-NOTHING = Coding("", [], [], [], {})  # of a formula without a grouping term
+NOTHING = Coding("", [], [], [], {})  # the coding of the group part without a grouping term
 
 
 def category_names(levels: list[Any]) -> list[str]:
-    """What the linear predictors of levels but the first are called in results.
+    """The names in results of the linear predictors of all levels except the first.
 
     Example:
         >>> category_names(["bus", "car", "on foot"]), category_names([0.0, 1.0, 2.5])
@@ -132,7 +132,7 @@ class ParameterPredictor(eqx.Module):
     deviation: Float[Array, " M"]  # the unit of each group effect
 
     def parameters(self) -> dict[str, Parameter]:
-        """Its part of theta."""
+        """The parameters of theta that belong to this formula."""
         P, M = len(self.effects), len(self.varying)
         found = {"intercept": real()} if self.intercept else {}
         found |= ({"b": real(P)} if P else {}) | ({"sd": positive(M)} if M else {})
@@ -140,7 +140,7 @@ class ParameterPredictor(eqx.Module):
         return {f"{self.name}_{part}": parameter for part, parameter in found.items()}
 
     def units(self) -> dict[str, Any]:
-        """The units, inside, of its part of theta."""
+        """The units, inside, of these parameters."""
         found = {"b": self.coefficient, "sd": SD * self.deviation}
         return {f"{self.name}_{part}": unit for part, unit in found.items()}
 
@@ -157,11 +157,11 @@ class ParameterPredictor(eqx.Module):
         return eta
 
     def weights(self, row: Named) -> Float[Array, " M"]:
-        """Of the group's effects in the linear predictor."""
+        """The weights of the group's effects in the linear predictor."""
         return row[f"{self.name}_W"] if self.varying else jnp.zeros(0)
 
     def values(self, eta: Float[Array, "..."]) -> Named:
-        """The parameter, and its linear predictor, which `row_densities.log_odds` prefers."""
+        """The parameter, and its linear predictor, which `row_densities.log_odds` uses if it is there."""
         return {self.name: INVERSE[self.link](eta), f"{self.name}_link": eta}
 
     def shifted(self, values: Named) -> Named:
@@ -185,7 +185,7 @@ class ParameterPredictor(eqx.Module):
 
 
 def predictor_of(own: ParameterFormula, log_scale: float) -> ParameterPredictor:
-    """What programs need; `log_scale` is the log of the parameter's unit inside."""
+    """The predictor for programs; `log_scale` is the log of the parameter's unit inside."""
     rounded = lambda x: jax.device_put(np.asarray(x, jnp.result_type(float)))
     return ParameterPredictor(
         own.name,

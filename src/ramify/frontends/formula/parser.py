@@ -1,4 +1,4 @@
-"""The parser of `formulae`, with its faults mended in subclasses; the package itself is left as it is.
+"""The parser of `formulae`, with its faults corrected in subclasses; the package itself is unchanged.
 
 Import this file inside the functions that need it: `formulae` is optional.
 """
@@ -19,7 +19,7 @@ from formulae.terms.terms import Model
 UNREADABLE = (ParseError, ScanError, ResolverError, CallResolverError, RecursionError)
 _SUMS = {"PLUS": add, "MINUS": sub}
 _BINDS = {"+": 1, "-": 1, "*": 2, "/": 2}  # how tightly; comparisons less
-_MOST = 3  # powers and signs, whose arguments have brackets in names
+_MOST = 3  # of powers and signs, whose arguments get brackets in names
 
 
 def describe(text: str, *, as_before: bool = False) -> Any:
@@ -113,7 +113,7 @@ class _CallResolver(CallResolver):
 
 
 class _Operator(LazyOperator):
-    """An operator that takes booleans for numbers, and products and powers of integers as floats.
+    """An operator that treats booleans as numbers; products and powers of integers are floats.
 
     NumPy's sum of two booleans is a boolean, and its integers wrap around.
     """
@@ -125,7 +125,7 @@ class _Operator(LazyOperator):
         return self.op(*(x.astype(float) if is_one(x) else x for x in found))
 
     def __str__(self) -> str:
-        """With the brackets that it needs: another expression has another name."""
+        """The expression with necessary brackets, so that different expressions have different names."""
         tight = self.binds == _MOST
         inner = lambda arg, least: f"({arg})" if getattr(arg, "binds", 9) < least else str(arg)
         if len(self.args) == 1:
@@ -143,7 +143,7 @@ class _Operator(LazyOperator):
 class _Binary:
     """binary(x, success): 1 where x is `success`, by default the smallest value of the fit.
 
-    That of `formulae` takes the smallest of the rows at hand, and refuses rows without `success`.
+    The one in `formulae` takes the smallest of the current rows, and refuses rows without `success`.
     """
 
     def __init__(self):
@@ -158,7 +158,7 @@ class _Binary:
 
 
 class _ComparableCall(LazyCall):
-    """A call that can be compared with anything, as in scale(x) == scale(f(x)); LazyCall's can't."""
+    """A call that can be compared with anything, as in scale(x) == scale(f(x)); a LazyCall can't."""
 
     __hash__ = LazyCall.__hash__
 

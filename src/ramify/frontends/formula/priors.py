@@ -25,7 +25,7 @@ from ramify.frontends.formula.parameter_formulas import SHARES, ParameterFormula
 # Places of a parameter's entries, () for all -> their log density, a tree with arrays.
 Densities = dict[tuple[int, ...], Any]
 POSITIVE = ("sd", "sigma", "nu", "shape", "phi")
-_SMALL = 1e-30  # it and its inverse are in the range of float32
+_SMALL = 1e-30  # this number and its inverse are within the range of float32
 
 
 class Priors(dict[str, Any]):
@@ -97,10 +97,10 @@ def defaults(formula: Formula, sd_y: float) -> Priors:
     return priors
 
 
-# One program: NumPyro's constructor compiles a dozen of them, which takes a quarter of a second.
+# Jitted as one program: NumPyro's constructor would compile a dozen, which takes a quarter of a second.
 @partial(jax.jit, static_argnums=(0, 1))
 def correlations(effects: int, concentration: float = 1.0) -> dist.LKJCholesky:
-    """The LKJ prior of a correlation matrix; by default all matrices are alike."""
+    """The LKJ prior of a correlation matrix; by default uniform over matrices."""
     return dist.LKJCholesky(effects, concentration)
 
 
@@ -130,10 +130,10 @@ def priors_of(own: ParameterFormula, priors: Priors, by: str) -> list[tuple[str,
 
 
 def replaced(priors: Priors, given: Mapping[str, Any], formula: Formula) -> Priors:
-    """The priors with the user's in place of defaults.
+    """The default priors, replaced by the user's where given.
 
     A name may be that of one parameter, of a term with several columns, `b` for all common effects
-    or `sd` for all group sds; the narrower name wins.
+    or `sd` for all group sds; the more specific name wins.
     """
     layout, new = formula.layout, Priors(priors)
     wide = {"b": layout.common, "sd": [sd_name(n, formula.by) for n in layout.group]}
@@ -230,10 +230,10 @@ def _range(support: Any) -> str:
 
 
 class _Known(eqx.Module):
-    """The log density of a distribution that its class and parameters define; they are leaves.
+    """The log density of a distribution defined by its class and parameters, which are its leaves.
 
-    NumPyro's distributions are trees as well, with leaves in the order of a set: in another process
-    their programs may be others.
+    NumPyro's distributions are trees too, but the order of their leaves is that of a set, so their
+    programs may differ between processes.
     """
 
     kind: Any = eqx.field(static=True)
@@ -251,7 +251,7 @@ class _Known(eqx.Module):
 
 
 def _tree(prior: Any) -> Any:
-    """The log density of a distribution; of one that we do not know it is a leaf, not a tree."""
+    """The log density of a distribution: a tree if its kind is known, else a function (a leaf)."""
     if not _plain(prior.base_dist if _wraps(prior) else prior):
         return prior.log_prob
     parameters: dict[str, Any] = {name: _array(value) for name, value in _own(prior)}
@@ -261,14 +261,14 @@ def _tree(prior: Any) -> Any:
 
 
 def _array(numbers: Any) -> np.ndarray:
-    """NumPy's, with which NumPyro validates without a program."""
+    """A NumPy array: NumPyro validates it without compiling a program."""
     return np.asarray(numbers, jnp.result_type(float))
 
 
 def densities(priors: Any, away: float = 0.0) -> Densities:
-    """The log density of a parameter less `away`, from its prior or from one for each of its entries.
+    """The log density of a parameter less `away`, from one prior or from one for each of its entries.
 
-    Priors of one kind are stacked.
+    Priors of the same kind are stacked.
     """
     if not isinstance(priors, list):
         left, near = away_from(priors, away)
@@ -293,7 +293,7 @@ def log_density(priors: Densities, values: Float[Array, "..."]) -> Float[Array, 
 
 
 def away_from(prior: Any, by: float) -> tuple[float, Any]:
-    """The prior shifted by -`by`, and what is left to subtract: all of it, if it has no location."""
+    """The shift that is left to apply, and the prior shifted by -`by` if it has a location."""
     own = dict(_own(prior)) if _plain(prior) else {}
     if not by or "loc" not in own or prior.support is not constraints.real:
         return by, prior

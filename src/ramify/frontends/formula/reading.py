@@ -20,7 +20,7 @@ from ramify.numerics.user_warning import warn_user
 Levels = list[Any] | None
 Numbers = Float64[np.ndarray, " n"]
 _MOST = 100  # levels of an ordered response
-# Columns beside the response -> what a message calls them.
+# Columns in addition to the response -> their names in messages.
 ROLES = {"trials": "trials", "weights": "weights", "cens": "censoring"}
 
 
@@ -36,7 +36,7 @@ def read_rows(formula: Formula, table: Any, what: str, *, outcomes: bool) -> Gro
 
 
 def coded_rows(formula: Formula, table: Any, what: str, *, outcomes: bool) -> Groups:
-    """The same; labels are not looked at."""
+    """As `read_rows`, without a check of the labels."""
     parts, units, n = formula.parts, formula.units, n_rows(table, formula.by)
     used = predictors(*formula.every)
     frame = read_frame(table, used, what, n)
@@ -66,7 +66,7 @@ def _check_zone(formula: Formula, table: Any, what: str) -> None:
     """Raises if labels are times with a zone, and those of the fit without one, or the reverse."""
     zone = zone_of(table, formula.by)
     if getattr(columns_of(table, [formula.by], what)[formula.by], "dtype", None) == np.int64:
-        return  # no times: whoever looks for such labels in the fit says so
+        return  # integers, not times: looking them up in the fit raises an error of its own
     if (zone is None) != (formula.zone is None):
         has = lambda zone: "no time zone" if zone is None else f"the time zone {zone}"
         raise TypeError(
@@ -111,7 +111,7 @@ def response_columns(parts: FormulaText) -> list[str]:
 
 
 def _expression(parts: FormulaText) -> str:
-    """A response that is no column, as a part to code: arithmetic has the meaning it has in R."""
+    """A response that is not a column, as a part to code: I() makes its arithmetic plain arithmetic."""
     return f"0 + I({parts.response})"
 
 
@@ -260,7 +260,7 @@ def _places(name: str, values: Any, levels: list[Any]) -> Numbers:
 def unsupported(
     support: str, y: Numbers, trials: Numbers | None
 ) -> tuple[Bool[np.ndarray, " n"], str]:
-    """Which outcomes a likelihood of this support does not allow, and what it does allow."""
+    """Which outcomes a likelihood of this support does not allow, and in words what it allows."""
     no_count = (y < 0) | (y % 1 != 0) | (y > MOST)
     if support == "binary":
         return (y != 0) & (y != 1), "0 or 1, true or false, or two categories"

@@ -14,7 +14,7 @@ from ramify.posterior.prediction import labelled, quantile_names
 
 
 def coordinates(formula: Formula, entries: list[str]) -> list[str]:
-    """What a message calls each entry of the flat theta; `entries` are its names inside."""
+    """The name in messages of each entry of the flat theta; `entries` are its names inside."""
     layout, by = formula.layout, formula.by
     pairs = [(b, a) for i, a in enumerate(layout.group) for b in layout.group[:i]]
     own = {"intercept": "Intercept"} | {f"b[{k}]": name for k, name in enumerate(layout.common)}
@@ -55,7 +55,7 @@ RATIOS = {"logit": "odds ratios", "log": "ratios of means", "cloglog": "hazard r
 
 
 def ratios(link: str, names: list[str]) -> tuple[str, list[str]]:
-    """What exp of a common effect is, and the names of these effects."""
+    """The name of exp of a common effect, such as odds ratios, and the names of these effects."""
     if link not in RATIOS:
         raise ValueError(
             f"exponentiate= is for a link of {', '.join(RATIOS)}, where exp of an effect is a ratio; "
@@ -65,7 +65,7 @@ def ratios(link: str, names: list[str]) -> tuple[str, list[str]]:
 
 
 def has_odds(support: str, kind: str) -> bool:
-    """Whether what is expected of a row is a share or a probability; of trials it is a count."""
+    """Whether the expected outcome of a row is a share or a probability; with trials it is a count."""
     return kind == "probability" or (kind == "mean" and support in ("binary", "unit"))
 
 
@@ -89,7 +89,7 @@ def predictors(
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """The columns of the design by name, on the user's scale: of rows, and of groups."""
     layout, units, parts, given = formula.layout, formula.units, formula.parts, groups.rows
-    # Columns are held in float32 units of their sds: a zero should come back as one.
+    # Columns are stored in float32, in units of their sds; a zero should come back as exactly zero.
     digits = lambda unit: int(5 - np.floor(np.log10(unit)))
     column = lambda x, unit, centre: np.round(
         np.asarray(x, np.float64) * unit + centre, digits(unit)

@@ -18,9 +18,9 @@ from jax.scipy.stats import norm
 from jaxtyping import Array, Float
 
 Values = Mapping[str, Array]  # family parameters, and of a row its trials
-BIG = 1e3  # stands for an infinite cutpoint: a logistic tail there is zero, and so is its slope
+BIG = 1e3  # used for an infinite cutpoint: a logistic tail there is zero, and so is its slope
 MOST = 2**31 - 1  # the largest count
-TINY = 1e-30  # stands for a positive number that was rounded to zero
+TINY = 1e-30  # replaces a positive number that was rounded to zero
 _HALF_MEAN = math.sqrt(2 / math.pi)  # the mean of |u|, u standard normal
 _LARGE = 4.0  # beyond, five terms of Stirling's series are exact to 1e-9
 _SERIES = 1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188  # of 1 / x, 1 / x^3, ...
@@ -46,15 +46,15 @@ def to_logits(link: str, eta: Array) -> Array:
 
 
 def bernoulli(link: str, eta: Array, family: Values, row: Values) -> Array:
-    """Log probability of 0 or 1; a third faster than with `log1p`, and as exact beside other rows'."""
+    """Log probability of 0 or 1; a third faster than with `log1p`, and as exact in sums over rows."""
     logits = to_logits(link, eta)
     own = jnp.where(row["y"] > 0, logits, -logits)
-    # Below -30 it is a line to the last digit; `exp` does not overflow, and all derivatives are right.
+    # Below -30 it is linear to the last digit; `exp` does not overflow, and all derivatives are right.
     return jnp.minimum(own + 30.0, 0.0) - jnp.log(1.0 + jnp.exp(-jnp.maximum(own, -30.0)))
 
 
 def log_odds(family: Values, name: str) -> Array:
-    """Of a parameter that is a probability: its linear predictor, if it has one."""
+    """The log odds of a parameter that is a probability: its linear predictor, if it has one."""
     own = f"{name}_link"
     return family[own] if own in family else jnp.log(family[name]) - jnp.log1p(-family[name])
 
@@ -109,13 +109,13 @@ def log_rising(a: Array, n: Array) -> Array:
 
 
 def poisson(link: str, eta: Array, family: Values, row: Values) -> Array:
-    """Of mean m = exp(eta)."""
+    """A Poisson count of mean m = exp(eta)."""
     y = row["y"]
     return y * eta - jnp.exp(eta) - gammaln(y + 1.0)
 
 
 def negative_binomial(link: str, eta: Array, family: Values, row: Values) -> Array:
-    """Of mean m and variance m + m^2 / shape."""
+    """A negative binomial count of mean m and variance m + m^2 / shape."""
     y, shape = row["y"], family["shape"]
     log_total = jnp.logaddexp(eta, jnp.log(shape))
     counts = log_rising(shape, y) - gammaln(y + 1.0)
@@ -154,7 +154,7 @@ def hurdle(count: Callable[..., Array]) -> Callable[..., Array]:
 
 
 def log_some(eta: Array, family: Values) -> Array:
-    """Log P(count > 0); where the mean m is small it is log m - m / 2 for a Poisson count."""
+    """Log P(count > 0); for a Poisson count of small mean m it is log m - m / 2."""
     log_zero = log_zero_count(eta, family)
     rare = log_zero > -1e-6  # where exp(eta) may even be zero
     some = jnp.log(-jnp.expm1(jnp.where(rare, -1.0, log_zero)))
@@ -225,7 +225,7 @@ def hurdle_mean(mean: Array, family: Values) -> Array:
 
 
 def gamma(link: str, eta: Array, family: Values, row: Values) -> Array:
-    """Of mean m and variance m^2 / shape."""
+    """A gamma response of mean m and variance m^2 / shape."""
     log_y, shape = jnp.log(row["y"]), family["shape"]
     r = log_y - eta
     height = 0.5 * (jnp.log(shape) - math.log(2 * math.pi)) - stirling(shape)
@@ -233,7 +233,7 @@ def gamma(link: str, eta: Array, family: Values, row: Values) -> Array:
 
 
 def weibull(link: str, eta: Array, family: Values, row: Values) -> Array:
-    """Of mean m and P(y > t) = exp(-(t Gamma(1 + 1 / shape) / m)^shape)."""
+    """A Weibull response of mean m: P(y > t) = exp(-(t Gamma(1 + 1 / shape) / m)^shape)."""
     log_y, shape = jnp.log(row["y"]), family["shape"]
     r = shape * (log_y - eta + log_gamma(1 + 1 / shape))
     return jnp.log(shape) - log_y + r - jnp.exp(r)
@@ -246,7 +246,7 @@ def weibull_survival(link: str, eta: Array, family: Values, row: Values) -> Arra
 
 
 def exponential(link: str, eta: Array, family: Values, row: Values) -> Array:
-    """Of mean m."""
+    """An exponential response of mean m."""
     return -eta - row["y"] * jnp.exp(-eta)
 
 
@@ -261,7 +261,7 @@ def normal_survival(link: str, eta: Array, family: Values, row: Values) -> Array
 
 
 def draw_weibull(rng: np.random.Generator, mean: np.ndarray, own: Mapping[str, Any]) -> np.ndarray:
-    """Of this mean and shape."""
+    """Weibull draws of this mean and shape."""
     from scipy.special import gammaln
 
     scale = mean / np.exp(gammaln(1 + 1 / own["shape"]))
@@ -282,7 +282,7 @@ def skew_scales(family: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def skew_normal(link: str, eta: Array, family: Values, row: Values) -> Array:
-    """Of mean m and sd sigma: 2 N(r) Phi(alpha r) / (w sigma), r = (y - m) / (w sigma) + delta E|u|."""
+    """Mean m and sd sigma: 2 N(r) Phi(alpha r) / (w sigma), r = (y - m) / (w sigma) + delta E|u|."""
     delta, w = skew_scales(family)
     unit = w * family["sigma"]
     r = (row["y"] - INVERSE[link](eta)) / unit + _HALF_MEAN * delta
@@ -304,7 +304,7 @@ def sample_skew_normal(key: Any, link: str, eta: Array, family: Values, row: Val
 def draw_skew_normal(
     rng: np.random.Generator, mean: np.ndarray, own: Mapping[str, Any]
 ) -> np.ndarray:
-    """Of this mean, sd sigma and alpha."""
+    """Skew normal draws of this mean, sd sigma and alpha."""
     return _skewed(mean, own, *rng.standard_normal((2, *mean.shape)))
 
 
@@ -312,7 +312,7 @@ def draw_skew_normal(
 
 
 def beta(link: str, eta: Array, family: Values, row: Values) -> Array:
-    """Of mean m and variance m (1 - m) / (1 + phi)."""
+    """A beta response of mean m and variance m (1 - m) / (1 + phi)."""
     a, b = _both(link, eta, family["phi"])
     y = row["y"]
     height = log_gamma(family["phi"]) - log_gamma(a) - log_gamma(b)
@@ -334,7 +334,7 @@ def _both(link: str, eta: Array, phi: Array) -> tuple[Array, Array]:
 
 
 def draw_beta(rng: np.random.Generator, mean: np.ndarray, own: Mapping[str, Any]) -> np.ndarray:
-    """Within (0, 1), also where float64 or float32 would round to its ends."""
+    """A draw within (0, 1), also where float64 or float32 would round to 0 or 1."""
     a, b = (np.maximum(own["phi"] * share, TINY) for share in (mean, 1 - mean))
     return np.clip(rng.beta(a, b), TINY, 1 - 2.0**-24)
 

@@ -17,7 +17,7 @@ from ramify.frontends.formula.design import (
 
 
 class ReadOtherwise(ValueError):
-    """A formula of an earlier version that has another meaning now."""
+    """Raised for a formula of an earlier version that now has another meaning."""
 
 
 def to_plain(coding: Coding) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def from_plain(plain: dict[str, Any]) -> Coding:
 
 
 def _check_reading(plain: dict[str, Any], made: list[Any]) -> None:
-    """Raises where the saved terms are not those that the text is read as now.
+    """Raises if the saved terms differ from those that the text now gives.
 
     Names of the first release have no brackets, and it read powers in another way.
     """

@@ -57,7 +57,7 @@ def save(formula: Formula, given: priors.Priors, groups: Groups | None, folder: 
 
 
 def of_columns(formula: Formula) -> dict[str, Any]:
-    """What the columns of a model depend on, as JSON values."""
+    """All that the columns of a model depend on, as JSON values."""
     return {
         "formula": formula.text,
         "likelihood": formula.likelihood,
@@ -88,7 +88,7 @@ def load(saved: SavedFit) -> tuple[Formula, priors.Priors]:
         return _checked(path, config, saved.fit["by"])
     except saved_coding.ReadOtherwise:
         raise
-    except Exception as error:  # whatever other libraries make of what is not a formula's
+    except Exception as error:  # other libraries may raise anything on bad input
         if str(path) in str(error):
             raise
         raise ValueError(f"{path} is damaged or not of a formula.") from error

@@ -16,7 +16,7 @@ from ramify.frontends.formula.priors import Priors, away_from, priors_of, sd_nam
 
 
 def check_simulable(groups: Groups) -> None:
-    """Raises if the rows have weights, of which no distribution of the outcome makes anything."""
+    """Raises if the rows have weights, which no distribution of the outcome takes into account."""
     if "weights" in groups.rows:
         raise ValueError(
             "outcomes are drawn from the likelihood, and this formula's rows have weights: "
@@ -25,7 +25,7 @@ def check_simulable(groups: Groups) -> None:
 
 
 def censored(y: np.ndarray, rows: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """New outcomes; those that were censored are so again beyond the same limit."""
+    """New outcomes; rows that were censored are censored again, at the same limit."""
     if "cens" not in rows:
         return {"y": y}
     limit = np.where(np.asarray(rows["cens"]) > 0, np.asarray(rows["y"], np.float64), np.inf)

@@ -5,15 +5,15 @@ from jaxtyping import Float64
 
 from ramify.data.groups import Groups
 
-_ROWS = 100_000  # that are looked at, about
-_LEAST = 0.5  # |alpha|
+_ROWS = 100_000  # rows that are used, about
+_LEAST = 0.5  # smallest |alpha|
 
 
 def begin_alpha(groups: Groups) -> float:
-    """Alpha with the skewness of what common effects and group means leave of the outcomes.
+    """Alpha that gives the skewness of the residuals after common effects and group means.
 
-    At alpha = 0 the likelihood has no slope and no curvature in alpha, whatever the data: a search that
-    begins there stays. Least squares within groups, on the first groups.
+    At alpha = 0 the likelihood has no slope and no curvature in alpha for any data, so a search that
+    begins there stays. The residuals are of least squares within groups, for the first groups.
 
     Example:
         >>> from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""The tables that a formula is about: one in memory, or the parts of one on disk, group by group."""
+"""The table of a formula: in memory, or on disk and read in parts, group by group."""
 
 import hashlib
 import json
@@ -29,7 +29,7 @@ T = TypeVar("T")
 Missing = Literal["error", "drop"]
 
 FIRST = 20_000  # rows of the sample: enough to try the parts of a formula on
-MOST = 10_000  # different values of a column, each of which is in the sample
+MOST = 10_000  # most different values of a column for which the sample has each value
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,11 @@ class Whole:
         return zone_of(self.table, self.by)
 
     def sampled(self, function: Callable[[Any], T]) -> T:
-        """The function of the table."""
+        """Applies the function to the whole table."""
         return function(self.table)
 
     def map(self, function: Callable[[Any], T]) -> Iterator[T]:
-        """The function of the table."""
+        """Applies the function to the whole table."""
         yield function(self.table)
 
 
@@ -88,9 +88,9 @@ class Stored:
         return self.groups.n_rows
 
     def sampled(self, function: Callable[[Any], T]) -> T:
-        """The function of a table of some rows.
+        """Applies the function to a table of some rows.
 
-        They are the first, and one with each value of every column that has not too many of them.
+        These are the first rows, and one for each value of every column with few different values.
         """
         columns, group = self.groups.rows, self.groups.group
         rows = [np.arange(min(FIRST, self.n_rows))]
@@ -103,7 +103,7 @@ class Stored:
             return function({**found, self.by: number})
 
     def map(self, function: Callable[[Any], T]) -> Iterator[T]:
-        """The function of tables of some groups each, which together have all rows."""
+        """Applies the function to tables of some groups each, which together have all rows."""
         for part in parts(self.groups):
             with rows_of_source(part.row_order, self.what):
                 found = function(self.table(part))
@@ -128,7 +128,7 @@ class Stored:
 
 
 def _with_each_value(column: np.ndarray, count: int) -> Int[np.ndarray, " k"]:
-    """The first row with each value of a column; of `count` values, if that is known (else 0)."""
+    """The first row with each value of a column; `count` is the number of values, 0 if unknown."""
     import pandas as pd
 
     seen, rows = set(), []
@@ -146,7 +146,7 @@ def _with_each_value(column: np.ndarray, count: int) -> Int[np.ndarray, " k"]:
 
 @contextmanager
 def rows_of_source(numbers: Int[np.ndarray, " n"], what: str) -> Iterator[None]:
-    """Errors within it name rows by their numbers in the source, where they name those of a part.
+    """A context in which errors that name rows of a part name them by their numbers in the source.
 
     Example:
         >>> with rows_of_source(np.array([70, 80, 90]), "x.parquet"):
@@ -179,7 +179,7 @@ def opened(
 ) -> Whole | Stored:
     """The table of a formula, read into memory or, if a folder is given, sorted into a store there.
 
-    `used` are the columns that the formula names beside the grouping column.
+    `used` are the columns that the formula names in addition to the grouping column.
     """
     if missing not in get_args(Missing):
         raise ValueError(f'missing must be "error" or "drop"; got {missing!r}.')
@@ -243,7 +243,7 @@ def check_columns(text: FormulaText, table: Any, names: list[str]) -> None:
 
 
 def without_missing(table: Any, named: list[str], missing: str) -> Any:
-    """The table; to drop rows with missing values, the named columns in the rows without."""
+    """The table, or with missing="drop" the named columns of the rows without missing values."""
     if missing == "error":
         return table
     lacking = {name: missing_in(raw) for name, raw in columns_of(table, named).items()}
@@ -292,9 +292,9 @@ def _sorted(
 
 
 def designed(source: Stored, config: dict[str, Any], change: Callable[[Any], Groups]) -> Groups:
-    """The columns of a formula's model, in a store within that of its source.
+    """The columns of a formula's model, in a store inside the store of its source.
 
-    `change` makes them from a table, and `config` has what they depend on.
+    `change` makes them from a table, and `config` has all that they depend on.
     """
     assert source.groups.store is not None
     own = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()

@@ -112,7 +112,7 @@ def parse_parameter(text: str, by: str) -> FormulaText:
     """
     tokens = _scan(text)
     if not any(token.text in ("|", "||") for token in tokens):
-        marked = f"{text} + (1 | g)"  # so that all else is checked as in any formula
+        marked = f"{text} + (1 | g)"  # so that the rest is checked like any formula
         parts = parse(marked)
         return parts._replace(text=text, terms=(GroupingTerm("", (by,), False),))
     parts = parse(text)
@@ -219,7 +219,7 @@ def _check_brackets(text: str, tokens: list[Token]) -> None:
 
 
 def _quote(before: Token, token: Token) -> str:
-    """What to do where two names meet, which may be one with a space."""
+    """Advice for two adjacent names, which may be one name with a space."""
     if before.kind != "name" or token.kind != "name":
         return ""
     return f"; if it is one column, put it in backticks: `{before.text} {token.text}`"

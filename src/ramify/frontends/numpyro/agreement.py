@@ -1,4 +1,4 @@
-"""A check that a model means the same on blocks as on the whole data.
+"""A check that a model has the same density on blocks as on the whole data.
 
 On a small block the function is run as its author wrote it, with group numbers that repeat, and as
 Ramify runs it, with each row a group of its own and in another order. Densities that mix groups or
@@ -23,7 +23,7 @@ Terms = dict[str, Any]
 
 
 class Point(NamedTuple):
-    """What a run depends on."""
+    """The inputs of a run."""
 
     theta: Any
     z: Any
@@ -71,7 +71,7 @@ def _as_written(evaluator: Evaluator, block: Block, point: Point) -> Terms:
 
 
 def _as_blocks(evaluator: Evaluator, block: Block, point: Point, normal: bool) -> tuple[Terms, Any]:
-    """The same as the evaluator computes it, and log p(z | theta, u) by mean and scale if normal."""
+    """The same by the evaluator, and log p(z | theta, u) by mean and scale if it is normal."""
     chosen = _chosen(block)
     owner = block.index[chosen]
     z = point.z[owner]
@@ -124,7 +124,7 @@ def _swapped(columns: dict[str, np.ndarray], place: int) -> dict[str, np.ndarray
     return {n: c[source(c)] for n, c in columns.items()}
 
 
-# What a site's log density depends on and may not, by the level of the site.
+# What a site's log density depends on but must not, by the level of the site.
 _REASONS = {
     "groups, row": 'the likelihood of site "{name}" mixes groups: a row\'s log density depends on '
     "latent sites of other groups than its own. A row may use its own group's, b[{own}], and not "

@@ -19,14 +19,14 @@ class Refused(ValueError):
 
 
 class Arguments(NamedTuple):
-    """Which argument of the model is what."""
+    """The role of each argument of the model."""
 
     by: str  # the label column of the groups, for messages
     index: str | None  # pyright: ignore[reportIncompatibleMethodOverride]  # each row's group number
     size: str | None  # the number of groups
     rows: tuple[str, ...]  # row columns
     group: tuple[str, ...]  # group columns
-    optional: frozenset[str]  # whose default is None: left out, the model makes what is missing
+    optional: frozenset[str]  # default None: the model draws what is missing
 
     def bind(
         self, index: np.ndarray, n_group: int, rows: Columns, group: Columns
@@ -40,7 +40,7 @@ class Arguments(NamedTuple):
 
     @property
     def size_name(self) -> str:
-        """What to call the number of groups in a message."""
+        """The name of the number of groups in messages."""
         return self.size or f"n_{self.by}"
 
 
@@ -103,7 +103,7 @@ class Block(NamedTuple):
 
 
 def small_block(arguments: Arguments, groups: Groups, n_group: int, n_rows: int) -> Block:
-    """Rows and group columns from all over the data, in new groups of unequal size: 0 is the largest."""
+    """Rows and group columns spread over the data, in new groups of unequal size; 0 is the largest."""
     n_rows = n_group if arguments.index is None else n_rows  # without group numbers one row each
     index = np.sort(np.arange(n_rows) * (np.arange(n_rows) < n_group)).astype(np.int32)
     rows = {name: _spread(groups.rows[name], n_rows) for name in arguments.rows}

@@ -53,7 +53,7 @@ def from_numpyro(
         outcome: the observed site that `predict` draws, where there are several.
         centre: take LocScaleReparam off the groups' sites. It is there for samplers, which follow
             theta and z together; where z is integrated out for each theta, the centred form is
-            better, since then the rows tell of z whatever theta is. False keeps the model as it is.
+            better, since then the rows determine z for any theta. False keeps the model as it is.
 
     Raises:
         ValueError: if the model is outside of what Ramify fits; the message names the site and says

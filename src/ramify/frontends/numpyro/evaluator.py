@@ -31,7 +31,7 @@ class Evaluator:
     def __init__(self, fn: Fn, arguments: Arguments, layout: SiteLayout, groups: Groups):
         self.fn, self.arguments, self.layout = fn, arguments, layout
         self.theta, self.z = Space(layout.theta), Space(layout.z)
-        one = small_block(arguments, groups, 1, 1)  # used where the values of columns do not matter
+        one = small_block(arguments, groups, 1, 1)  # for sites that do not depend on columns
         self.row, self.group = one.rows, one.group
         self._programs: dict[Any, Program] = {}
 
@@ -54,7 +54,7 @@ class Evaluator:
         what: What = kind, level
         z = jnp.zeros((1, self.z.size)) if z is None else z
         if not self._asked(*what):
-            return {}  # a fit without its data has no columns, and needs none
+            return {}  # no columns are needed then, which a fit without its data does not have
         rows, group = _taken(self.row, rows), _taken(self.group, group)
         leaves, tree = jax.tree.flatten((theta, z, rows, group))
         shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
@@ -97,7 +97,7 @@ class Evaluator:
     def _pick(
         self, what: What, theta: Array, z: Array, rows: Named | None, group: Named | None
     ) -> Named:
-        n = z.shape[0]  # columns that are None do not matter: copies of one row stand in
+        n = z.shape[0]  # columns that are None do not matter: copies of one row replace them
         rows = repeated(self.row, n) if rows is None else rows
         group = repeated(self.group, n) if group is None else group
         values = from_values(self.latent_values(theta, z))

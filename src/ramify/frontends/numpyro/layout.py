@@ -1,7 +1,7 @@
 """Sorting a model's sites: which belong to theta, which to each group's z, which to each row.
 
 The model is run on two blocks of different sizes. An axis whose length changes with the number of
-groups or of rows counts these, whatever its plate is called, if it has one.
+groups or of rows is the axis of groups or rows, whatever its plate is called, with or without a plate.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""A NumPyro function seen as the three densities of a block, and its adapter."""
+"""A NumPyro function as the three densities of a block, and its adapter."""
 
 from typing import Any, final
 
@@ -79,8 +79,8 @@ class NumpyroModel(Model):
 
     def simulate(self, key: PRNGKeyArray, theta: Theta, z_rows: ZRows, batch: Batch) -> Array:
         """A new outcome for each row, [R, ...]: the model run forward, latent sites as given."""
-        # Outcome columns are None where the model allows it, as in `numpyro.infer.Predictive`. Where
-        # it does not, data stand in, and the observed sites are drawn nevertheless.
+        # Outcome columns are None if the model allows it, as in `numpyro.infer.Predictive`. Otherwise
+        # the data are passed, and the observed sites are drawn nevertheless.
         if self.outcome is None:
             raise ValueError(_no_outcome(list(self.layout.outcomes)))
         own, n = self.evaluator, z_rows.shape[0]

@@ -16,7 +16,7 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 from jax.interpreters.partial_eval import dce_jaxpr_consts
 
 Known = dict[Var, np.ndarray | None]  # integers whose values are known
-Same = dict[Var, Any]  # variables that others stand for
+Same = dict[Var, Any]  # replacements of variables
 
 # The primitives that indexing uses, as functions of their parameters and of known integers.
 _FOLDED: dict[str, Callable[..., Any]] = {
@@ -114,7 +114,7 @@ def _as_slice(gather: JaxprEqn, indices: np.ndarray, same: Same) -> list[JaxprEq
     (place,) = set(range(len(numbers.offset_dims) + 1)) - set(numbers.offset_dims)
 
     def pick(part: Any) -> Any:
-        if any(start) or tuple(stop) != aval.shape:  # else an equation that does nothing
+        if any(start) or tuple(stop) != aval.shape:  # otherwise the slice would change nothing
             part = jax.lax.slice(part, start, stop)
         part = jax.lax.squeeze(part, gone)
         return part if before == place else jnp.moveaxis(part, before, place)

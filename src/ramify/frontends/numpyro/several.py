@@ -28,7 +28,7 @@ THETA = -2
 
 
 class Call(NamedTuple):
-    """Which argument of the function is what."""
+    """The role of each argument of the function."""
 
     factors: tuple[str, ...]
     index: dict[int, str]  # pyright: ignore[reportIncompatibleMethodOverride]  # the rows' levels
@@ -36,7 +36,7 @@ class Call(NamedTuple):
     outer: dict[str, tuple[int, int]]  # the level of one factor that each level of another is in
     rows: tuple[str, ...]
     group: dict[str, int]  # the factor of a group column
-    optional: frozenset[str]  # whose default is None
+    optional: frozenset[str]  # arguments with default None
 
     def bind(self, block: "Several", rows: Mapping[str, Any], group: Mapping[str, Any]) -> dict:
         """Keyword arguments for these rows and levels; a column that may be missing is None."""
@@ -58,7 +58,7 @@ class Several(NamedTuple):
 
 
 def block_of(sizes: tuple[int, ...], n: int) -> Several:
-    """So many rows, spread over so many levels of each factor; nested factors stay nested."""
+    """Some rows, spread over some levels of each factor; nested factors stay nested."""
     return Several(sizes, [(np.arange(n) % size).astype(np.int32) for size in sizes])
 
 
@@ -203,7 +203,7 @@ def _check_sorted(call: Call, theta: Any, z: dict[str, Any]) -> None:
 
 
 def _place(name: str, first: Any, second: Any, sizes: list[tuple[int, int]]) -> tuple[int, int]:
-    """The factor by whose number of levels an axis grows, THETA if none does, or ROW; and the axis."""
+    """The place of a site, and its axis: the factor whose levels the axis counts, ROW, or THETA."""
     grown = [(i, p) for i, p in enumerate(zip(first, second, strict=False)) if p[0] != p[1]]
     if not grown:
         return THETA, 0

@@ -1,4 +1,4 @@
-"""Makes a model of a NumPyro function with several group plates, and checks that it means the same."""
+"""Makes a model of a NumPyro function with several group plates, and checks its densities."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ def several_from_numpyro(
 
 
 def check_agreement(model: NumpyroSeveral, groups: Groups) -> None:
-    """Refuses a function whose densities on a block are not those of its rows and levels one by one."""
+    """Refuses a function whose densities on a block differ from those of single rows and levels."""
     count = len(model.factors)
     block = block_of(tuple(3 * 2**f for f in range(count)), 3 * 2 ** (count - 1) + 5)
     columns = columns_for(model.call, groups, block)

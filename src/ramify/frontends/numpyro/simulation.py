@@ -58,7 +58,7 @@ def _forward(
 
 
 def _check_drawable(own: Evaluator, groups: Groups) -> None:
-    """Raises if a site has a density and can't be drawn, or is not drawn from its density."""
+    """Raises if a site has a density but can't be drawn, or is not drawn from its density."""
     layout = own.layout
     drawn = {*layout.theta, *layout.z, *layout.outcomes}
     other = [name for name in layout.terms if name not in drawn]

@@ -180,7 +180,7 @@ def _traced(probe: Fn, arguments: Arguments, block: Block) -> Program:
 
 
 def _hidden(error: Exception) -> str | None:
-    """The message for a site that draws random numbers: one that is hidden from us; else None."""
+    """The message for a random site that a handler hides from us, such as block; else None."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     drawn = isinstance(error, AssertionError) and frames[-1].f_code.co_name == "sample"
     sites = [f.f_locals["name"] for f in frames if f.f_code is numpyro.sample.__code__]
@@ -212,7 +212,7 @@ def _first_line(error: Exception) -> str:
 def normal_of(
     site: Seen, axis: int
 ) -> tuple[Float[Array, "n m"], Float[Array, "n_or_1 m m"]] | None:
-    """Mean and root of a normal site for each group (a root once, if shared); None for any other."""
+    """Mean and root of a normal site for each group (one root if all share it); None for other sites."""
     # Masks and scales (`handlers.mask`, `handlers.scale`) make a density that is not normal.
     base = site.fn
     while type(base) in (dist.Independent, dist.ExpandedDistribution):
