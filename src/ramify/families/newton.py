@@ -75,7 +75,7 @@ def expand_local(model: Model, batch: Batch, theta: Array) -> Expander:
     def closed_form(z: Z) -> Quadratic:
         white, root = normal.whitened(z), normal.root
         value = normal.log_height - 0.5 * jnp.sum(white**2, -1)
-        slope = -jnp.einsum("...ij,...i->...j", root, white)
+        slope = -jnp.sum(root * white[..., None], -2)
         return Quadratic(value, slope, jnp.broadcast_to(precision, (*z.shape, z.shape[-1])))
 
     return closed_form

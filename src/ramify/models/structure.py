@@ -35,7 +35,9 @@ class Normal(NamedTuple):
 
     def whitened(self, z: Float[Array, "*places M"]) -> Float[Array, "*places M"]:
         """Root (z - mean), which is standard normal."""
-        return jnp.einsum("...ij,...j->...i", self.root, z - self.mean)
+        # Not a product of matrices: in the derivative of one root that all places share, that would
+        # have M x M entries and sum over all places, which leaves most of a GPU idle.
+        return jnp.sum(self.root * (z - self.mean)[..., None, :], -1)
 
     def draw(self, noise: Float[Array, "places M"]) -> Float[Array, "places M"]:
         """A z of each place from standard normal noise: the inverse of `whitened`."""
