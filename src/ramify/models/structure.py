@@ -70,6 +70,15 @@ class BlockPredictors:
 
 
 @dataclass(frozen=True)
+class Around:
+    """Entries of theta that are drawn around others: x = loc + scale e, where e is free of the others."""
+
+    # Of theta: loc and scale of each entry, 0 and 1 where it is not such a one.
+    at: Callable[[Array], tuple[Float[Array, " D"], Float[Array, " D"]]]
+    sites: int  # how many are drawn so; one may be drawn around another
+
+
+@dataclass(frozen=True)
 class BlockStructure:
     """What is known of a model, for a block; None stands for what is not."""
 
@@ -77,6 +86,7 @@ class BlockStructure:
     likelihood: BlockPredictors | None = None  # how rows see z
     # Whether a front end made it with the densities, so that `fit` need not compare the two.
     trusted: bool = False
+    around: Around | None = None  # which entries of theta are drawn around others
 
 
 @dataclass(frozen=True)
