@@ -1,10 +1,12 @@
 """NUTS on theta's marginal posterior, beside exact answers where theta is far from Gaussian."""
 
 import numpy as np
+import numpyro
 import numpyro.distributions as dist
 import pytest
 
 import ramify as rf
+from quick import slow_but
 from ramify.inference.theta_nuts import quality
 from ramify.numerics import budgets
 from ramify.posterior.summary import shown_values
@@ -81,6 +83,31 @@ def test_draws_of_chains_are_saved(fitted, tmp_path):
     loaded = rf.load(tmp_path / "fit", fitted.model)
     assert loaded.family.weighted.chains == 4
     np.testing.assert_array_equal(loaded.summary()["ess"], fitted.summary()["ess"])
+
+
+def centred_schools(own, error, y=None, *, school, n_school):
+    """The effects are part of theta, as of schools above classes: one class each, one row each."""
+    mu = numpyro.sample("mu", dist.Normal(0, 5))
+    tau = numpyro.sample("tau", dist.HalfCauchy(5))
+    effect = numpyro.sample("effect", dist.Normal(mu, tau).expand([8]).to_event(1))
+    with numpyro.plate("classes", n_school):
+        z = numpyro.sample("z", dist.Normal(effect[own], 0.6 * error))
+    with numpyro.plate("rows", school.shape[0]):
+        numpyro.sample("y", dist.Normal(z[school], 0.8 * error[school]), obs=y)
+
+
+@pytest.mark.parametrize("seed", slow_but({0}, range(3)))
+def test_a_funnel_of_theta_is_sampled_and_right(seed, monkeypatch):
+    """A vector of globals with an sd of their own that may be zero, written centred."""
+    monkeypatch.setattr(budgets, "NUTS_DRAWS", (400, 400))
+    table = {"school": np.arange(8), "y": Y, "error": S, "own": np.arange(8)}
+    groups = rf.Groups.from_table(table, by="school", rows=["y"], group=["error", "own"])
+    posterior = rf.fit(rf.from_numpyro(centred_schools, groups), groups, theta="nuts", seed=seed)
+    summary = posterior.summary()
+    assert summary.names[2:] == [f"effect[{k}]" for k in range(8)]
+    own = {name: np.asarray(summary[name])[:2] for name in ("mean", "sd", "ess")}
+    check(own, *schools_exactly())
+    assert own["ess"].min() >= 400 and not posterior.notes.get("warnings")
 
 
 @pytest.mark.slow

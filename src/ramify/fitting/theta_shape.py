@@ -19,6 +19,7 @@ from ramify.inference.marginal import Marginal, OutOfBudget
 from ramify.inference.shared_draws import Values, by_shared_draws, can_share
 from ramify.inference.theta_copula import AVERAGED, draw_theta
 from ramify.inference.theta_curves import RINGS, follow
+from ramify.inference.theta_funnels import sample_standard, standard_proposal, without_funnels
 from ramify.inference.theta_nuts import (
     CHAINS,
     CHUNK,
@@ -188,16 +189,23 @@ def _by_nuts(
     family: Branched, F: Marginal, learned: Learned, cloud: Cloud | None, allowed: Allowed
 ) -> Shaped:
     """The family with draws of theta by NUTS, in the coordinates of the best proposal known."""
-    known = None if cloud is None else cloud.proposal
-    proposal = known or Proposal.symmetric(learned.mean, np.linalg.inv(learned.precision))
     over = lambda: F.budget is not None and F.budget.spent()
     each = _nuts_seconds(F, allowed.groups, 1)
     work = budgets.NUTS_SECONDS / each, budgets.NUTS_CHEAP / each
     most = Most(*work, over, budgets.NUTS_DRAWS)
     shown = partial(shown_values, F.model.adapter)
+    form = without_funnels(F.model, learned)
+    if form is None:
+        known = None if cloud is None else cloud.proposal
+        proposal = known or Proposal.symmetric(learned.mean, np.linalg.inv(learned.precision))
+        sample = sample_theta
+    else:
+        proposal = standard_proposal(form, None if cloud is None else cloud.weighted, learned)
+        sample = partial(sample_standard, form)
     centre = proposal.margins.spread(proposal.mean)
+    centre = centre if form is None else form.theta(centre[None])[0]
     target = whole(F, _one_block(F, allowed.groups), centre)
-    found = sample_theta(target, F.expand, proposal, allowed.seed, most, shown)
+    found = sample(target, F.expand, proposal, allowed.seed, most, shown)
     return _of_chains(family, F.model, found)
 
 

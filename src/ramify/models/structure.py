@@ -72,6 +72,15 @@ class BlockPredictors:
 
 
 @dataclass(frozen=True)
+class Around:
+    """Entries of theta that are drawn around others: x = loc + scale e, where e is free of the others."""
+
+    # Of theta: loc and scale of each entry, 0 and 1 where it is not such a one.
+    at: Callable[[Array], tuple[Float[Array, " D"], Float[Array, " D"]]]
+    sites: int  # how many are drawn so; one may be drawn around another
+
+
+@dataclass(frozen=True)
 class BlockStructure:
     """What is known of a model, for a block; None where nothing is known."""
 
@@ -79,6 +88,7 @@ class BlockStructure:
     likelihood: BlockPredictors | None = None  # how the likelihood of a row depends on z
     # Whether a front end made structure and densities together, so `fit` need not compare them.
     trusted: bool = False
+    around: Around | None = None  # which entries of theta are drawn around others
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from ramify.data.batch import Batch, Theta, Z, ZRows
 from ramify.data.groups import Groups
 from ramify.data.resident import whole
 from ramify.frontends.numpyro.arguments import Refused, repeated
+from ramify.frontends.numpyro.around import drawn_around
 from ramify.frontends.numpyro.evaluator import Evaluator
 from ramify.frontends.numpyro.simulation import simulator, theta_sampler
 from ramify.frontends.numpyro.sites import draw
@@ -37,7 +38,8 @@ class NumpyroModel(Model):
         self.theta, self.z = evaluator.theta, evaluator.z
         self.evaluator, self.fn, self.layout = evaluator, evaluator.fn, evaluator.layout
         self.outcome = outcome or (known[0] if len(known) == 1 else None)
-        self.structure = BlockStructure(self._normal if normal_prior else None, trusted=True)
+        normal = self._normal if normal_prior else None
+        self.structure = BlockStructure(normal, trusted=True, around=drawn_around(evaluator))
 
     def __repr__(self) -> str:
         """The parameters with their shapes and supports, and the other sites."""
