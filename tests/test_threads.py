@@ -1,5 +1,6 @@
 """Blocks computed by several threads of a CPU: the same sums, and one at a time where it must be."""
 
+import threading
 import time
 
 import jax
@@ -80,6 +81,27 @@ def test_a_fit_by_threads_is_the_same(theta, monkeypatch):
         found.append(rf.fit(model(), groups(), theta=theta, rows=128, progress=False))
     one, other = (jax.tree.leaves(fit.family.theta) for fit in found)
     jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+def test_threads_compute_where_blocks_take_long():
+    """By what the last sum took, the first aside, which compiles; how many is not asked before."""
+    data, asked, used = groups(), [], []
+    R, B = block_shape(data.sizes, 64)
+    source = packed(data, sequential(data.sizes, R, B), R)
+
+    def compute(batch, shared, kept):
+        used.append(threading.get_ident())
+        time.sleep(shared)
+        return np.ones(()), kept
+
+    engine = LocalEngine((), lambda: asked.append(len(used)) or 2, 0.03)
+    total = lambda seconds: engine.sum(compute, source, seconds, [None] * len(source), range(8))
+    slow = []
+    for seconds in (0.05, 0.0, 0.05, 0.0, 0.0):
+        used.clear()
+        assert total(seconds) == 8
+        slow.append({*used} != {threading.get_ident()})
+    assert slow == [False, False, False, True, False] and len(asked) == 1
 
 
 def test_threads_compute_with_the_settings_of_their_caller():

@@ -1,6 +1,6 @@
 """Which engine a fit computes with, as its options say."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -9,10 +9,15 @@ from ramify.engine.dask import DaskEngine
 from ramify.engine.local import Engine, LocalEngine
 
 
-def chosen_engine(engine: Any, devices: int | Sequence[Any] | None, threads: int = 1) -> Engine:
-    """The engine for `engine=` and `devices=` of a fit; `threads` is for a single device."""
+def chosen_engine(
+    engine: Any,
+    devices: int | Sequence[Any] | None,
+    threads: int | Callable[[], int] = 1,
+    least: float = 0.0,
+) -> Engine:
+    """The engine for `engine=` and `devices=` of a fit; `threads` and `least` are for a single device."""
     if engine is None:
-        return LocalEngine(chosen_devices(devices), threads)
+        return LocalEngine(chosen_devices(devices), threads, least)
     if devices is not None:
         raise ValueError("devices= are those of this process: leave it out where engine= is given.")
     if type(engine).__module__.split(".")[0] == "distributed":

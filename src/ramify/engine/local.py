@@ -1,8 +1,9 @@
 """Sums over blocks: the protocol of an engine, and the engine that computes in this process."""
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -52,14 +53,23 @@ class Engine(Protocol):
 class LocalEngine:
     """Computes in this process, on one device or on several, or by several threads of a CPU."""
 
-    def __init__(self, devices: Sequence[Any] = (), threads: int = 1):
+    def __init__(
+        self, devices: Sequence[Any] = (), threads: int | Callable[[], int] = 1, least: float = 0.0
+    ):
         """Pieces are dealt to these devices in turn; by default JAX's default device has them all.
 
-        `threads` compute blocks on a single device. An accelerator needs but one: it works ahead.
+        `threads` compute blocks on a single device, where the last sum took `least` seconds a block; if
+        it is a function, it is called when that has come. An accelerator needs but one: it works ahead.
         """
         self.devices: list[Any] = list(devices) if len(devices) > 1 else [None]
-        self.threads = threads if len(self.devices) == 1 else 1
-        self._compiled: BlockFunction | None = None  # what the threads computed last
+        self._threads = threads if len(self.devices) == 1 else 1
+        self._least, self._took = least, 0.0
+        self._compiled: BlockFunction | None = None  # what was computed last
+
+    @cached_property
+    def threads(self) -> int:
+        """Threads that compute blocks that take long."""
+        return self._threads if isinstance(self._threads, int) else self._threads()
 
     def sum(
         self,
@@ -69,10 +79,28 @@ class LocalEngine:
         kept: Kept,
         numbers: Sequence[int],
     ) -> Any:
-        """See `Engine.sum`. Devices work ahead: the results of a piece are read a piece later."""
-        if self.threads > 1 and len(numbers) > 1:
+        """See `Engine.sum`. By threads or not, the bits are the same."""
+        began, new = time.perf_counter(), function is not self._compiled
+        threads = self.threads if self._took >= self._least and len(numbers) > 1 else 1
+        if threads > 1:
             parts = self._by_threads(function, source, shared, kept, numbers)
-            return added([added([next(parts) for _ in piece]) for piece in pieces(numbers)])
+            found = added([added([next(parts) for _ in piece]) for piece in pieces(numbers)])
+        else:
+            found = self._in_turn(function, source, shared, kept, numbers)
+        self._compiled = function
+        if not new:  # the first time it is compiled
+            self._took = threads * (time.perf_counter() - began) / len(numbers)
+        return found
+
+    def _in_turn(
+        self,
+        function: BlockFunction,
+        source: BlockSource,
+        shared: Any,
+        kept: Kept,
+        numbers: Sequence[int],
+    ) -> Any:
+        """One block after the other. Devices work ahead: a piece's results are read a piece later."""
         told = [shared if d is None else jax.device_put(shared, d) for d in self.devices]
         blocks, running, sums = source.blocks(numbers), deque(), []
         for k, piece in enumerate(pieces(numbers)):
@@ -103,10 +131,9 @@ class LocalEngine:
             part, kept[number] = function(block, shared, kept[number])
             return part
 
-        new, self._compiled = function is not self._compiled, function
-        return by_threads(
-            compute, zip(numbers, source.blocks(numbers), strict=True), self.threads, alone=new
-        )
+        new = function is not self._compiled
+        blocks = zip(numbers, source.blocks(numbers), strict=True)
+        return by_threads(compute, blocks, self.threads, alone=new)
 
     def fetch(self, kept: Sequence[Any]) -> list[Any]:
         """See `Engine.fetch`."""

@@ -149,10 +149,10 @@ def fit(
         if solves:
             budget = Budget(bar, max_steps)
             few = groups if local_draws == 1 else model.adapter.condensed(groups)
-            # Small blocks take no longer than to hand them to a thread.
-            small = few.n_rows <= budgets.SMALL_DATA_ROWS
-            threads = 1 if small else cpu_threads(model, example(few))
-            engine = chosen_engine(engine, devices, threads)
+            # Blocks of small data may take no longer than to hand them to a thread.
+            least = budgets.THREAD_SECONDS if few.n_rows <= budgets.SMALL_DATA_ROWS else 0.0
+            threads = lambda: cpu_threads(model, example(few))
+            engine = chosen_engine(engine, devices, threads, least)
             task = Task(model, few, solves, wish, engine)
             posterior = fit_solved(task, groups, budget, kept, why)
             again = {"local_draws": local_draws, "draws": draws, "rows": rows, "seed": seed}
