@@ -32,7 +32,7 @@ def test_inverse_factor(M):
     with jax.enable_x64():
         factor = np.asarray(inverse_factor(jnp.asarray(precision)))
         last = inverse_factor_last(jnp.moveaxis(jnp.asarray(precision), 0, -1))
-    np.testing.assert_allclose(np.moveaxis(last, -1, 0), factor, rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(np.moveaxis(np.asarray(last), -1, 0), factor, rtol=1e-12, atol=1e-13)
     assert np.all(np.triu(factor, 1) == 0)
     np.testing.assert_allclose(
         factor, np.linalg.cholesky(np.linalg.inv(precision)), rtol=1e-8, atol=1e-9
@@ -50,7 +50,7 @@ def test_products_of_matrices_in_the_last_axis():
     last = lambda x: jnp.moveaxis(jnp.asarray(x, jnp.float32), 0, -1)
     for left in (a, a[:1]):
         close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
-        close(np.moveaxis(product(last(left), last(b)), -1, 0), left @ b)
+        close(jnp.moveaxis(product(last(left), last(b)), -1, 0), left @ b)
         close(times(last(left), last(b[:, 0])).T, np.einsum("bij,bj->bi", left + 0 * b, b[:, 0]))
     close(log_diagonal(last(a)).T, np.log(np.diagonal(a, axis1=1, axis2=2)))
 

@@ -240,7 +240,8 @@ def stand_in(F: Marginal, learned: Learned) -> StandIn:
     known = np.arange(_room(len(places))) < len(places)
     places = np.resize(places, known.shape)  # filler are copies
     last = lambda x: np.moveaxis(x[places], 0, -1)
-    sites = Sites(last(anchor), *map(last, likelihood), known)
+    value, slope, curvature = map(last, likelihood)
+    sites = Sites(last(anchor), value, slope, curvature, jax.device_put(known))
     names = "index", "count", "group_mask"
     own = {name: getattr(batch, name)[places] for name in names}
     batch = batch._replace(group={n: x[places] for n, x in batch.group.items()}, **own)
