@@ -1,5 +1,7 @@
 """Factors and solves of many small matrices, against LAPACK in double precision."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,8 +11,12 @@ from jax.test_util import check_grads
 from quick import slow, slow_but
 from ramify.numerics.small_linalg import (
     inverse_factor,
+    inverse_factor_last,
     inverse_lower,
+    log_diagonal,
+    product,
     solve_lower,
+    times,
 )
 
 
@@ -25,6 +31,8 @@ def test_inverse_factor(M):
     precision = matrices(M)
     with jax.enable_x64():
         factor = np.asarray(inverse_factor(jnp.asarray(precision)))
+        last = inverse_factor_last(jnp.moveaxis(jnp.asarray(precision), 0, -1))
+    np.testing.assert_allclose(np.moveaxis(np.asarray(last), -1, 0), factor, rtol=1e-12, atol=1e-13)
     assert np.all(np.triu(factor, 1) == 0)
     np.testing.assert_allclose(
         factor, np.linalg.cholesky(np.linalg.inv(precision)), rtol=1e-8, atol=1e-9
@@ -34,6 +42,17 @@ def test_inverse_factor(M):
         factor[:3],
         atol=2e-3 * np.abs(factor[:3]).max(),
     )
+
+
+def test_products_of_matrices_in_the_last_axis():
+    """Of as many on both sides, and of one with many."""
+    a, b = matrices(3), matrices(3)[::-1]
+    last = lambda x: jnp.moveaxis(jnp.asarray(x, jnp.float32), 0, -1)
+    for left in (a, a[:1]):
+        close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
+        close(jnp.moveaxis(product(last(left), last(b)), -1, 0), left @ b)
+        close(times(last(left), last(b[:, 0])).T, np.einsum("bij,bj->bi", left + 0 * b, b[:, 0]))
+    close(log_diagonal(last(a)).T, np.log(np.diagonal(a, axis1=1, axis2=2)))
 
 
 @pytest.mark.parametrize("M", [slow(2), slow(9)])

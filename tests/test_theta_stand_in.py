@@ -26,19 +26,22 @@ from ramify.inference.theta_stand_in import (
     held_tilt,
     stand_in,
 )
+from ramify.inference.theta_weights import few_count, first_points, weigh_theta
 from ramify.numerics import budgets
 
 
-def normal_model() -> tuple[rf.Model, rf.Groups]:
-    """Groups with a normal intercept and slope, and a known sd of rows: sites are exact."""
+def normal_model(own: bool = False) -> tuple[rf.Model, rf.Groups]:
+    """Groups with a normal intercept and slope, and rows of a known sd: sites are exact.
+
+    The groups have one prior, or each has its `own`.
+    """
     rng = np.random.default_rng(0)
     g = np.repeat(np.arange(30), 6)
     x = rng.normal(size=len(g)).astype(np.float32)
     z = rng.normal([1.0, -0.5], [0.7, 0.4], (30, 2))[g]
     y = (z[:, 0] + z[:, 1] * x + rng.normal(size=len(g))).astype(np.float32)
-    prior = rf.NormalPrior(
-        mean=lambda theta, group: theta["mu"], scale=lambda theta, group: theta["sd"]
-    )
+    sd = lambda theta, group: theta["sd"] * jnp.exp(group["u"] if own else 0.0)
+    prior = rf.NormalPrior(mean=lambda theta, group: theta["mu"], scale=sd)
     model = rf.Model(
         theta={"mu": rf.real(2), "sd": rf.positive(2)},
         z={"own": rf.real(2)},
@@ -47,20 +50,25 @@ def normal_model() -> tuple[rf.Model, rf.Groups]:
             + dist.HalfNormal(1).log_prob(theta["sd"]).sum()
         ),
         log_local=lambda theta, z, group: (
-            dist.Normal(theta["mu"], theta["sd"]).log_prob(z["own"]).sum()
+            dist.Normal(theta["mu"], sd(theta, group)).log_prob(z["own"]).sum()
         ),
         log_lik=lambda theta, z, row: dist.Normal(
             z["own"][0] + z["own"][1] * row["x"], 1.0
         ).log_prob(row["y"]),
         structure=rf.Structure(prior=prior),
     )
-    return model, rf.Groups.from_table({"g": g, "x": x, "y": y}, by="g", rows=["x", "y"])
+    table = {"g": g, "x": x, "y": y, "u": rng.normal(size=30).astype(np.float32)[g] / 4}
+    columns = {"group": ["u"]} if own else {}
+    return model, rf.Groups.from_table(table, by="g", rows=["x", "y"], **columns)
 
 
 @pytest.fixture(scope="module")
 def made() -> tuple[Marginal, Learned]:
+    return of_model(*normal_model())
+
+
+def of_model(model: rf.Model, groups: rf.Groups) -> tuple[Marginal, Learned]:
     """F by a fine rule, and a q(theta) near its mode."""
-    model, groups = normal_model()
     batch = whole(groups)
     source = kept(groups, np.arange(30).reshape(3, 10), 60)
     solved = solver(model, batch, rounds=0)
@@ -79,6 +87,31 @@ def test_it_is_exact_where_the_likelihood_is_normal(made):
     apart = values - exact
     np.testing.assert_allclose(apart, apart.mean(), atol=2e-3)
     np.testing.assert_allclose(slopes, exact_slopes, atol=5e-3)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_its_slope_is_that_of_its_value(own):
+    """Whether groups share the prior's root or have their own."""
+    made = stand_in(*of_model(*normal_model(own)))
+    assert made.sites.known.sum() == 30 < len(made.sites.known)  # some are filler
+    assert made._prior(jnp.zeros(4)).root.ndim == 2 + own
+    theta = jnp.array([0.9, -0.3, -0.6, -1.2])
+    exact = jax.grad(lambda theta: made._groups(theta)[0].sum())(theta)
+    np.testing.assert_allclose(made._groups(theta)[1], exact, rtol=2e-4, atol=2e-3)
+
+
+def test_few_points_that_count_are_seen_by_a_quarter_of_them():
+    """A t as wide as q(theta) where F is as wide, and where it is much wider."""
+    D = 5
+    learned: Any = SimpleNamespace(mean=np.zeros(D), precision=np.eye(D))
+    for sd, few in ((1.0, False), (4.0, True)):
+        F = lambda thetas: -0.5 * np.sum((thetas / sd) ** 2, 1)  # noqa: B023
+        first = first_points(F, learned, 1200, 0)
+        assert len(first[0]) == 300 and few_count(first, theta_shape.NEEDED) == few
+        for found, same in zip(
+            weigh_theta(F, learned, 1200, 0, first), weigh_theta(F, learned, 1200, 0)
+        ):
+            np.testing.assert_array_equal(found, same)
 
 
 def test_its_parabola_adds_what_the_sites_lack(made):

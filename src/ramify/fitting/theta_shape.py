@@ -39,6 +39,9 @@ from ramify.inference.theta_stand_in import (
 )
 from ramify.inference.theta_weights import (
     Proposal,
+    Weighed,
+    few_count,
+    first_points,
     fitted_proposal,
     value_noise,
     weigh_theta,
@@ -56,6 +59,7 @@ Theta = Literal["gaussian", "weighted", "nuts"]
 EVEN = 0.5  # k-hat of theta's weights above which NUTS is better
 MOST_COUNT = 0.6  # share of effective points above which weights are even whatever k-hat says
 MOST_NOISE = 0.04  # noise of weighted means, in posterior sds, above which NUTS is better
+NEEDED = (2 * MOST_NOISE) ** -2  # effective draws whose means have twice that noise
 COARSE = 0.3  # nats of rounding in F above which rounding makes theta's weights uneven
 WIDEST, WIDE = 8, 0.15  # coordinates of theta whose shape is checked, at most; their smallest sd
 # Nats by which F differs from a Gaussian's 1.5 sds away: clearly not Gaussian; not quite Gaussian.
@@ -121,19 +125,37 @@ def _with_shape(family: Branched, F: Marginal, learned: Learned, allowed: Allowe
         if asked == "gaussian" or not bent:
             return family, {"warnings": [f"{_skewed(F.model, bent)}; {ASK}"]} if bent else {}
         allowed = allowed._replace(points=allowed.needed)
-    cloud = _cloud(F, learned, allowed) if allowed.points else None
+    seconds, first, tried = _nuts_seconds(F, allowed.groups, EVALUATIONS), None, False
+    if asked is None and allowed.points and seconds > budgets.NUTS_SECONDS and can_stand_in(F):
+        # If few of the first points are effective, weighing the rest takes longer than the stand-in.
+        first = first_points(F.values, learned, allowed.points, allowed.seed)
+        tried = few_count(first, NEEDED) and value_noise(F, learned) <= COARSE
+        if tried and (found := _by_stand_in(family, F, learned, allowed)) is not None:
+            return found
+    cloud = _cloud(F, learned, allowed, first) if allowed.points else None
     if asked == "weighted" or (asked is None and cloud is not None and cloud.even):
         family, notes = _weighted(family, F, learned, cloud)
         doubted = cloud is not None and not cloud.enough and not notes["warnings"]
         return family, notes | ({"warnings": [f"{UNEVEN}; {ASK}"]} if doubted else {})
     if asked is None and cloud is not None and (noise := value_noise(F, learned)) > COARSE:
         return family, _uneven(cloud, noise)
-    seconds = _nuts_seconds(F, allowed.groups, EVALUATIONS)
     if asked == "nuts" or seconds <= budgets.NUTS_SECONDS:
         return _by_nuts(family, F, learned, cloud, allowed)
-    if cloud is not None and not cloud.enough and can_stand_in(F):
+    if not tried and cloud is not None and not cloud.enough and can_stand_in(F):
         if (found := _by_stand_in(family, F, learned, allowed)) is not None:
             return found
+    return _cheaply(family, F, learned, (bent, cloud, seconds), allowed)
+
+
+def _cheaply(
+    family: Branched,
+    F: Marginal,
+    learned: Learned,
+    known: tuple[list[int], Cloud | None, float],
+    allowed: Allowed,
+) -> Shaped:
+    """The family with draws along curves or weighted ones, where NUTS takes too long."""
+    bent, cloud, seconds = known
     work = budgets.on_this_device(budgets.CURVES_WORK)
     if cloud is None and _curves_work(F, allowed.groups) < work:
         return _by_curves(family, F, learned, bent, allowed.seed)
@@ -146,10 +168,10 @@ def _with_shape(family: Branched, F: Marginal, learned: Learned, allowed: Allowe
     return family, notes | {"warnings": notes["warnings"] or [more]}
 
 
-def _cloud(F: Marginal, learned: Learned, allowed: Allowed) -> Cloud:
+def _cloud(F: Marginal, learned: Learned, allowed: Allowed, first: Weighed | None = None) -> Cloud:
     """Weighted draws of theta from a Student t."""
     values = by_shared_draws(F, learned) if can_share(F.problem) else F.values
-    points, log_weight, log_t = weigh_theta(values, learned, allowed.points, allowed.seed)
+    points, log_weight, log_t = weigh_theta(values, learned, allowed.points, allowed.seed, first)
     normal = log_weight - np.logaddexp.reduce(log_weight)
     moved, noise = with_control(points, log_weight, log_t, learned)
     each = reliability(shown_values(F.model.adapter, points), np.exp(normal))

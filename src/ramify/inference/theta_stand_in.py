@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from ramify.data.batch import Batch
-from ramify.families.newton import Quadratic, times_covariance
+from ramify.data.partition import rounded
 from ramify.families.solver import solve_block
 from ramify.inference.marginal import Marginal
 from ramify.inference.shared_draws import can_share
@@ -32,7 +32,7 @@ from ramify.numerics.arrays import floats
 from ramify.numerics.chunks import in_chunks
 from ramify.numerics.points import normal_points
 from ramify.numerics.programs import program
-from ramify.numerics.small_linalg import inverse_factor
+from ramify.numerics.small_linalg import inverse_factor_last, log_diagonal, product, times
 from ramify.numerics.sums import precise_sum
 
 POINTS = 4  # points of q(theta), for each coordinate, to which the parabola is fitted
@@ -58,14 +58,27 @@ class Parabola(NamedTuple):
         return self.level + self.slope @ y - 0.5 * self.curvature @ y**2
 
 
+class Sites(NamedTuple):
+    """All groups' sites, groups in the last axis: what is done to all of them runs along it."""
+
+    anchor: Float[Array, "M B"]
+    value: Float[Array, " B"]
+    slope: Float[Array, "M B"]
+    curvature: Float[Array, "M M B"]
+    known: Bool[Array, " B"]  # those that are not filler
+
+    def moved(self, step: Float[Array, "M B"]) -> tuple[Array, Array]:
+        """Values and slopes of the same parabolas, written around points a step away."""
+        pull = times(self.curvature, step)
+        return self.value + jnp.sum((self.slope - 0.5 * pull) * step, 0), self.slope - pull
+
+
 class StandIn(NamedTuple):
     """All groups' sites at one theta, and the parabola."""
 
     model: Model
     batch: Batch
-    anchor: Float[Array, "B M"]
-    likelihood: Quadratic
-    known: Bool[Array, " B"]  # groups that have a site
+    sites: Sites
     parabola: Parabola
 
     def function(self, centre: Array) -> Callable[[Array], Expansion]:
@@ -82,35 +95,47 @@ class StandIn(NamedTuple):
 
     def _groups(self, theta: Float[Array, " D"]) -> tuple[Float[Array, " B"], Float[Array, " D"]]:
         """Log p(y_i | theta) of each group by its site, and the slope of their sum."""
-        prior = self._prior(theta)
-        site = self.likelihood.moved(prior.mean - self.anchor)
-        precision = jnp.einsum("...ki,...kj->...ij", prior.root, prior.root)
-        scale = inverse_factor(site.curvature + precision)
-        apart = times_covariance(scale, site.slope)
-        log_det = jnp.sum(jnp.log(jnp.diagonal(scale, axis1=-2, axis2=-1)), -1)
-        height = jnp.sum(jnp.log(jnp.diagonal(prior.root, axis1=-2, axis2=-1)), -1)
-        value = site.value + 0.5 * jnp.sum(site.slope * apart, -1) + log_det + height
-        z = prior.mean + apart
-
-        def expected(theta: Array) -> Array:
-            """The mean of log p(z_i | theta) over each group's Gaussian, which is held fixed."""
-            own = self._prior(theta)
-            spread = jnp.einsum("...ij,...jk->...ik", own.root, scale)
-            square = jnp.sum(own.whitened(z) ** 2, -1) + jnp.sum(spread**2, (-2, -1))
-            return jnp.sum(jnp.where(self.known, own.log_height - 0.5 * square, 0))
-
-        return jnp.where(self.known, value, 0), jax.grad(expected)(theta)
+        prior, back = jax.vjp(self._prior, theta)
+        # All places may share one root.
+        shared = prior.root.ndim == 2
+        root = prior.root[..., None] if shared else jnp.moveaxis(prior.root, 0, -1)
+        value, slope = self.sites.moved(prior.mean.T - self.sites.anchor)
+        transposed = root.swapaxes(0, 1)
+        scale = inverse_factor_last(self.sites.curvature + product(transposed, root))
+        white = times(scale.swapaxes(0, 1), slope)
+        apart = times(scale, white)
+        log_det = jnp.sum(log_diagonal(scale) + log_diagonal(root), 0)
+        value = value + 0.5 * jnp.sum(white**2, 0) + log_det
+        # The slopes in mean and root of the mean of log p(z_i | theta) over each group's Gaussian.
+        known = self.sites.known
+        pull = jnp.where(known, times(transposed, times(root, apart)), 0)
+        about = product(scale, scale.swapaxes(0, 1)) + apart[:, None] * apart
+        steep = _steep(prior.root, about, known.astype(about.dtype))
+        return jnp.where(known, value, 0), back(Normal(pull.T, steep))[0]
 
     def _prior(self, theta: Float[Array, " D"]) -> Normal:
         declared = self.model.structure.prior
         assert declared is not None
-        return declared(theta, self.batch)
+        own, places = declared(theta, self.batch), len(self.sites.known)
+        return own._replace(mean=jnp.broadcast_to(own.mean, (places, own.mean.shape[-1])))
 
     def expansions(self, thetas: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Values [n] and slopes [n, D] at thetas."""
-        own = np.asarray(thetas, self.anchor.dtype)
+        own = np.asarray(thetas, self.sites.anchor.dtype)
         high, low, slopes = in_chunks(lambda chunk: _expansions(self, chunk), own, CHUNK)
         return np.asarray(high, np.float64) + low, np.asarray(slopes, np.float64)
+
+
+def _steep(
+    root: Float[Array, "*B M M"], about: Float[Array, "M M B"], known: Float[Array, " B"]
+) -> Float[Array, "*B M M"]:
+    """The derivative of E log p(z) in the prior's root, given second moments of z about its mean."""
+    up = 1 / jnp.diagonal(root, axis1=-2, axis2=-1)
+    if root.ndim == 2:
+        # A sum over groups, as a product with a vector: that is faster on a CPU.
+        return jnp.diag(jnp.sum(known) * up) - root @ (about @ known)
+    own = jnp.einsum("bij,jkb->bik", root, about)
+    return known[:, None, None] * (up[..., None] * jnp.eye(len(about), dtype=up.dtype) - own)
 
 
 @program
@@ -211,13 +236,25 @@ def stand_in(F: Marginal, learned: Learned) -> StandIn:
         site = solve_block(F.problem.solver, F.model, batch, centre, floats(modes.begin))
         found.append((batch, site.anchor, site.likelihood, site.converged))
     batch, anchor, likelihood, converged = _together(found)
-    known = converged & batch.group_mask
-    clean = lambda x: np.where(known.reshape(-1, *(1,) * (x.ndim - 1)), x, 0)
-    parts = clean(anchor), jax.tree.map(clean, likelihood), known
+    places = np.flatnonzero(converged & batch.group_mask)
+    known = np.arange(_room(len(places))) < len(places)
+    places = np.resize(places, known.shape)  # filler are copies
+    last = lambda x: np.moveaxis(x[places], 0, -1)
+    value, slope, curvature = map(last, likelihood)
+    sites = Sites(last(anchor), value, slope, curvature, jax.device_put(known))
+    names = "index", "count", "group_mask"
+    own = {name: getattr(batch, name)[places] for name in names}
+    batch = batch._replace(group={n: x[places] for n, x in batch.group.items()}, **own)
     D = len(learned.mean)
     none = _flat(learned.mean, np.eye(D), np.zeros(D, bool))
-    batch, (anchor, likelihood, known) = jax.device_put((batch, parts))
-    return StandIn(F.model, batch, anchor, likelihood, known, none)
+    batch, sites = jax.device_put((batch, sites))
+    return StandIn(F.model, batch, sites, none)
+
+
+def _room(count: int) -> int:
+    """Places for so many groups: up to an eighth more, since every number of them is compiled anew."""
+    step = max(rounded(count) // 8, 8)
+    return max(-(-count // step), 1) * step
 
 
 def _together(blocks: list[Any]) -> Any:

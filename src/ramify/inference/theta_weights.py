@@ -10,7 +10,7 @@ from ramify.inference.marginal import Marginal
 from ramify.inference.shared_draws import Values
 from ramify.inference.theta_search import Learned
 from ramify.numerics.points import student_sample
-from ramify.numerics.psis import k_hat
+from ramify.numerics.psis import effective_draws, k_hat
 from ramify.numerics.skewed import LEVELS, Margins
 from ramify.numerics.thresholds import MOST_K_HAT
 
@@ -35,14 +35,30 @@ class Proposal(NamedTuple):
         return self.margins.spread(y), log_t - np.log(self.margins.stretch(y)).sum(1)
 
 
+# Points of theta [T, D], their log weights p^(theta, y) / t(theta) up to a constant, and log t.
+Weighed = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+def first_points(F: Values, learned: Learned, count: int, seed: int) -> Weighed:
+    """The first quarter of the points of `weigh_theta`, from a t like q(theta)."""
+    return _drawn(F, _first_proposal(learned), count // 4, 4 * seed)
+
+
+def few_count(first: Weighed, enough: float) -> bool:
+    """Whether too few of the first points are effective for the rest to help, or to fit a better t."""
+    points, log_weight, _ = first
+    expected = 4 * effective_draws(log_weight)  # of all points, by the same proposal
+    return fitted_proposal(points, log_weight) is None and expected < enough
+
+
 def weigh_theta(
-    F: Values, learned: Learned, count: int, seed: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Points of theta [T, D], their log weights p^(theta, y) / t(theta) up to a constant, and log t."""
+    F: Values, learned: Learned, count: int, seed: int, first: Weighed | None = None
+) -> Weighed:
+    """Weighted points of theta; `first` are those of `first_points`, if they are known."""
     # The t first has the mean and covariance of q(theta). It is fitted again to weighted points:
     # to a quarter of them, then to all, at most twice, while k-hat is too large.
-    proposal = Proposal.symmetric(learned.mean, np.linalg.inv(learned.precision))
-    points, log_weight, log_t = _drawn(F, proposal, count // 4, 4 * seed)
+    proposal = _first_proposal(learned)
+    points, log_weight, log_t = first or first_points(F, learned, count, seed)
     for attempt in range(1, 4):
         better = fitted_proposal(points, log_weight)
         if better is None and attempt > 1:
@@ -116,9 +132,11 @@ def fitted_proposal(points: np.ndarray, log_weight: np.ndarray) -> Proposal | No
     return Proposal(margins, weight @ y, (weight[:, None] * apart).T @ apart)
 
 
-def _drawn(
-    F: Values, proposal: Proposal, count: int, seed: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _first_proposal(learned: Learned) -> Proposal:
+    return Proposal.symmetric(learned.mean, np.linalg.inv(learned.precision))
+
+
+def _drawn(F: Values, proposal: Proposal, count: int, seed: int) -> Weighed:
     points, log_t = proposal.sample(np.random.default_rng(seed), count)
     value = F(points)
     return points, np.where(np.isfinite(value), value, -np.inf) - log_t, log_t
