@@ -45,4 +45,5 @@ def _loc_scale(site: Seen) -> tuple[Array, Array] | None:
     base = site.fn
     while type(base) in (dist.Independent, dist.ExpandedDistribution):
         base = base.base_dist
-    return (base.loc, base.scale) if type(base) in _LOC_SCALE else None
+    known = type(base) in _LOC_SCALE
+    return (jnp.asarray(base.loc), jnp.asarray(base.scale)) if known else None
