@@ -57,7 +57,7 @@ class Standard(NamedTuple):
         """Theta at e, and log |d theta / d e|."""
 
         # Each time around, one more of the sites that are drawn around others is what it has to be.
-        def further(_: int, so_far: tuple[Array, Array]) -> tuple[Array, Array]:
+        def further(_: Any, so_far: tuple[Array, Array]) -> tuple[Array, Array]:
             loc, scale = self.around(so_far[0])
             return loc + scale * e, jnp.sum(jnp.log(scale))
 
