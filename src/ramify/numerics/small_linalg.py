@@ -124,13 +124,13 @@ def _inverse_lower_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[A
 # of the time. Moving the axis costs as much as that gains.
 
 
-def times(matrix: Float[Array, "I J B"], x: Float[Array, "J B"]) -> Float[Array, "I B"]:
+def times(matrix: Float[Array, "I J #B"], x: Float[Array, "J #B"]) -> Float[Array, "I #B"]:
     """Matrix times vector for each in the batch; either may be one for all."""
     terms = [matrix[:, j] * x[j] for j in range(len(x))]
     return sum(terms[1:], terms[0])
 
 
-def product(left: Float[Array, "I J B"], right: Float[Array, "J K B"]) -> Float[Array, "I K B"]:
+def product(left: Float[Array, "I J #B"], right: Float[Array, "J K #B"]) -> Float[Array, "I K #B"]:
     """Matrix products of the batch; either factor may be one for all."""
     terms = [left[:, j, None] * right[j] for j in range(len(right))]
     return sum(terms[1:], terms[0])
