@@ -1,5 +1,6 @@
 """Simulation-based calibration: right posteriors pass, wrong ones do not; draws agree with densities."""
 
+from dataclasses import replace
 from functools import partial
 
 import equinox as eqx
@@ -17,7 +18,9 @@ from quick import slow_but
 from ramify.data.resident import whole
 from ramify.diagnostics.calibration import Calibration
 from ramify.diagnostics.uniformity import bands, p_value
+from ramify.fitting.calibrate import _data
 from ramify.models.densities import log_joints
+from ramify.models.simulation import Simulated
 from ramify.numerics.programs import program
 from ramify.posterior.posterior import Posterior
 
@@ -321,3 +324,14 @@ def test_fits_with_small_sds_are_found_out(counts):
     assert found.p_value < 0.05 and "not calibrated" in repr(found), found
     shares = [found.coverage(0.9)[name] for name in found.theta_ranks]
     assert all(share < 0.9 - 2 * se for share, se in shares), found
+
+
+def test_simulated_outcomes_are_not_cut_to_whole_numbers(groups):
+    """Data whose outcomes happen to be whole numbers have integers, which a normal's are not."""
+    whole = replace(groups, rows={**groups.rows, "y": np.arange(groups.n_rows)})
+    y = np.linspace(-1, 1, groups.n_rows)
+    data = lambda y: _data(Simulated(np.zeros(1), np.zeros((N, 1)), {"y": y}), whole).rows["y"]
+    np.testing.assert_array_equal(data(y), y)
+    assert data(np.floor(y)).dtype == whole.rows["y"].dtype
+    with pytest.raises(FloatingPointError, match='a simulated "y" is not finite'):
+        data(np.where(y > 0, np.nan, y))

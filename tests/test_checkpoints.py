@@ -12,6 +12,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import numpyro.distributions as dist
+import optax
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -21,7 +22,7 @@ from cli_case import FORMULA, shops
 from ramify.cli.files import write_table
 from ramify.data.atomic import locked
 from ramify.fitting import by_steps, checkpoints, solved
-from ramify.fitting.fingerprint import fingerprint
+from ramify.fitting.fingerprint import fingerprint, optimizer_digest
 
 COMMAND = "from ramify.cli import main; main()"
 
@@ -156,6 +157,19 @@ def test_a_checkpoint_of_another_fit_is_refused(whole, tmp_path):
             changed()
     one, equal = (fingerprint(model, GROUPS, whole.family, {}) for model in (MODEL, levels()[0]))
     assert one == equal
+
+
+def test_a_checkpoint_of_another_optimizer_is_refused(tmp_path):
+    """Its step size is no argument of `fit`, and was not looked at."""
+    family = rf.branch(MODEL, GROUPS)
+    digest = lambda optimizer: optimizer_digest(optimizer, family)
+    assert digest(optax.adam(1e-2)) == digest(optax.adam(1e-2))
+    others = optax.adam(1e-3), optax.sgd(1e-2), optax.adam(optax.cosine_decay_schedule(1e-2, 100))
+    assert len({digest(optax.adam(1e-2)), *map(digest, others)}) == 4
+    how = {"family": family, "max_steps": 20, "rows": 64, "checkpoint": tmp_path}
+    rf.fit(MODEL, GROUPS, **how, optimizer=optax.adam(1e-2))
+    with pytest.raises(ValueError, match="options"):
+        rf.fit(MODEL, GROUPS, **how, optimizer=optax.adam(1e-3))
 
 
 def test_a_store_that_was_changed_meanwhile_is_refused(tmp_path):

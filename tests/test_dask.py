@@ -152,6 +152,20 @@ def test_parts_are_the_whole(shops_case, tmp_path, monkeypatch):
     np.testing.assert_allclose(read(files)["Intercept_mean"], effects["Intercept_mean"], rtol=1e-4)
 
 
+@pytest.mark.slow
+def test_parts_of_a_file_that_was_written_again_are_refused(shops_case, tmp_path):
+    """Yesterday's predictions were returned for today's file, without a word."""
+    folder, new, _ = shops_case
+    own = {"kind": "mean", "draws": 50}
+    pq.write_table(new.slice(0, 40), tmp_path / "new.parquet")
+    old = read(rf.predict_parts(folder / "fit", tmp_path / "new.parquet", tmp_path / "p", **own))
+    pq.write_table(new.slice(40, 40), tmp_path / "new.parquet")
+    with pytest.raises(FileExistsError, match="parts of another fit, source or options"):
+        rf.predict_parts(folder / "fit", tmp_path / "new.parquet", tmp_path / "p", **own)
+    again = read(rf.predict_parts(folder / "fit", tmp_path / "new.parquet", tmp_path / "q", **own))
+    assert again["x"].equals(new["x"].slice(40, 40)) and not again["x"].equals(old["x"])
+
+
 def command(*words):
     """The command in a process of its own: functions that tests check types of can't be sent."""
     own = {**os.environ, "PYTHONPATH": str(Path(rf.__file__).parents[1])}

@@ -90,6 +90,7 @@ def test_the_amortization_gap_is_all_that_a_network_loses():
     model, groups = regression(2), read(table)
     posterior = rf.fit(model, groups, family=rf.amortized(model, groups), max_steps=300)
     refined, _ = posterior.refine(groups)
+    assert posterior.notes["converged"] is False and "verdict: check" in repr(refined)
     elbo = lambda p: conjugate.exact_elbo(p.family, model, table, groups)
     gap = elbo(refined) - elbo(posterior)
     theta = posterior.family.theta

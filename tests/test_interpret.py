@@ -7,6 +7,7 @@ from scipy.special import expit
 from scipy.stats import norm
 
 import ramify as rf
+from ramify.posterior.interpret import _sample
 
 FORMULA = "bought ~ x + kind + age + (1 + x | user)"
 S = 40
@@ -284,6 +285,19 @@ def test_large_tables_are_sampled_with_what_is_set(posterior, table, monkeypatch
     assert found.said == ("averaged over a random sample of 1,000 of 1,600 rows",)
     exact = posterior.comparisons("x", draws=S)
     np.testing.assert_allclose(found["mean"], exact["mean"], atol=0.01)
+
+
+def test_a_sample_of_rows_has_all_cells():
+    """Each has its share, and a rare one no fewer than a hundred rows, or all that it has."""
+    rng = np.random.default_rng(0)
+    cell = rng.permutation(np.repeat(np.arange(4), [90_000, 9_000, 300, 3]))
+    some = _sample(1, cell, 10_000)
+    assert np.all(np.diff(some) > 0) and not np.array_equal(some, _sample(2, cell, 10_000))
+    np.testing.assert_array_equal(np.bincount(cell[some]), [9063, 906, 100, 3])
+    # Rows of a cell are equally likely.
+    share = np.searchsorted(np.flatnonzero(cell == 0), some[cell[some] == 0]) / 90_000
+    assert abs(share.mean() - 0.5) < 4 * np.sqrt(1 / 12 / 9063)
+    assert len(_sample(0, np.zeros(1600, int), 1000)) == 1000
 
 
 def test_categories_have_the_levels_of_the_fit(posterior, table):

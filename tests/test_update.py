@@ -1,5 +1,7 @@
 """`update`: new and changed groups enter a fit, whose answer is then that of a fit to all data."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ import ramify as rf
 from cli_case import FORMULA, ramify, shops
 from ramify.cli import growing  # noqa: F401  # the command
 from ramify.cli.files import write_table
+from ramify.posterior.posterior import Posterior
 from test_store import logistic
 
 N = 2200
@@ -190,3 +193,22 @@ def test_yesterdays_posterior_as_the_prior(case):
     assert rf.update(before, known, as_prior=True).notes["moved_sds"] != pytest.approx(
         rf.update(before, known).notes["moved_sds"], abs=0.05
     )
+
+
+def test_doubts_about_other_groups_stay(case):
+    """Groups without a mode that are not part of an update; those that are, are judged anew."""
+    before = case[0]
+    names = [str(label) for label in before.labels[[0, 1, 100]]]
+    notes = before.notes | {"unconverged": 3, "unconverged_groups": names, "theta_r_hat": 1.0}
+    how = {"history": before.history, "local_draws": before.local_draws, "notes": notes}
+    doubted = Posterior(before.model, before.family, before.groups, **how)
+    found = rf.update(doubted, before.groups.subset(positions=[100])).notes
+    assert found["unconverged"] == 2 and found["unconverged_groups"] == names[:2]
+    assert "theta_r_hat" not in found  # its draws are weighted now, not those of chains
+
+
+def test_a_fit_of_the_first_release_is_updated():
+    """It has no note on the points of its rule: K local draws are not the order of one."""
+    saved = rf.load(Path(__file__).parent / "saved" / "formula_weighted")
+    again = rf.update(saved, saved.groups.subset(positions=[5]))
+    np.testing.assert_allclose(list(again.notes["moved_sds"].values()), 0, atol=0.05)

@@ -82,15 +82,21 @@ def calibrate(
 
 
 def _data(truth: Simulated, groups: Groups) -> Groups:
-    """The data with simulated outcomes in place of theirs, in the same types."""
-    new = {name: y.astype(groups.rows[name].dtype) for name, y in truth.rows.items()}
-    for name, y in new.items():
+    """The data with simulated outcomes in place of theirs, in the same types if these hold them."""
+    for name, y in truth.rows.items():
         if not np.all(np.isfinite(y)):
             raise FloatingPointError(
                 f'a simulated "{name}" is not finite: theta was {truth.theta.tolist()}, '
                 "unconstrained. Are the priors too wide?"
             )
+    new = {name: _in_type(y, groups.rows[name].dtype) for name, y in truth.rows.items()}
     return replace(groups, rows={**groups.rows, **new})
+
+
+def _in_type(y: np.ndarray, kind: np.dtype) -> np.ndarray:
+    """Outcomes in this type, unless it is one of whole numbers and they are not whole."""
+    found = y.astype(kind)
+    return found if kind.kind == "f" or np.array_equal(found, y) else y
 
 
 def _ranks(

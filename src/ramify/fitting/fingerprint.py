@@ -49,6 +49,15 @@ def _densities(model: Model, groups: Groups) -> list[Any]:
     return parts
 
 
+def optimizer_digest(optimizer: Any, family: Family) -> str:
+    """What an optimizer does to the family's parameters, as JAX traces it: rates and schedules too."""
+    parameters = eqx.filter(family, eqx.is_inexact_array)
+    begun = optimizer.init(parameters)
+    traced = jax.make_jaxpr(optimizer.update)(parameters, begun, parameters)
+    shown = re.sub(r" at 0x[0-9a-f]+", "", str(traced.jaxpr))
+    return _digest(shown, str(jax.tree.structure(begun)), *map(np.asarray, traced.consts))
+
+
 def _of_data(groups: Groups) -> str:
     if groups.store is not None:
         return _digest(groups.by, *groups.rows, *groups.group, groups.store.digest())

@@ -19,7 +19,7 @@ from ramify.families.joint import Joint
 from ramify.families.solver import MAX_DIM, Solver
 from ramify.fitting.by_steps import Steps, fit_by_steps, steps_task
 from ramify.fitting.checkpoints import checkpoints
-from ramify.fitting.fingerprint import fingerprint
+from ramify.fitting.fingerprint import fingerprint, optimizer_digest
 from ramify.fitting.levels import fit_levels
 from ramify.fitting.solved import Task, Wish, fit_solved
 from ramify.fitting.theta_shape import Theta
@@ -171,13 +171,16 @@ def _fingerprint(
     model: Model, groups: Groups, family: Family, wish: Wish, asked: Steps
 ) -> Callable[[], dict[str, str]]:
     """What identifies a checkpoint of this fit: all that its answer depends on."""
-    steps = {"estimator": asked.estimator, "minibatch": asked.minibatch}
-    steps |= {"own": asked.optimizer is not None}
+    options = wish._replace(streamed=None)._asdict()
+    options |= {"estimator": asked.estimator, "minibatch": asked.minibatch}
     if _solves(family) is None or wish.local_draws == 1:
-        steps |= {"max_steps": asked.max_steps}
-    return partial(
-        fingerprint, model, groups, family, wish._replace(streamed=None)._asdict() | steps
-    )
+        options |= {"max_steps": asked.max_steps}
+
+    def made() -> dict[str, str]:
+        optimizer = asked.optimizer and optimizer_digest(asked.optimizer, family)
+        return fingerprint(model, groups, family, options | {"optimizer": optimizer})
+
+    return made
 
 
 def model_and_groups(

@@ -78,11 +78,12 @@ def predict_parts(
         The files of the parts.
     """
     source = [fspath(p) for p in new] if isinstance(new, list) else fspath(new)
-    parts = []
-    for i, fragment in enumerate(open_parquet(source).get_fragments()):
+    parts, data = [], open_parquet(source)
+    for i, fragment in enumerate(data.get_fragments()):
         for j in range(fragment.num_row_groups):
             parts.append(Part(f"part-{len(parts):06}.parquet", source, i, j))
     own = {"kind": kind, "quantiles": [*quantiles], "draws": draws, "seed": seed}
+    own["files"] = _files(data)
     return _written(fit, Path(out), parts, {"predict": source, **own}, engine)
 
 
@@ -147,6 +148,13 @@ def _check_plan(out: Path, plan: dict[str, Any]) -> None:
     write_file(path, lambda new: new.write_text(text, encoding="utf-8"))
 
 
+def _files(data: Any) -> str:
+    """A checksum of the names, sizes and times of files, which may come to hold other rows."""
+    found = data.filesystem.get_file_info(data.files)
+    files = json.dumps([[info.path, info.size, info.mtime_ns] for info in found])
+    return hashlib.sha256(files.encode()).hexdigest()
+
+
 def _saved(fit: Where) -> SavedFit:
     folder = Path(fit).absolute()
     read_fit(folder)  # raises if there is none
@@ -168,8 +176,10 @@ def _loaded(fit: SavedFit) -> Posterior:
 
 
 @lru_cache(maxsize=4)
-def _fragments(source: Any) -> tuple[Any, list[Any]]:
+def _fragments(source: Any, files: str) -> tuple[Any, list[Any]]:
     data = open_parquet(list(source) if isinstance(source, tuple) else source)
+    if _files(data) != files:
+        raise ValueError(f"the files of {source} were changed meanwhile: begin again.")
     return data.schema, list(data.get_fragments())
 
 
@@ -185,7 +195,7 @@ def _write_part(fit: SavedFit, part: Part, asked: dict[str, Any], out: str) -> i
 
 def _predicted(posterior: Posterior, part: Part, asked: dict[str, Any]) -> pa.Table:
     source = tuple(part.source) if isinstance(part.source, list) else part.source
-    schema, fragments = _fragments(source)
+    schema, fragments = _fragments(source, asked["files"])
     fragment = fragments[part.fragment]
     rows = fragment.subset(row_group_ids=[part.row_group]).to_table(schema=schema)
     own = {"kind": asked["kind"], "quantiles": asked["quantiles"]}

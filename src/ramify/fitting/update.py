@@ -1,7 +1,7 @@
 """`update`: updates a fit by new or changed groups, without the rows of the others."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -36,6 +36,10 @@ MOST_STEPS = 20
 POINTS = 32  # thetas in one sweep, if draws of theta are weighted anew
 FEWEST = 100  # effective draws of theta that must be left
 NEAR = 1e-3  # posterior sds: a shorter Newton step ends the search
+OF_CHAINS = (
+    "theta_r_hat",
+    "theta_divergences",
+)  # notes on draws by NUTS: an update weighs them anew
 FAR = 2.0  # posterior sds that a mean may move: farther out the old posterior is not Gaussian
 
 
@@ -94,15 +98,24 @@ def update(posterior: Posterior, groups: Any, *, as_prior: bool = False) -> Post
     updated = Branched(theta, local, len(merged), weighted)
     who = f"{len(new):,} groups, {int((known < 0).sum()):,} of them new"
     notes = {
-        **posterior.notes,
+        **{name: note for name, note in posterior.notes.items() if name not in OF_CHAINS},
         "theta_sd": mean_theta_sd(updated),
         "why": f"updated by {who}" if not as_prior else f"of {who}, the fit before as the prior",
         "moved_sds": dict(zip(posterior.adapter.coordinates(), moved.tolist(), strict=True)),
-        "unconverged": int((~parts[0].F.converged).sum()),
+        **_unconverged(posterior.notes, new, parts[0].F),
         **about,
     }
     own = {"local_draws": posterior.local_draws, "history": posterior.history, "notes": notes}
     return Posterior(posterior.model, updated, merged, **own)
+
+
+def _unconverged(notes: Mapping[str, Any], new: Groups, F: Marginal) -> dict[str, Any]:
+    """Notes on the groups without a mode: those of the update, and the others of the fit."""
+    now, replaced = new.labels[~F.converged], {str(label) for label in new.labels}
+    before = notes.get("unconverged_groups", [])  # the first of them
+    others = [label for label in before if label not in replaced]
+    count = notes.get("unconverged", 0) - (len(before) - len(others)) + len(now)
+    return {"unconverged": count, "unconverged_groups": [*map(str, now), *others][:20]}
 
 
 def _warn_of_lost_rows(old: Groups, new: Groups, known: np.ndarray) -> None:
@@ -151,9 +164,10 @@ def _share(posterior: Posterior, family: Branched, groups: Groups) -> Marginal:
     local, points = family.local, 1 if family.weighted is None else POINTS
     M = posterior.model.z.size
     groups = replace(groups, number=np.arange(len(groups)))
-    K = posterior.notes.get("quadrature_points") or max(
-        posterior.local_draws, default_local_draws(M, groups.n_rows)
-    )
+    K = posterior.notes.get("quadrature_points")
+    if K is None:
+        K = max(posterior.local_draws, default_local_draws(M, groups.n_rows))
+        K = min(K, budgets.MOST_ORDER[M] ** M) if M in budgets.FIRST_ORDER else K
     problem = Problem(posterior.model, replace(local.lean(), modes=None), K, None, True)
     if M in budgets.FIRST_ORDER:
         problem = problem._replace(local_draws=round(K ** (1 / M)) ** M)

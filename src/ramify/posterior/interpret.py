@@ -31,6 +31,7 @@ CONTRASTS: dict[str, Callable[[Means, Means], Means]] = {
 }
 _STEP = 0.01  # of a slope, in sds of the column
 _WORK = 2**28  # most expected outcomes for one question, about: seconds
+LEAST = 100  # rows of each cell in a sample of the rows, if it has so many
 
 
 class Settings(NamedTuple):
@@ -191,11 +192,11 @@ class _Evaluated:
         most = max(_WORK // (self.asked.draws * len(sets)), 1000)
         if n <= most or not self.asked.average:
             return n, table, sets
-        some = np.sort(np.random.default_rng(self.asked.seed).choice(n, most, replace=False))
-        self.said = (f"averaged over a random sample of {most:,} of {n:,} rows",)
+        some = _sample(self.asked.seed, cells_of(table, self.asked.by, n)[1], most)
+        self.said = (f"averaged over a random sample of {len(some):,} of {n:,} rows",)
         part = lambda raw: rows_at(raw, some) if np.ndim(raw) else raw
         found = {name: rows_at(raw, some) for name, raw in table.items()}
-        return most, found, [{name: part(raw) for name, raw in one.items()} for one in sets]
+        return len(some), found, [{name: part(raw) for name, raw in one.items()} for one in sets]
 
     def answer(self, about: list[dict[str, Any]], values: Any) -> Answer:
         """The table of values [S, scenarios, cells, ...]."""
@@ -214,6 +215,17 @@ class _Evaluated:
         )
         doubts = doubts_of(self.fit.notes, len(self.fit.labels))
         return replace(found, said=self.said, doubts=doubts)
+
+
+def _sample(seed: int, cell: np.ndarray, most: int) -> np.ndarray:
+    """About `most` rows at random: of each cell its share, and no less than a hundred if they fit."""
+    count, n = np.bincount(cell), len(cell)
+    least = max(min(LEAST, most // len(count)), 1)
+    take = np.minimum(count, np.maximum(most * count // n, least))
+    order = np.random.default_rng(seed).permutation(n)
+    order = order[np.argsort(cell[order], kind="stable")]
+    place = np.arange(n) - np.repeat(np.cumsum(count) - count, count)  # within its cell
+    return np.sort(order[place < np.repeat(take, count)])
 
 
 def means_of(fit: Fitted, asked: Settings, table: dict[str, Any], cells: Cells) -> Means:

@@ -388,6 +388,10 @@ class Posterior(Questions):
         family, gaps = refine(self.model, self.family, groups)
         own = groups.renumbered(groups.labels)
         notes = {"method": "branch", "why": "refined from a fit by " + method_of(self.family)}
+        # Doubts about q(theta), which stays, are those of the fit before.
+        notes |= {
+            name: self.notes[name] for name in ("converged", "warnings") if name in self.notes
+        }
         return Posterior(self.model, family, own, history=self.history, notes=notes), gaps
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = True) -> None:
