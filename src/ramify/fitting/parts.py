@@ -179,7 +179,10 @@ def _loaded(fit: SavedFit) -> Posterior:
 def _fragments(source: Any, files: str) -> tuple[Any, list[Any]]:
     data = open_parquet(list(source) if isinstance(source, tuple) else source)
     if _files(data) != files:
-        raise ValueError(f"the files of {source} were changed meanwhile: begin again.")
+        raise ValueError(
+            f"the files of {source} were changed meanwhile, or are others on this machine: begin "
+            "again, with files that all workers share."
+        )
     return data.schema, list(data.get_fragments())
 
 
