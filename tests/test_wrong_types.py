@@ -23,10 +23,13 @@ def test_options_of_another_type_are_refused():
     rows = {"g": [0, 0, 1, 1], "x": [0.0, 1.0, 2.0, 4.0], "y": [1.0, 0.0, 2.0, 1.0]}
     for options, said in (
         ({"optimizer": 3}, "optimizer=3; expected one of Optax"),
+        ({"streamed": 3}, "streamed=3; expected True, False or None"),
         ({"devices": "gpu"}, "devices='gpu'; expected a number, or a list of JAX's devices"),
     ):
         with pytest.raises(TypeError, match=said):
             rf.fit("y ~ x + (1 | g)", rows, **options)
+    with pytest.raises(ValueError, match='estimator must be "total" or "stl"; got \'zz\''):
+        rf.fit("y ~ x + (1 | g)", rows, estimator="zz")
 
 
 def test_what_is_no_posterior_is_refused(posterior, table):

@@ -132,6 +132,7 @@ def fit(
             groups = groups.integrating(integrate)
         return fit_levels(model, groups, seed, algebra)
     _check_options(family, theta, algebra)
+    _check_steps(estimator, streamed)
     _check_optimizer(optimizer)
     groups = groups.renumbered(groups.labels)  # a subset's groups have their parent's numbers
     model.check(example(groups))
@@ -215,6 +216,15 @@ def _check_one_factor(groups: Groups) -> None:
             f"the data has several grouping factors ({names}), and the model has one: give rf.Model z by "
             'factor, z={"user": {...}, "movie": {...}}, or make the data by=one column.'
         )
+
+
+def _check_steps(estimator: Any, streamed: Any) -> None:
+    """Raises for values that are none of these options, which not every fit reads."""
+    if estimator not in get_args(Estimator):
+        known = " or ".join(f'"{name}"' for name in get_args(Estimator))
+        raise ValueError(f"estimator must be {known}; got {estimator!r}.")
+    if streamed is not None and not isinstance(streamed, bool):
+        raise TypeError(f"streamed={streamed!r}; expected True, False or None.")
 
 
 def _check_options(family: Any, theta: Any, algebra: Any) -> None:
