@@ -190,3 +190,24 @@ def test_yesterdays_posterior_as_the_prior(case):
     assert rf.update(before, known, as_prior=True).notes["moved_sds"] != pytest.approx(
         rf.update(before, known).notes["moved_sds"], abs=0.05
     )
+
+
+def test_a_predictor_that_varies_only_in_the_new_groups():
+    """It is a group column of the fit; the rows' differences from it are a column of their own."""
+    rng = np.random.default_rng(0)
+    user = np.repeat(np.arange(124), 12)
+    x = rng.normal(size=124)[user] + np.where(user < 120, 0, 2 * rng.normal(size=user.size))
+    level = 1.5 * x + rng.normal(size=124)[user]
+    rows = {"user": user, "x": x, "y": (rng.random(user.size) < 1 / (1 + np.exp(-level))) * 1}
+    some = lambda a, b: {n: c[(user >= a) & (user < b)] for n, c in rows.items()}
+    model, groups = rf.from_formula("y ~ x + (1 | user)", some(0, 116), likelihood="bernoulli")
+    later = rf.update(rf.fit(model, groups, theta="gaussian"), some(116, 122))
+    both = model.adapter.read(some(0, 122), "table", outcomes=True)
+    whole = rf.fit(model, both, theta="gaussian")
+    np.testing.assert_array_equal(later.groups.rows["U_apart"], both.rows["U_apart"])
+    a, b = later.family.theta, whole.family.theta
+    sds = np.sqrt(np.diag(b.covariance))
+    np.testing.assert_allclose(np.asarray(a.mean - b.mean) / sds, 0, atol=0.1)
+    np.testing.assert_allclose(later.family.local.modes, whole.family.local.modes, atol=0.05)
+    again = rf.update(later, some(0, 3))  # x does not vary in these
+    np.testing.assert_array_equal(again.groups.rows["U_apart"], both.rows["U_apart"])
