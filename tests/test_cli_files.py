@@ -291,3 +291,7 @@ def test_numbers_with_decimal_commas_are_told_from_text(tmp_path):
     with pytest.warns(UserWarning, match='column "x" of .* pass --decimal "," if 1,5 is a number'):
         assert read_table(tmp_path / "a.csv", form=CsvForm(";"))["x"].to_pylist() == ["1,5", "2,5"]
     assert read_table(tmp_path / "a.csv", form=CsvForm(";", ","))["x"].to_pylist() == [1.5, 2.5]
+    (tmp_path / "a.csv").write_text("g;x;name\na;0;1,5\nb;;b\nc; +2,5 ;c\n")
+    with pytest.warns(UserWarning, match='column "x".* if  .2,5  is a number') as told:
+        read_table(tmp_path / "a.csv", form=CsvForm(";"))
+    assert len(told) == 1  # a name may look like a number

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ramify.data.groups import Groups
+from ramify.data.merging import with_groups
 
 
 def make(sizes, seed=0, **columns):
@@ -181,3 +182,13 @@ def test_renumbered_finds_groups_in_another_data_set():
     assert groups.renumbered(fitted[::-1]).number.tolist() == [2, 1, 3, 4]
     with pytest.raises(TypeError, match=r'column "\w+" holds strings'):
         groups.renumbered([1, 2])
+
+
+def test_groups_that_replace_others_have_the_sparse_columns_of_either():
+    of = lambda labels, **more: Groups.from_table(
+        {"g": labels, "y": np.arange(4.0), **more}, by="g", rows=["y", *more]
+    )
+    plain, apart = of([0, 0, 1, 1]), of([1, 1, 2, 2], U_apart=np.arange(1.0, 5.0))
+    assert with_groups(plain, apart).rows["U_apart"].tolist() == [0, 0, 1, 2, 3, 4]
+    assert with_groups(apart, plain).rows["U_apart"].tolist() == [0, 0, 0, 0, 3, 4]
+    assert "z" not in with_groups(plain, of([1, 1, 2, 2], z=np.ones(4))).rows

@@ -9,6 +9,7 @@ import pytest
 from ramify.frontends.formula.design import check_levels, code
 from ramify.frontends.formula.frame import read_frame
 from ramify.frontends.formula.saved_coding import from_plain, to_plain
+from ramify.frontends.formula.text import FormulaError
 
 N = 60
 
@@ -62,6 +63,10 @@ def test_categories_interactions_and_their_names(table):
         ("n:m", lambda n, m: n * m),
         ("log(n)", lambda n, m: np.log(n)),
         ("I(flag + flag)", lambda n, m: 2.0 * (n > 50)),
+        ("power(n, 3)", lambda n, m: n**3),
+        ("np.square(1000000 * n)", lambda n, m: 1e12 * n**2),
+        ("maximum(flag, n)", lambda n, m: n),
+        ("where(n > m, square(n), 0)", lambda n, m: (n > m) * n**2),
     ],
 )
 def test_arithmetic_is_in_double_precision(part, expected, kind):
@@ -202,3 +207,17 @@ def test_a_saved_coding_calls_only_what_a_formula_may():
     plain = {"text": "np.fromfile(x)", "names": [], "owners": [], "kinds": {}, "terms": []}
     with pytest.raises(ValueError, match="unknown function 'np.fromfile'"):
         from_plain(plain)
+
+
+@pytest.mark.parametrize(
+    "part, says",
+    [
+        ("maximum(x, w, n)", r"maximum\(\) takes 2 arguments, and got 3"),
+        ("np.log(x, w)", r"log\(\) takes 1 argument, and got 2"),
+        ("power(x)", r"power\(\) takes 2 arguments, and got 1"),
+        ("exp(x, where=flag)", r"exp\(\) takes 1 argument, and got 1 and where"),
+    ],
+)
+def test_functions_take_their_inputs_alone(part, says, table):
+    with pytest.raises(FormulaError, match=says):
+        coded(part, table)

@@ -308,6 +308,9 @@ def test_priors_may_be_text():
         "HalfNormal(1)": "x may be any real number",
     }.items():
         fails(ValueError, says, priors={"x": text})
+    for text in ("LKJ(eta=4)", "LKJ(2, 4, 1)"):
+        with pytest.raises(ValueError, match="expected the concentration alone, as in 'LKJ"):
+            from_formula("y ~ x + (x | user)", table(), priors={"cor": text})
 
 
 def test_priors_of_cutpoints_are_on_all_numbers():

@@ -95,3 +95,16 @@ def test_the_search_of_a_skew_normal_begins_where_the_likelihood_has_a_slope():
     total = lambda theta: jnp.sum(model.log_lik(theta, z[batch.segment], batch))
     assert abs(jax.grad(total)(jnp.zeros(len(mean)))[where]) < 1e-3
     assert abs(jax.grad(total)(jnp.asarray(mean))[where]) > 1
+
+
+@pytest.mark.parametrize(
+    "level, fitted, later",
+    [("1", int, float), ("1.0", float, int), ("1", bool, int), ("True", bool, bool)],
+)
+def test_levels_that_are_numbers_are_compared_as_numbers(level, fitted, later):
+    y, x, g = np.array([0, 1, 1, 0, 1, 0]), np.arange(6.0), np.array([0, 0, 1, 1, 2, 2])
+    text, rows = f"y[{level}] ~ x + (1 | g)", {"y": y.astype(fitted), "x": x, "g": g}
+    model, groups = from_formula(text, rows, likelihood="bernoulli")
+    again = model.adapter.read({**rows, "y": y.astype(later)}, "given", outcomes=True)
+    np.testing.assert_array_equal(groups.rows["y"], y)
+    np.testing.assert_array_equal(again.rows["y"], y)

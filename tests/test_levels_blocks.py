@@ -1,10 +1,14 @@
 """The integrals of several factors block by block, values of G, and profiles that stand for it."""
 
 import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 
 import ramify as rf
 from levels_tables import apart, problem, table
+from ramify.data.levels import encoded
 from ramify.fitting.levels import start
 from ramify.levels import blocks, shape
 from ramify.levels.blocks import blocks_of, integrated
@@ -162,3 +166,12 @@ def test_points_are_weighted_by_a_coarse_marginal_where_that_pays(monkeypatch):
     cloud = shape.cloud(G, found, 0)
     assert "theta_coarse" not in cloud.notes
     assert shape.pool(G, found, cloud, 0)[1] > 0.03
+
+
+def test_large_ids_beside_a_null_are_exact():
+    ids = [1234567890123456789, None, 3]
+    for raw in (pa.array(ids), pd.Series(ids, dtype="Int64"), pl.Series(ids), ids):
+        factor, absent = encoded("id", raw)
+        assert factor.labels.tolist() == [3, ids[0]] and absent.tolist() == [False, True, False]
+    factor, _ = encoded("id", np.array([2.0, np.nan]))  # integers that a NaN made floats
+    assert factor.labels.tolist() == [2] and factor.labels.dtype == np.int64

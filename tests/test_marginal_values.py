@@ -10,7 +10,7 @@ from scipy.stats import multivariate_normal
 
 import ramify as rf
 from ramify.posterior.draws import draw_theta
-from ramify.posterior.marginal_values import marginal_log_liks
+from ramify.posterior.marginal_values import _together, marginal_log_liks
 from ramify.posterior.metrics import theta_terms
 from ramify.posterior.theta_check import theta_log_weights
 
@@ -151,3 +151,12 @@ def test_effects_with_two_modes_are_integrated_over_both():
     mean, sd = table["y"].reshape(N, n).mean(1), np.sqrt(tau**2 + 1.5**2 / n)
     odds = 0.4 / 0.6 * np.exp(0.5 * ((mean - low) / sd) ** 2 - 0.5 * ((mean - low - gap) / sd) ** 2)
     assert np.abs(high.mean(0) - odds / (1 + odds)).max() < 0.15
+
+
+def test_rows_to_condition_on_keep_a_column_that_those_to_predict_lack():
+    of = lambda **more: rf.Groups.from_table(
+        {"g": [0, 0, 1], "y": np.arange(3.0), **more}, by="g", rows=["y", *more]
+    )
+    plain, apart = of(), of(U_apart=np.arange(1.0, 4.0))
+    assert _together(apart, plain).rows["U_apart"].tolist() == [1, 2, 0, 0, 3, 0]
+    assert _together(plain, apart).rows["U_apart"].tolist() == [0, 0, 1, 2, 0, 3]

@@ -212,3 +212,24 @@ def test_a_fit_of_the_first_release_is_updated():
     saved = rf.load(Path(__file__).parent / "saved" / "formula_weighted")
     again = rf.update(saved, saved.groups.subset(positions=[5]))
     np.testing.assert_allclose(list(again.notes["moved_sds"].values()), 0, atol=0.05)
+
+
+def test_a_predictor_that_varies_only_in_the_new_groups():
+    """It is a group column of the fit; the rows' differences from it are a column of their own."""
+    rng = np.random.default_rng(0)
+    user = np.repeat(np.arange(124), 12)
+    x = rng.normal(size=124)[user] + np.where(user < 120, 0, 2 * rng.normal(size=user.size))
+    level = 1.5 * x + rng.normal(size=124)[user]
+    rows = {"user": user, "x": x, "y": (rng.random(user.size) < 1 / (1 + np.exp(-level))) * 1}
+    some = lambda a, b: {n: c[(user >= a) & (user < b)] for n, c in rows.items()}
+    model, groups = rf.from_formula("y ~ x + (1 | user)", some(0, 116), likelihood="bernoulli")
+    later = rf.update(rf.fit(model, groups, theta="gaussian"), some(116, 122))
+    both = model.adapter.read(some(0, 122), "table", outcomes=True)
+    whole = rf.fit(model, both, theta="gaussian")
+    np.testing.assert_array_equal(later.groups.rows["U_apart"], both.rows["U_apart"])
+    a, b = later.family.theta, whole.family.theta
+    sds = np.sqrt(np.diag(b.covariance))
+    np.testing.assert_allclose(np.asarray(a.mean - b.mean) / sds, 0, atol=0.1)
+    np.testing.assert_allclose(later.family.local.modes, whole.family.local.modes, atol=0.05)
+    again = rf.update(later, some(0, 3))  # x does not vary in these
+    np.testing.assert_array_equal(again.groups.rows["U_apart"], both.rows["U_apart"])

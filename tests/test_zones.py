@@ -11,6 +11,7 @@ import pytest
 
 import ramify as rf
 from ramify.data.groups import Groups
+from ramify.data.levels import ABSENT, levels_of
 from ramify.data.tables import zone_of
 
 # Two of the hours have the same time on the clock.
@@ -57,3 +58,14 @@ def test_a_population_has_no_labels_to_be_of_a_zone():
     assert everyone["mean"][1] - everyone["mean"][0] == pytest.approx(1, abs=0.5)
     with pytest.raises(TypeError, match="holds integers and the data's labels are timestamps"):
         posterior.predict({"t": np.array([1, 2]), "x": [0.0, 1.0]})
+
+
+def test_levels_are_not_times_without_the_zone_of_the_fit():
+    plain = HOURS.tz_localize(None)
+    for fitted, later in ((HOURS, plain), (plain, HOURS)):
+        raw = {"t": pd.Series(fitted)}
+        levels = levels_of(("t",), raw, zone_of(raw, "t"))
+        new = {"t": pd.Series([None, *fitted[1:]])}  # the zone is that of rows with a label
+        assert levels.codes(new, len(HOURS), "table").tolist()[0] == ABSENT
+        with pytest.raises(TypeError, match='column "t" of table has .*; in the fit it had'):
+            levels.codes({"t": pd.Series([None, *later])}, len(HOURS) + 1, "table")

@@ -93,12 +93,22 @@ def _check_size(path: Path, form: CsvForm, columns: list[str] | None, text: list
 
 
 def _warn_of_decimal_commas(path: Path, form: CsvForm, table: Any) -> None:
-    if form.delimiter == "," or not table.num_rows:
+    if form.delimiter == ",":
         return
     for name, column in zip(table.column_names, table.columns, strict=True):
-        if re.fullmatch(r"-?\d+,\d+", str(column[0])):
-            said = f'is read as text: pass --decimal "," if {column[0]} is a number.'
+        if not pa.types.is_string(column.type):
+            continue
+        comma = _matching(r"^\s*[-+]?\d+,\d+\s*$", column)
+        whole = _matching(r"^\s*[-+]?\d+\s*$", column)  # 0 may stand beside 1,5
+        if len(comma) and len(comma) + len(whole) == len(column) - column.null_count:
+            said = f'is read as text: pass --decimal "," if {comma[0]} is a number.'
             warnings.warn(f'column "{name}" of {path} {said}', UserWarning, stacklevel=4)
+
+
+def _matching(pattern: str, column: Any) -> Any:
+    """The values of a column of text that match a pattern."""
+    options = pc.MatchSubstringOptions(pattern)
+    return column.filter(pc.call_function("match_substring_regex", [column], options))
 
 
 def _reason(error: Exception) -> str:

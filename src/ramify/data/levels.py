@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Int64, Shaped
 
 from ramify.data.labels import Factor, factorize, find, show
-from ramify.data.tables import Raw
+from ramify.data.tables import Raw, rows_at, zone_of
 
 NEW = -1  # the code of a level that the fit has not seen
 ABSENT = -2  # the code of a row without a label
@@ -78,12 +78,24 @@ class Levels:
         if name not in raw:
             return np.full(n, ABSENT)
         factor, absent = encoded(name, raw[name])
+        if len(self.columns) == 1 and factor.labels.dtype.kind == "M" and len(factor.labels):
+            one = rows_at(raw[name], np.flatnonzero(~absent)[:1])
+            self._check_zone(zone_of({name: one}, name), what)
         place = find(
             self.labels[self.columns.index(name)], factor.labels, f'column "{name}" of {what}'
         )
         out = np.full(n, ABSENT)
         out[~absent] = np.where(place < 0, NEW, place)[factor.code]
         return out
+
+    def _check_zone(self, zone: str | None, what: str) -> None:
+        """Raises if times have a zone and those of the fit have none, or the reverse."""
+        if (zone is None) != (self.zone is None):
+            has = lambda zone: "no time zone" if zone is None else f"the time zone {zone}"
+            raise TypeError(
+                f'column "{self.name}" of {what} has {has(zone)}; in the fit it had {has(self.zone)}. '
+                "Add the zone that is missing, or convert both to UTC and drop it."
+            )
 
 
 def encoded(name: str, raw: Raw) -> tuple[Factor, Shaped[np.ndarray, " n"]]:
@@ -93,12 +105,10 @@ def encoded(name: str, raw: Raw) -> tuple[Factor, Shaped[np.ndarray, " n"]]:
     absent = np.asarray(pd.isna(pd.Series(raw if isinstance(raw, list) else np.asarray(raw))))
     if not absent.any():
         return factorize(name, raw), absent
-    values = pd.Series(raw if isinstance(raw, list) else np.asarray(raw))[~absent]
+    present = rows_at(raw, np.flatnonzero(~absent))
+    values = np.asarray(present)
     whole = values.dtype.kind == "f" and (values % 1 == 0).all()  # integers that a NaN made floats
-    values = values.astype(np.int64) if whole else values
-    return factorize(
-        name, values.to_list() if values.dtype == object else values.to_numpy()
-    ), absent
+    return factorize(name, values.astype(np.int64) if whole else present), absent
 
 
 def levels_of(columns: tuple[str, ...], raw: dict[str, Raw], zone: str | None) -> Levels:

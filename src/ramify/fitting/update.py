@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ramify.data.batch import example
 from ramify.data.groups import Groups
 from ramify.data.labels import find
 from ramify.data.merging import with_groups
@@ -94,7 +95,8 @@ def update(posterior: Posterior, groups: Any, *, as_prior: bool = False) -> Post
     weighted, about = _weighted(family.weighted, parts, posterior.notes.get("warnings", ()))
     moved = _moved(family, replace(family, theta=theta, weighted=weighted))
     _check_near(posterior, moved)
-    local = replace(family.local, modes=_modes(family.local, old, merged, new, parts[0].F))
+    modes = _modes(family.local, old, merged, new, parts[0].F)
+    local = replace(_for(posterior, merged), modes=modes)
     updated = Branched(theta, local, len(merged), weighted)
     who = f"{len(new):,} groups, {int((known < 0).sum()):,} of them new"
     notes = {
@@ -159,9 +161,15 @@ def _moved(before: Branched, after: Branched) -> np.ndarray:
     return (np.asarray(now.mean, np.float64) - np.asarray(was.mean, np.float64)) / sds
 
 
+def _for(posterior: Posterior, groups: Groups) -> Solver:
+    """The solver for these groups, whose likelihood may involve theta where that of the fit's did not."""
+    local: Solver = posterior.family.local  # pyright: ignore[reportAttributeAccessIssue]
+    return replace(local, uses_theta=local.follows_theta(posterior.model, example(groups)))
+
+
 def _share(posterior: Posterior, family: Branched, groups: Groups) -> Marginal:
     """The share of some groups in F."""
-    local, points = family.local, 1 if family.weighted is None else POINTS
+    local, points = _for(posterior, groups), 1 if family.weighted is None else POINTS
     M = posterior.model.z.size
     groups = replace(groups, number=np.arange(len(groups)))
     K = posterior.notes.get("quadrature_points")

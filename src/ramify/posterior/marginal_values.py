@@ -19,6 +19,7 @@ from jaxtyping import Array, Float, Float64, Int
 from ramify.data.batch import Batch, example
 from ramify.data.groups import Groups
 from ramify.data.host import ranges
+from ramify.data.merging import with_sparse
 from ramify.families.branched import Branched
 from ramify.families.build import Family
 from ramify.families.solver import Solver
@@ -160,11 +161,9 @@ def _together(given: Groups, at: Groups) -> Groups:
     owner = np.repeat(np.tile(np.arange(len(given)), 2), np.append(given.sizes, at.sizes))
     order = np.argsort(owner, kind="stable")
     # A column that only new rows have, such as `U_apart` of a formula, is zero in the others.
-    of_given = {
-        n: given.rows.get(n, np.zeros((given.n_rows, *c.shape[1:]), c.dtype))
-        for n, c in at.rows.items()
-    }
-    rows = {n: np.concatenate([c, at.rows[n]])[order] for n, c in of_given.items()}
+    of_given = lambda n, c: given.rows.get(n, np.zeros((given.n_rows, *c.shape[1:]), c.dtype))
+    of_at = with_sparse(at.rows, given.rows, at.n_rows)
+    rows = {n: np.concatenate([of_given(n, c), c])[order] for n, c in of_at.items()}
     return replace(given, sizes=given.sizes + at.sizes, rows=rows, row_order=order)
 
 

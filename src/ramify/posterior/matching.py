@@ -9,6 +9,7 @@ from jaxtyping import Int, Shaped
 
 from ramify.data.batch import example
 from ramify.data.groups import Groups
+from ramify.data.merging import SPARSE
 from ramify.families.branched import Branched
 from ramify.families.build import Family, is_fixed, method_of
 from ramify.families.network import Amortizer
@@ -47,7 +48,8 @@ class Part(NamedTuple):
 
 def schema_of(groups: Groups) -> DataSchema:
     """The `DataSchema` of a data set."""
-    columns = lambda c: {n: (v.shape[1:], v.dtype.str) for n, v in c.items()}
+    # Later rows may lack a sparse column.
+    columns = lambda c: {n: (v.shape[1:], v.dtype.str) for n, v in c.items() if n not in SPARSE}
     own = columns(groups.rows), columns(groups.group)
     return DataSchema(groups.by, groups.labels, *own, groups.zoned)
 

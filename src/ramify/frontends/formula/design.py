@@ -226,8 +226,24 @@ def _joined(n: int, intercept: bool, parts: list[Any]) -> Float64[np.ndarray, "n
 
 def namespace() -> dict[str, Any]:
     """The functions that a formula may call."""
-    plain = {name: getattr(np, name) for name in _PLAIN}
+    plain = {name: _of_floats(name, getattr(np, name)) for name in _PLAIN}
     return {**plain, "np": SimpleNamespace(**plain)}
+
+
+def _of_floats(name: str, function: Any) -> Any:
+    """A function of NumPy that takes its inputs alone, and whole numbers as floats, which don't wrap."""
+    if not isinstance(function, np.ufunc):
+        return function
+
+    def call(*inputs: Any, **named: Any) -> Any:
+        if len(inputs) != function.nin or named:
+            takes = f"{function.nin} argument{'s' if function.nin > 1 else ''}"
+            got = f"{len(inputs)}{' and ' + ', '.join(named) if named else ''}"
+            raise TypeError(f"{name}() takes {takes}, and got {got}")
+        whole = [np.asarray(x).dtype.kind in "biu" for x in inputs]
+        return function(*(x * 1.0 if own else x for x, own in zip(inputs, whole, strict=True)))
+
+    return call
 
 
 def check_levels(coding: Coding, frame: Any, what: str) -> None:

@@ -312,6 +312,8 @@ def from_text(name: str, text: str) -> Any:
     except (SyntaxError, ValueError, TypeError, AssertionError, RecursionError):
         raise ValueError(f"{what}; expected a distribution such as 'Normal(0, 2.5)'.") from None
     if kind in ("LKJ", "LKJCholesky"):  # the formula knows the dimension
+        if {*named} - {"dimension", "concentration"} or len(arguments) + len(named) > 2:
+            raise ValueError(f"{what}; expected the concentration alone, as in 'LKJ(2)'.")
         return dist.LKJCholesky(2, named.get("concentration", arguments[-1] if arguments else 1.0))
     known = [
         n for n in dist.__all__ if isinstance(own := getattr(dist, n), type) and own.arg_constraints

@@ -1,6 +1,7 @@
 """From a user's table to the columns of a formula's model, and to outcomes that the likelihood allows."""
 
 import re
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -213,7 +214,7 @@ def _numbers(
         if support != "binary":
             what = f"the response {name} is true or false"
             raise ValueError(f"{what}: use likelihood='bernoulli'; this is {likelihood!r}.")
-        return np.asarray([str(x) == level for x in values], np.float64), None
+        return _is_level(values, level).astype(np.float64), None
     if support in ("levels", "categories") or (hasattr(values, "cat") and support == "binary"):
         levels = _levels(name, values, likelihood) if levels is None else levels
         return _places(name, values, levels), levels
@@ -229,6 +230,14 @@ def _numbers(
             f"likelihood={likelihood!r} convert it to the numbers 0 and 1."
         )
     return np.asarray(values, np.float64), None
+
+
+def _is_level(values: Any, level: str) -> Bool[np.ndarray, " n"]:
+    """Which values are the level that a formula writes, as numbers where they are: 1 and 1.0 are one."""
+    for number in () if hasattr(values, "cat") else (int, float):
+        with suppress(ValueError):
+            return np.asarray(values == number(level))
+    return np.array([str(x) == level for x in values], bool)
 
 
 def _levels(name: str, values: Any, likelihood: str) -> list[Any]:
