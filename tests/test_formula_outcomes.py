@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 
 from quick import slow_but
@@ -11,6 +12,7 @@ from ramify.families.build import solved
 from ramify.fitting.solved import Task, Wish
 from ramify.frontends.formula.build import from_formula
 from ramify.frontends.formula.likelihoods import INVERSE, LIKELIHOODS
+from ramify.frontends.formula.reading import _is_level
 from ramify.posterior.posterior import Posterior
 
 # By likelihood; test_categorical has the rest.
@@ -108,3 +110,10 @@ def test_levels_that_are_numbers_are_compared_as_numbers(level, fitted, later):
     again = model.adapter.read({**rows, "y": y.astype(later)}, "given", outcomes=True)
     np.testing.assert_array_equal(groups.rows["y"], y)
     np.testing.assert_array_equal(again.rows["y"], y)
+
+
+def test_levels_that_are_text_are_compared_as_text():
+    """No text equals a number, whatever holds it: every outcome would be a failure."""
+    for values in (["1", "0"], pd.Series(["1", "0"]), pd.Series(["1", "0"], dtype="category")):
+        np.testing.assert_array_equal(_is_level(values, "1"), [True, False])
+    np.testing.assert_array_equal(_is_level(pd.Series([1, None]).dropna(), "1"), [True])

@@ -233,10 +233,11 @@ def _numbers(
 
 
 def _is_level(values: Any, level: str) -> Bool[np.ndarray, " n"]:
-    """Which values are the level that a formula writes, as numbers where they are: 1 and 1.0 are one."""
-    for number in () if hasattr(values, "cat") else (int, float):
+    """Which values are the level that a formula writes; numbers are compared as such: 1.0 is 1."""
+    numbers = not hasattr(values, "cat") and np.asarray(values).dtype.kind in "biuf"
+    for number in (int, float) if numbers else ():
         with suppress(ValueError):
-            return np.asarray(values == number(level))
+            return np.asarray(values) == number(level)
     return np.array([str(x) == level for x in values], bool)
 
 
