@@ -8,7 +8,7 @@ import numpyro.distributions as dist
 import pytest
 
 import ramify as rf
-from ramify.inference.theta_funnels import Standard, without_funnels
+from ramify.inference.theta_funnels import OfStandard, Standard, without_funnels
 from ramify.inference.theta_search import Learned
 
 
@@ -52,6 +52,26 @@ def test_the_map_has_its_inverse_and_its_jacobian(form):
     for own in jnp.asarray(e, jnp.result_type(float)):
         full = jax.jacfwd(lambda e: form.spread(e)[0])(own)
         assert float(form.spread(own)[1]) == pytest.approx(np.linalg.slogdet(full)[1], abs=1e-4)
+
+
+class Standardised:
+    """The log density of independent standard normals, as chains are given one."""
+
+    def function(self, centre):
+        return lambda theta: ((-0.5 * jnp.sum(theta**2), jnp.zeros(())), -theta)
+
+
+def test_chains_move_on_the_density_of_e(form):
+    """That of theta times the Jacobian of the map, and its slope."""
+    e = jnp.array([0.3, -0.2, 1.0, -0.4, 0.5, 0.1, -1.2, 0.7])
+    (high, low), slope = OfStandard(Standardised(), form).function(e)(e)
+
+    def density(e):
+        theta, full = form.spread(e)[0], jax.jacfwd(lambda e: form.spread(e)[0])(e)
+        return -0.5 * jnp.sum(theta**2) + jnp.linalg.slogdet(full)[1]
+
+    assert float(high + low) == pytest.approx(float(density(e)), abs=1e-4)
+    np.testing.assert_allclose(slope, jax.grad(density)(e), rtol=1e-4, atol=1e-4)
 
 
 def test_entries_that_the_data_tell_stay_as_they_are(form):
