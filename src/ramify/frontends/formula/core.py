@@ -93,7 +93,9 @@ class Core(eqx.Module):
     def level(self, theta: Named) -> Float[Array, ""]:
         """The intercept for shared columns, which are not centred in W."""
         level = theta.get("intercept", jnp.zeros(()))
-        if not self.layout.shared:
+        # Without an intercept, or cutpoints in its place, columns are not centred at all.
+        centred = self.layout.intercept or self.family.support == "levels"
+        if not (self.layout.shared and centred):
             return level
         k = np.array([k for k, _ in self.layout.shared])
         return level - theta["b"][k] @ self.slope[k]

@@ -95,7 +95,8 @@ def check_censoring(parts: FormulaText, likelihood: str, all_censored: bool) -> 
 def warn_of_separation(names: list[str], facts: Facts, pieces: Callable[[], Pieces]) -> None:
     """Warns if predictors separate a binary response perfectly: only the prior then limits effects."""
     zero, one = facts.by_outcome
-    own = [k for k, name in enumerate(names) if name != "Intercept"]
+    varies = facts.X.low < facts.X.high  # the intercept does not, by whatever column it is written
+    own = [k for k, name in enumerate(names) if name != "Intercept" and varies[k]]
     for k in own:
         if zero.high[k] <= one.low[k] or one.high[k] <= zero.low[k]:
             who = f'"{names[k]}" separates the response perfectly'

@@ -42,8 +42,8 @@ class EffectLayout:
         return self.group.index("Intercept") if "Intercept" in self.group else None
 
     def offset_uses_theta(self, columns: Collection[str]) -> bool:
-        """Whether `Core.offset` involves theta, for rows with these columns."""
-        level = self.group_intercept is None and (self.intercept or bool(self.shared))
+        """Whether `Core.offset` involves theta, for rows with these columns; cutpoints apart."""
+        level = self.group_intercept is None and self.intercept
         return bool(self.rest) or level or not {"X_all", "U_apart"}.isdisjoint(columns)
 
 
