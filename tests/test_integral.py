@@ -11,10 +11,10 @@ from quick import slow
 from ramify.data.batch import example
 from ramify.data.resident import whole
 from ramify.families.conditional import Local
-from ramify.families.newton import Quadratic
 from ramify.families.solver import recombine, solver
 from ramify.inference.local_integral import bound, parabola, weigh_block
 from ramify.inference.louis import louis_hessian
+from ramify.models.expansion import Quadratic
 from ramify.numerics.points import group_points
 from ramify.numerics.sums import log_mean_exp
 

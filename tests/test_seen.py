@@ -12,9 +12,9 @@ from quick import slow
 from ramify.data.batch import example
 from ramify.data.resident import whole
 from ramify.families.matched import can_match
-from ramify.families.newton import expand_local
 from ramify.families.solver import solver
 from ramify.inference.local_integral import log_integral, weigh_block
+from ramify.models.expansion import expand_local
 from ramify.models.seen import SeenModel, in_seen_directions
 from ramify.numerics.points import group_points
 

@@ -14,13 +14,14 @@ from quick import slow, slow_but
 from ramify.data.batch import example
 from ramify.data.resident import whole
 from ramify.families.conditional import Local
-from ramify.families.newton import expand_likelihood, expand_local
+from ramify.families.newton import expand_likelihood
 from ramify.families.solver import solver
 from ramify.fitting import fit as fitting
 from ramify.frontends.formula.likelihoods import LIKELIHOODS
 from ramify.inference import curvature_check
 from ramify.inference.local_integral import weigh_block
 from ramify.models.densities import group_log_liks
+from ramify.models.expansion import expand_local
 from ramify.models.structure import BlockStructure, linear
 from ramify.models.structure_check import check_structure
 from ramify.models.traced import normal_prior, uses_theta

@@ -21,10 +21,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from ramify.data.batch import Batch, Theta, Z
-from ramify.families.newton import Quadratic, expand, times_covariance
 from ramify.models.densities import sum_rows
+from ramify.models.expansion import Quadratic, expand
 from ramify.models.model import Model
-from ramify.numerics.small_linalg import inverse_factor
+from ramify.numerics.small_linalg import inverse_factor, times_covariance
 
 NODES = 15  # of the rule for the integral over a row's predictor
 MOST_ROUNDS, CLOSE = 12, 0.01  # rounds; error of a marginal's mean and sd, in sds, that is accepted

@@ -1,6 +1,5 @@
-"""Damped Newton on every group of a block at once, and expansions of its functions of z."""
+"""Damped Newton on every group of a block at once, and the expansion of its likelihood."""
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -9,76 +8,13 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ramify.data.batch import Batch, Z
 from ramify.models.densities import sum_rows
+from ramify.models.expansion import Expander, Quadratic, expand, expand_local
 from ramify.models.model import Model
 from ramify.models.structure import linear
-from ramify.numerics.small_linalg import inverse_factor
+from ramify.numerics.small_linalg import inverse_factor, times_covariance
 
 SHORT = 0.1  # squared Newton decrement below which slopes, not values, tell whether a step gains
 TOLERANCE = 1e-4  # squared Newton decrement at the mode: it is exact to a hundredth of an sd
-
-
-class Quadratic(NamedTuple):
-    """Value, gradient and negative Hessian in z, for each group of a block."""
-
-    value: Float[Array, " B"]
-    slope: Z
-    curvature: Float[Array, "B M M"]
-
-    def __add__(self, other: "Quadratic") -> "Quadratic":  # pyright: ignore[reportIncompatibleMethodOverride]
-        return Quadratic(*(a + b for a, b in zip(self, other, strict=True)))
-
-    def moved(self, step: Z) -> "Quadratic":
-        """The same parabola, expanded around a point that is one step away."""
-        pull = jnp.einsum("bij,bj->bi", self.curvature, step)
-        value = self.value + jnp.sum((self.slope - 0.5 * pull) * step, -1)
-        return Quadratic(value, self.slope - pull, self.curvature)
-
-    def packed(self) -> Float[Array, "B numbers"]:
-        """Value, slope and curvature of each group in one array."""
-        flat = self.curvature.reshape(len(self.value), -1)
-        return jnp.concatenate([self.value[:, None], self.slope, flat], -1)
-
-    @classmethod
-    def unpacked(cls, packed: Float[Array, "B numbers"], M: int) -> "Quadratic":
-        """The inverse of `packed`, for z of M dimensions."""
-        curvature = packed[:, M + 1 :].reshape(-1, M, M)
-        return cls(packed[:, 0], packed[:, 1 : M + 1], curvature)
-
-
-def expand(function: Callable[[Array], Array], z: Float[Array, "n M"]) -> Quadratic:
-    """Expansion of n independent functions, function(z)[i] depending on z[i] alone."""
-    # One Hessian-vector product per coordinate, for all i at once, gives every Hessian.
-
-    def gradient(z: Array) -> tuple[Array, Array]:
-        def total(z: Array) -> tuple[Array, Array]:
-            value = function(z)
-            return jnp.sum(value), value
-
-        return jax.grad(total, has_aux=True)(z)
-
-    slope, along, value = jax.linearize(gradient, z, has_aux=True)
-    directions = jnp.eye(z.shape[-1], dtype=z.dtype)
-    hessian = jax.vmap(lambda e: along(jnp.broadcast_to(e, z.shape)), out_axes=1)(directions)
-    return Quadratic(value, slope, -hessian)
-
-
-Expander = Callable[[Z], Quadratic]  # z -> an expansion of each group around it
-
-
-def expand_local(model: Model, batch: Batch, theta: Array) -> Expander:
-    """Z -> expansion of a_i = log p(z_i | theta, u_i)."""
-    if model.structure.prior is None:
-        return lambda z: expand(lambda z: model.log_local(theta, z, batch), z)
-    normal = model.structure.prior(theta, batch)
-    precision = jnp.einsum("...ki,...kj->...ij", normal.root, normal.root)
-
-    def closed_form(z: Z) -> Quadratic:
-        white, root = normal.whitened(z), normal.root
-        value = normal.log_height - 0.5 * jnp.sum(white**2, -1)
-        slope = -jnp.sum(root * white[..., None], -2)
-        return Quadratic(value, slope, jnp.broadcast_to(precision, (*z.shape, z.shape[-1])))
-
-    return closed_form
 
 
 def expand_likelihood(model: Model, batch: Batch, theta: Array) -> Expander:
@@ -206,11 +142,6 @@ def safe_scale(precision: Float[Array, "B M M"]) -> tuple[Float[Array, "B M M"],
     first = jnp.argmax(good, 0)
     chosen = jnp.take_along_axis(scales, first[None, :, None, None], 0)[0]
     return _where(good.any(0), chosen, jnp.broadcast_to(eye, chosen.shape)), good[0]
-
-
-def times_covariance(scale: Float[Array, "B M M"], x: Z) -> Z:
-    """P^-1 x for P^-1 = L L'."""
-    return jnp.einsum("bij,bkj,bk->bi", scale, scale, x)
 
 
 def _where(which: Bool[Array, " B"], new: Array, old: Array) -> Array:

@@ -26,14 +26,15 @@ from ramify.data.batch import Batch, Theta, Z
 from ramify.families import newton
 from ramify.families.conditional import Conditional, Local
 from ramify.families.matched import RowSites, match_moments
-from ramify.families.newton import Quadratic, expand_local, safe_scale, times_covariance
+from ramify.families.newton import safe_scale
 from ramify.models.densities import log_joint
+from ramify.models.expansion import Quadratic, expand_local, local_density
 from ramify.models.model import Model
 from ramify.models.traced import uses_theta
 from ramify.numerics.arrays import floats
 from ramify.numerics.points import spread_points
 from ramify.numerics.programs import program
-from ramify.numerics.small_linalg import inverse_factor
+from ramify.numerics.small_linalg import inverse_factor, times_covariance
 
 MAX_DIM = 48  # M x M curvature of every row of a block: past this a network is the better answer
 
@@ -162,7 +163,7 @@ def _prior_mode(model: Model, batch: Batch, theta: Array) -> Z:
     prior = expand_local(model, batch, theta)(zero)
     scale, definite = safe_scale(prior.curvature)
     mode = zero + times_covariance(scale, prior.slope)
-    better = model.log_local(theta, mode, batch) >= prior.value
+    better = local_density(model, batch, theta)(mode) >= prior.value
     return jnp.where((better & definite)[:, None], mode, zero) + scale @ _aside(model.z.size)
 
 
@@ -211,7 +212,8 @@ def polish(model: Model, batch: Batch, theta: Array, site: Site, points: Array) 
         mean, scale = _combine(model, batch, theta, site, site.likelihood)
         offsets = jnp.einsum("bij,qj->qbi", scale, points)
         averaged = average_likelihood(model, batch, theta, mean, offsets)
-        local = jax.lax.map(lambda offset: model.log_local(theta, mean + offset, batch), offsets)
+        density = local_density(model, batch, theta)
+        local = jax.lax.map(lambda offset: density(mean + offset), offsets)
         entropy = jnp.sum(jnp.log(jnp.diagonal(scale, axis1=-2, axis2=-1)), -1)
         bound = averaged.value + jnp.mean(local, 0) + entropy
         new = site._replace(anchor=mean, offsets=offsets, likelihood=averaged)

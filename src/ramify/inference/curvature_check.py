@@ -15,9 +15,11 @@ from jaxtyping import Array, Float
 
 from ramify.data.batch import Batch
 from ramify.families.conditional import Local
-from ramify.families.newton import expand_likelihood, expand_local, safe_scale, times_covariance
+from ramify.families.newton import expand_likelihood, safe_scale
+from ramify.models.expansion import expand_local
 from ramify.models.model import Model
 from ramify.numerics.programs import EXACT, filter_jit
+from ramify.numerics.small_linalg import times_covariance
 
 POINTS = 64
 UNLIKE = 0.3  # relative disagreement that noise must not explain

@@ -29,14 +29,15 @@ from jaxtyping import Array, Bool, Float
 from ramify.data.batch import Batch
 from ramify.families.conditional import Local
 from ramify.families.matched import nodes
-from ramify.families.newton import Quadratic, expand_likelihood, expand_local, times_covariance
+from ramify.families.newton import expand_likelihood
 from ramify.families.solver import Site, Solver
 from ramify.models.densities import group_log_liks, log_liks_at, sum_rows
+from ramify.models.expansion import Quadratic, expand_local
 from ramify.models.model import Model
 from ramify.models.structure import linear
 from ramify.models.traced import normal_prior
 from ramify.numerics.points import Rule, quarter_sizes
-from ramify.numerics.small_linalg import inverse_factor
+from ramify.numerics.small_linalg import inverse_factor, times_covariance
 from ramify.numerics.sums import log_mean_exp
 
 COVERED = 3.0  # most nats that the control adds to a group's log integral

@@ -14,10 +14,11 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from ramify.data.batch import Batch
-from ramify.families.newton import expand_likelihood, expand_local, safe_scale
+from ramify.families.newton import expand_likelihood, safe_scale
 from ramify.families.solver import Site, Solver, solve_block, with_moments
 from ramify.inference.local_integral import Weigh, quadrature, weigh_block
 from ramify.inference.louis import louis_hessian
+from ramify.models.expansion import expand_local
 from ramify.models.model import Model
 from ramify.models.traced import normal_prior
 from ramify.numerics.arrays import floats

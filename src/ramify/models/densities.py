@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ramify.data.batch import Batch, Theta, Z
+from ramify.models.expansion import local_density
 from ramify.models.model import Model
 
 
@@ -42,12 +43,12 @@ def log_liks_at(
 
 def log_joint(model: Model, batch: Batch, theta: Theta, z: Z) -> Float[Array, " B"]:
     """Log p(y_i, z_i | theta) of each group."""
-    return model.log_local(theta, z, batch) + group_log_lik(model, theta, z, batch)
+    return local_density(model, batch, theta)(z) + group_log_lik(model, theta, z, batch)
 
 
 def log_joints(
     model: Model, batch: Batch, theta: Theta, z: Float[Array, "K B M"]
 ) -> Float[Array, "K B"]:
     """`log_joint` of K draws of every z."""
-    local = jax.vmap(lambda z: model.log_local(theta, z, batch))(z)
+    local = jax.vmap(local_density(model, batch, theta))(z)
     return local + group_log_liks(model, theta, z, batch)

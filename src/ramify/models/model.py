@@ -127,13 +127,17 @@ class Model:
 
     def log_local(self, theta: Theta, z: Z, batch: Batch) -> Float[Array, " B"]:
         """Log p(z_i | theta, u_i) of each place's unconstrained z, Jacobian included."""
+        return self.log_local_of(theta, z, batch.group)
+
+    def log_local_of(self, theta: Theta, z: Z, columns: Named) -> Float[Array, " B"]:
+        """The same for groups with these columns."""
         named_theta = self.theta.values(theta)
 
         def one(z: Float[Array, " M"], group: Named) -> Float[Array, ""]:
             values, log_det = self.z.constrain(z)
             return self._log_local(named_theta, values, group) + log_det
 
-        return jax.vmap(one)(z, batch.group)
+        return jax.vmap(one)(z, columns)
 
     def log_lik(self, theta: Theta, z_rows: ZRows, batch: Batch) -> Float[Array, " R"]:
         """Log p(y_ij | theta, z_i, x_ij) of each row, given each row's own copy of its z."""

@@ -7,6 +7,7 @@ whose density involves theta.
 """
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import jax
 import jax.numpy as jnp
@@ -27,10 +28,34 @@ def uses_theta(model: Model, batch: Batch) -> bool:
 
 def normal_prior(model: Model, batch: Batch) -> bool:
     """Whether log p(z | theta, u) is quadratic in z, so that an expansion at any point is exact."""
-    if model.structure.prior is not None:
+    if model.structure.prior is not None or shared_normal(model, batch):
         return True
     theta, z = _arguments(model, batch.index.shape[0])
     return degree(model.log_local, (theta, z, batch), 1) <= 2
+
+
+_shared: WeakKeyDictionary[Model, dict[Any, bool]] = WeakKeyDictionary()  # by columns and precision
+
+
+def shared_normal(model: Model, batch: Batch) -> bool:
+    """Whether an undeclared log p(z | theta) is quadratic in z, and the same function for all groups."""
+    # Front ends have a `log_local` of their own, and declare what they know of it.
+    if model.structure.prior is not None or type(model).log_local is not Model.log_local:
+        return False
+    columns = [(name, x.shape[1:], x.dtype) for name, x in batch.group.items()]
+    key, found = (*columns, jnp.result_type(float)), _shared.setdefault(model, {})
+    if key not in found:
+        found[key] = _is_shared_normal(model, batch)
+    return found[key]
+
+
+def _is_shared_normal(model: Model, batch: Batch) -> bool:
+    arguments = *_arguments(model, batch.index.shape[0]), *batch.group.values()
+    named = lambda columns: dict(zip(batch.group, columns, strict=True))
+    log_local = lambda theta, z, *columns: model.log_local_of(theta, z, named(columns))
+    if degree(log_local, arguments, 1) > 2:
+        return False
+    return all(degree(log_local, arguments, 2 + i) == 0 for i in range(len(batch.group)))
 
 
 def normal_posterior(model: Model, batch: Batch) -> bool:

@@ -161,3 +161,10 @@ def inverse_factor_last(precision: Float[Array, "M M B"]) -> Float[Array, "M M B
 
     both = jax.lax.fori_loop(0, M, pivot, both, unroll=M <= UNROLLED)
     return both[:, M:][::-1, ::-1].swapaxes(0, 1)
+
+
+def times_covariance(
+    scale: Float[Array, "batch M M"], x: Float[Array, "batch M"]
+) -> Float[Array, "batch M"]:
+    """P^-1 x for P^-1 = L L'."""
+    return jnp.einsum("bij,bkj,bk->bi", scale, scale, x)

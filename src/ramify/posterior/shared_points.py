@@ -21,10 +21,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from ramify.families.newton import expand_local
 from ramify.families.solver import solve_block
 from ramify.inference.local_integral import parabola
 from ramify.models.densities import log_liks_at
+from ramify.models.expansion import expand_local
 from ramify.models.model import Model
 from ramify.models.traced import normal_prior
 from ramify.numerics import budgets

@@ -11,10 +11,10 @@ from ramify.data.host import ranges
 from ramify.families.branched import Branched
 from ramify.families.build import Family
 from ramify.families.conditional import Conditional, Local
-from ramify.families.newton import expand_local
 from ramify.inference import local_integral as integral
 from ramify.inference.local_integral import Parts
 from ramify.models.densities import log_joints
+from ramify.models.expansion import expand_local
 from ramify.models.model import Model
 from ramify.numerics import budgets
 from ramify.numerics.points import group_points, quarter_sizes
