@@ -38,9 +38,9 @@ def shared_shape(sizes: Sizes, small: bool = False) -> tuple[int, int]:
     """R rows and B groups of a block, from few sizes: similar data share a shape, and its programs."""
     # On a CPU, small blocks are as fast as large ones unless there are too many for the host.
     # An accelerator needs large ones.
-    total, most = int(sizes.sum()), budgets.on_this_device(budgets.RESULT_ROWS)
+    total = int(sizes.sum())
     small = small or total <= budgets.SMALL_DATA_ROWS
-    R = budgets.SMALL_BLOCK_ROWS if small else most if total > most // 2 else most // 4
+    R = budgets.SMALL_BLOCK_ROWS if small else budgets.result_rows(total)
     R, B = max(R, rounded(int(sizes.max(initial=1)))), budgets.SMALL_BLOCK_GROUPS
     # A third of the rows may stay empty, so that part of the data has the shape of the whole.
     while 1.5 * B < min(_groups_in(sizes, R), len(sizes), R):

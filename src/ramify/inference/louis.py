@@ -44,7 +44,10 @@ def _covariance(
     scores: Float[Array, "B K D"], own: Float[Array, "B K"], control: Float[Array, "B K"]
 ) -> Float[Array, "D D"]:
     """The covariance of scores by the model's weights less that by the control's, summed."""
-    total = jnp.einsum("bkd,bke->de", scores * (own - control)[..., None], scores)
+    weighted = scores * (own - control)[..., None]
+    # One product with D x D entries would leave most of a GPU idle: there it is K products.
+    each = "bkd,bke->de" if jax.default_backend() == "cpu" else "bkd,bke->kde"
+    total = jnp.sum(jnp.einsum(each, weighted, scores).reshape(-1, *[scores.shape[-1]] * 2), 0)
     for share, sign in ((own, -1.0), (control, 1.0)):
         mean = jnp.einsum("bk,bkd->bd", share, scores)
         total += sign * jnp.einsum("bd,be->de", mean, mean)

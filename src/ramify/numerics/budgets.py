@@ -75,8 +75,11 @@ REFINING_STEPS, REFINING_DRAWS, REFINED_JUDGES = 400, 8, 64
 WORKING_NUMBERS, WORKING_MEMORY = {"cpu": 2**22, "accelerator": 2**31}, 1 / 12
 # Weights of shared points, for all thetas that are computed together.
 SHARED_WEIGHTS = {"cpu": 2**19, "accelerator": 2**24}
-# Most rows, or groups, of a block after a fit; a quarter of it if the data have fewer than half.
-RESULT_ROWS = {"cpu": 16_384, "accelerator": 2**20}
+# Most rows, or groups, of a block after a fit. An accelerator with large memory takes more: what
+# takes many small steps for every block needs few blocks. Smaller data have smaller blocks there.
+RESULT_ROWS = {"cpu": 2**14, "accelerator": 2**20}
+MORE_RESULT_ROWS, FEWER_RESULT_ROWS = 2**22, 2**18
+LARGE_MEMORY = 2**36  # bytes of an accelerator from which blocks have MORE_RESULT_ROWS
 # Local draws of which one is chosen by weight: the first number, or the largest for which draws
 # times rows is at most RESAMPLED_ROWS.
 RESAMPLED, RESAMPLED_ROWS = (16, 64, 128, 256), 2**17
@@ -96,6 +99,13 @@ WELL_KNOWN_GROUPS = 1000
 def theta_points(D: int) -> int:
     """Points of theta that a program of the search takes, whatever the size of the data."""
     return max(MOST_THETA_POINTS, 2 * min(D, 33))
+
+
+def result_rows(total: int | None = None) -> int:
+    """Most rows, or groups, of a block after a fit, for data of `total` rows if that is known."""
+    large = jax.default_backend() != "cpu" and device_memory() >= LARGE_MEMORY
+    most = MORE_RESULT_ROWS if large else on_this_device(RESULT_ROWS)
+    return min(most, FEWER_RESULT_ROWS) if total is not None and total <= most // 2 else most
 
 
 def on_this_device(budget: dict[str, int]) -> int:

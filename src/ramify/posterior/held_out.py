@@ -82,7 +82,7 @@ def _affordable(model: Model, parts: list[Part], draws: int, K: int) -> bool:
 
 def _sums(model: Model, parts: list[Part], theta: Draws, K: int) -> Float64[np.ndarray, " S"]:
     """The log density of all test rows at each draw of (theta, z)."""
-    total, rows = np.zeros(len(theta.theta)), budgets.on_this_device(budgets.RESULT_ROWS)
+    total, rows = np.zeros(len(theta.theta)), budgets.result_rows()
     for given, at, _ in blocks_of(parts, model, K, rows=rows):
         use = lambda chunk, z, _: block_sums(model, chunk, z, at)  # noqa: B023
         total += double(map_draws(use, given, model, theta, K))
@@ -93,7 +93,7 @@ def _values(
     model: Model, parts: list[Part], theta: Draws, by_row: bool, K: int
 ) -> Iterator[Float[np.ndarray, "S n"]]:
     """The log densities of a block's test rows, or groups, at each draw of (theta, z)."""
-    rows = budgets.on_this_device(budgets.RESULT_ROWS)
+    rows = budgets.result_rows()
     if by_row:
         rows = int(np.clip(budgets.DENSITY_NUMBERS // len(theta.theta), 1, rows))
     for given, at, _ in blocks_of(parts, model, K, rows=rows):

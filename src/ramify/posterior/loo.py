@@ -141,9 +141,7 @@ def _rows(
     """Yields places of rows and their log p(y | theta, z) at draws of both, [S, rows]."""
     model, K = fit.model, fit._local_draws(None)
     theta = posterior_theta(jax.random.key(seed), fit.family, model, draws)
-    rows = int(
-        np.clip(budgets.DENSITY_NUMBERS // draws, 1, budgets.on_this_device(budgets.RESULT_ROWS))
-    )
+    rows = int(np.clip(budgets.DENSITY_NUMBERS // draws, 1, budgets.result_rows()))
     parts = fit._parts(replace(groups, row_order=np.arange(groups.n_rows)), groups, K)
     for given, at, places in blocks_of(parts, model, K, rows=rows):
         use = lambda chunk, z, _: test_values(model, chunk, z, at, True)  # noqa: B023

@@ -172,7 +172,7 @@ def block_limits(task: Task) -> tuple[int, int]:
     """Most rows, and groups, of a block."""
     size = max(int(np.prod(task.outcome.shape)), 1)
     numbers = budgets.PREDICTED_NUMBERS // task.draws
-    most = budgets.on_this_device(budgets.RESULT_ROWS)
+    most = budgets.result_rows()
     rows, places = (
         int(np.clip(numbers // each, 1, most)) for each in (size, task.adapter.model.z.size)
     )
