@@ -14,6 +14,8 @@ from ramify.numerics.psis import effective_draws, k_hat
 from ramify.numerics.skewed import LEVELS, Margins
 from ramify.numerics.thresholds import MOST_K_HAT
 
+GOOD = 0.75  # share of the effective points at best above which no better proposal is looked for
+
 
 class Proposal(NamedTuple):
     """A Student t with skewed margins, from which theta is drawn; mean and covariance are of y."""
@@ -55,9 +57,10 @@ def weigh_theta(
     F: Values, learned: Learned, count: int, seed: int, first: Weighed | None = None
 ) -> Weighed:
     """Weighted points of theta; `first` are those of `first_points`, if they are known."""
-    # The t first has the mean and covariance of q(theta). It is fitted again to weighted points:
-    # to a quarter of them, then to all, at most twice, while k-hat is too large.
-    proposal = _first_proposal(learned)
+    # The t first has the mean and covariance of q(theta). It is fitted again to weighted points: to a
+    # quarter of them, then to all, at most twice, until nearly as many are effective as if theta had
+    # the proposal's shape. K-hat alone is not enough: a first fit may not have seen a long tail's end.
+    proposal, enough = _first_proposal(learned), GOOD * _effective_at_best(count, len(learned.mean))
     points, log_weight, log_t = first or first_points(F, learned, count, seed)
     for attempt in range(1, 4):
         better = fitted_proposal(points, log_weight)
@@ -65,7 +68,7 @@ def weigh_theta(
             break
         proposal = better or proposal
         points, log_weight, log_t = _drawn(F, proposal, count, 4 * seed + attempt)
-        if k_hat(log_weight) < MOST_K_HAT:
+        if k_hat(log_weight) < MOST_K_HAT and effective_draws(log_weight) > enough:
             break
     return points, log_weight, log_t
 
@@ -134,6 +137,12 @@ def fitted_proposal(points: np.ndarray, log_weight: np.ndarray) -> Proposal | No
 
 def _first_proposal(learned: Learned) -> Proposal:
     return Proposal.symmetric(learned.mean, np.linalg.inv(learned.precision))
+
+
+def _effective_at_best(count: int, D: int) -> float:
+    """Effective points of a proposal with theta's shape: a Student t against a Gaussian."""
+    y, log_t = student_sample(np.random.default_rng(0), np.zeros(D), np.eye(D), count)
+    return effective_draws(-0.5 * np.sum(y**2, 1) - log_t)
 
 
 def _drawn(F: Values, proposal: Proposal, count: int, seed: int) -> Weighed:
