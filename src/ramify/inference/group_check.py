@@ -24,8 +24,6 @@ from ramify.numerics.triangular import FREEDOM, gaussian_over_t
 FAR_STARTS = 3.0  # sds of z over the groups, to both sides of their mean, where Newton starts
 # The points around the first mode reach a second one within this many of the first one's sds.
 APART = 3.0
-# By M: the same for the points of a widened conditional, in its own sds.
-REACHED = {1: 15.0, 2: 5.0}
 SHARE = 0.05  # of the mass of both modes: a second mode with less is ignored
 
 
@@ -62,7 +60,9 @@ def _look_at_block(
     here = F.solve(number, centre, None)
     sds = np.sqrt(np.einsum("bij,bij->bi", here.scale, here.scale))
     second, wide = np.zeros(len(members), bool), F.problem.solver.widened
-    reached = APART if wide == 1 else REACHED[F.model.z.size] * wide
+    reached = APART
+    if wide > 1:
+        reached = wide * (budgets.WIDENED_REACH[F.model.z.size] - budgets.WIDENED_MARGIN)
     for sign in _signs(rng, *sds.shape):
         begin = middle + FAR_STARTS * sign * np.hypot(spread, sds)
         there = F.solve(number, centre, begin)

@@ -21,6 +21,7 @@ from ramify.inference.louis import louis_hessian
 from ramify.models.expansion import expand_local
 from ramify.models.model import Model
 from ramify.models.traced import normal_prior
+from ramify.numerics import budgets
 from ramify.numerics.arrays import floats
 from ramify.numerics.points import (
     TURNED_DIMS,
@@ -31,6 +32,7 @@ from ramify.numerics.points import (
     sigma_points,
     sphere_rule,
     turned_rule,
+    wide_rule,
 )
 from ramify.numerics.programs import program
 
@@ -75,7 +77,10 @@ class Problem(NamedTuple):
             rule = turned_rule(order, M, self.local_draws)
             return self._replace(rule=Rule(*map(floats, rule)))
         room = max(self.local_draws, order**M)
-        rule = sigma_points(M) if self.normal else gauss_hermite(order, M, room)
+        if self.solver.widened > 1:
+            rule = wide_rule(order, M, budgets.WIDENED_REACH[M], room)
+        else:
+            rule = sigma_points(M) if self.normal else gauss_hermite(order, M, room)
         return self._replace(rule=Rule(*map(floats, rule)))
 
     def more_draws(self) -> int:

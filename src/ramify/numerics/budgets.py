@@ -31,8 +31,12 @@ FREE_WORK = 2**13  # row likelihoods that cost next to nothing: the first K is d
 # Points of a quadrature rule along each coordinate of z, by M: at first and at most. With larger M
 # z is integrated by draws.
 FIRST_ORDER, MOST_ORDER = {1: 15, 2: 7}, {1: 119, 2: 41}
-# Where groups have two modes: how much wider the rule is than a conditional, and its order.
-WIDENED, WIDENED_ORDER = {1: 5.0, 2: 2.5}, {1: 239, 2: 41}
+# Where groups have two modes, by M: how much wider proposals are than a conditional, points of the rule
+# along each coordinate, and how many widened sds around the first mode the rule and draws of z reach.
+# Where two modes are about to merge, the conditional is wider than the posterior: half a sd (M = 1)
+# between points there is close enough, a whole sd is not.
+WIDENED, WIDENED_ORDER, WIDENED_REACH = {1: 2.5, 2: 1.6}, {1: 255, 2: 41}, {1: 37.0, 2: 12.5}
+WIDENED_MARGIN = 3.0  # widened sds between the farthest mode that is reached and the last point
 FEW_ROWS = 2  # per group and dimension of z: with fewer, proposals have z's moments, not its mode
 MOST_FIRST_DRAWS = 512  # local draws K to begin with, however few the rows are
 MOST_LOCAL_DRAWS = 2048  # K is doubled no further, whatever bias is left in theta

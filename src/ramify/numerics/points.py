@@ -12,6 +12,7 @@ from scipy.special import betaincinv, fdtri, roots_genlaguerre
 from ramify.numerics.hashing import normals, standard_normal, uniforms
 from ramify.numerics.triangular import FREEDOM
 
+COARSER = 2.5  # times as far apart as in the middle are points at the ends of `wide_rule`
 TURNED_DIMS = range(3, 8)  # of `turned_rule`
 
 
@@ -35,8 +36,31 @@ def gauss_hermite(order: int, dim: int, room: int | None = None) -> Rule:
         3.0
     """
     node, weight = np.polynomial.hermite_e.hermegauss(order)
-    log_weight = np.log(weight) + 0.5 * node**2
-    grid = np.stack(np.meshgrid(*[np.arange(order)] * dim, indexing="ij"), -1).reshape(-1, dim)
+    return _product(node, np.log(weight) + 0.5 * node**2, dim, room)
+
+
+def wide_rule(order: int, dim: int, reach: float, room: int | None = None) -> Rule:
+    """The product rule for peaks up to about `reach` from zero; points are closer near zero.
+
+    Trapezoids along sinh, which are exact to rounding where points are close enough.
+
+    Example:
+        >>> rule = wide_rule(101, 1, 30.0)
+        >>> density = np.exp(-0.5 * (rule.points[:, 0] - 20) ** 2) / np.sqrt(2 * np.pi)
+        >>> round(float(np.sum(np.exp(rule.log_weight) * density)), 6)
+        1.0
+    """
+    most = np.arccosh(COARSER)
+    place = np.linspace(-most, most, order)
+    spacing = np.cosh(place) * (place[1] - place[0])
+    unit = reach / np.sinh(most)
+    return _product(unit * np.sinh(place), np.log(unit * spacing), dim, room)
+
+
+def _product(
+    node: Float[np.ndarray, " n"], log_weight: Float[np.ndarray, " n"], dim: int, room: int | None
+) -> Rule:
+    grid = np.stack(np.meshgrid(*[np.arange(len(node))] * dim, indexing="ij"), -1).reshape(-1, dim)
     filler = (0, (room or len(grid)) - len(grid))
     return Rule(
         np.pad(node[grid], (filler, (0, 0))),
@@ -130,6 +154,21 @@ def student_points(
     chance = jnp.moveaxis(uniforms(key, index, (K, M + half + 1)), 1, 0)
     chi2 = -2 * jnp.sum(jnp.log(chance[..., M:-1]), -1)  # of FREEDOM degrees, an even number
     return standard_normal(chance[..., :M]) * jnp.sqrt(FREEDOM / chi2)[..., None], chance[..., -1]
+
+
+def box_points(
+    key: PRNGKeyArray, index: Int[Array, " B"], K: int, M: int, reach: float
+) -> tuple[Float[Array, "K B M"], Float[Array, "K B"]]:
+    """K points of each group, evenly spread over a box, and a uniform number with each.
+
+    A lattice of M irrational steps, shifted at random for each group: each point alone is uniform
+    from -reach to reach.
+    """
+    root = {1: (1 + 5**0.5) / 2, 2: 1.324717957244746}[M]  # of x^(M + 1) = x + 1
+    chance = uniforms(key, index, (K + M,))
+    step = jnp.asarray(np.arange(K)[:, None] * root ** -np.arange(1.0, M + 1) % 1, chance.dtype)
+    place = (step[:, None] + chance[:, K:]) % 1
+    return reach * (2 * place - 1), chance[:, :K].T
 
 
 def student_sample(

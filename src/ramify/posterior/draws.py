@@ -20,14 +20,16 @@ from ramify.families.solver import Solver
 from ramify.models.adapter import Adapter, local_values
 from ramify.models.densities import log_joints
 from ramify.models.model import Model
+from ramify.numerics import budgets
 from ramify.numerics.budgets import chunk_size
 from ramify.numerics.chunks import put_together
 from ramify.numerics.hashing import generator, keys_of, normals
-from ramify.numerics.points import student_points
+from ramify.numerics.points import box_points, student_points
 from ramify.numerics.programs import program
 from ramify.posterior.conditioned import Conditioned
 
 THETA, LEVELS, OUTCOMES = range(3)  # what a key's streams of random numbers are for
+FEWEST_IN_BOX = 256  # with fewer draws hardly any would be near a mode
 
 
 class Draws(NamedTuple):
@@ -135,7 +137,7 @@ def locals_of(
         local = conditional(theta)
         if local_draws == 1:
             return local.draw(normals(key, batch.index, (model.z.size,)))
-        z = _resample(key, local, model, batch, theta, local_draws)
+        z = _resample(key, local, known, model, theta, local_draws)
         return z, jnp.zeros(len(z))
 
     return jax.vmap(one)(chunk.keys(), jnp.asarray(chunk.theta))
@@ -150,17 +152,28 @@ def draw_locals(
 
 
 def _resample(
-    key: PRNGKeyArray, local: Local, model: Model, batch: Batch, theta: Array, K: int
+    key: PRNGKeyArray, local: Local, known: Conditioned, model: Model, theta: Array, K: int
 ) -> Float[Array, "B M"]:
-    """One of K draws from the Student t proposal for each group, chosen by weight."""
+    """One of K draws for each group, from its Student t proposal or a box, chosen by weight."""
     # The draws are independent, unlike those of the bounds: balanced points help averages but not the
     # choice of one draw, and would cost more than all the rest.
-    points, chance = student_points(key, batch.index, K, model.z.size)
-    z, log_q = jax.vmap(local.propose)(points)
+    batch, M = known.batch, model.z.size
+    if K < FEWEST_IN_BOX or not _several_modes(known.family):
+        points, chance = student_points(key, batch.index, K, M)
+        z, log_q = jax.vmap(local.propose)(points)
+    else:  # a Student t would hardly ever reach a second mode far away
+        points, chance = box_points(key, batch.index, K, M, budgets.WIDENED_REACH[M])
+        z, log_q = jax.vmap(local.draw)(points)[0], jnp.zeros(())
     log_weight = log_joints(model, batch, theta, z) - log_q
     gumbel = -jnp.log(-jnp.log(chance))
     score = jnp.where(jnp.isnan(log_weight), -jnp.inf, log_weight) + gumbel
     return jnp.take_along_axis(z, jnp.argmax(score, 0)[None, :, None], 0)[0]
+
+
+def _several_modes(family: Family) -> bool:
+    """Whether groups may have modes that a Student t around one of them does not reach."""
+    local = None if isinstance(family, Joint) else family.local
+    return isinstance(local, Solver) and local.widened > 1
 
 
 def everyone(family: Joint) -> Batch:

@@ -27,7 +27,7 @@ from ramify.inference.local_integral import quadrature
 from ramify.models.model import Model
 from ramify.numerics import budgets
 from ramify.numerics.chunks import in_chunks
-from ramify.numerics.points import Rule, gauss_hermite
+from ramify.numerics.points import Rule, gauss_hermite, wide_rule
 from ramify.numerics.programs import program
 from ramify.numerics.sums import precise_sum
 from ramify.posterior.conditioned import Conditioned, condition
@@ -64,9 +64,10 @@ def marginal_log_liks(
     points: int = 0,
 ) -> Float64[np.ndarray, " S"]:
     """The sum over groups of log p(y_i | theta) at each theta, by at least so many points of z."""
-    rule, total = _rule(model, points), np.zeros(len(thetas))
+    total = np.zeros(len(thetas))
     for block in ranges(groups):
         known = condition(family, model, block.batches[0], local_draws=2)
+        rule = _rule(known.local, model, points)
         use = lambda log_mass: _summed(log_mass, known.batch)  # noqa: B023
         found = _at_thetas(known, model, thetas, rule, use)
         total += sum(np.asarray(part, np.float64) for part in found)
@@ -136,7 +137,9 @@ def log_mass_by_group(
     known: Conditioned, model: Model, thetas: Float[np.ndarray, "S D"], points: int = 0
 ) -> Float[np.ndarray, "S B"]:
     """Log p(y_i | theta) of a block's groups at each theta, by at least so many points of z."""
-    return _at_thetas(known, model, thetas, _rule(model, points), lambda log_mass: (log_mass,))[0]
+    return _at_thetas(
+        known, model, thetas, _rule(known.local, model, points), lambda log_mass: (log_mass,)
+    )[0]
 
 
 def follows_theta(model: Model, part: Part) -> bool:
@@ -150,10 +153,14 @@ def rows_given(part: Part) -> int:
     return int(part.given.sizes @ part.at.sizes)
 
 
-def _rule(model: Model, points: int) -> Rule:
+def _rule(local: Solver, model: Model, points: int) -> Rule:
     M, kind = model.z.size, jnp.result_type(float)
     order = max(budgets.FIRST_ORDER[M] + 2, round(points ** (1 / M)))
-    return Rule(*(x.astype(kind) for x in gauss_hermite(order, M)))
+    if local.widened > 1:
+        rule = wide_rule(max(order, budgets.WIDENED_ORDER[M]), M, budgets.WIDENED_REACH[M])
+    else:
+        rule = gauss_hermite(order, M)
+    return Rule(*(x.astype(kind) for x in rule))
 
 
 def _together(given: Groups, at: Groups) -> Groups:
