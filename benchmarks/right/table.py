@@ -24,6 +24,7 @@ ERROR = 0.1  # sds of the reference, beyond noise
 SPREAD = 0.05  # sd over seeds, in sds of the reference
 RATIO = 0.05  # relative error of an sd, beyond noise
 FALSE_ALARMS = 0.05  # share of right answers with a "check"
+REFUSAL = "can't be used with this model"  # in the error of a fit that refuses a model
 THETA_DRAWS, Z_DRAWS = 20_000, 8_000
 PARTS = ("theta", "z")
 
@@ -139,7 +140,16 @@ def records(name: str, data: Path | None, seeds: list[int]) -> Iterator[Found]:
             try:
                 yield about | _fit(model, groups, shown, reference, seed)
             except Exception as error:  # whatever it is, it is part of the table
-                yield about | {"misses": f"RAISES {type(error).__name__}: {error}"[:100]}
+                yield about | {"misses": _raised(name, error)}
+
+
+def _raised(name: str, error: Exception) -> str:
+    """What a fit that ends with an error misses: nothing, if it says that it can't be done so."""
+    from benchmarks.right.problems import MAY_REFUSE
+
+    if name in MAY_REFUSE and REFUSAL in str(error):
+        return "refused"
+    return f"RAISES {type(error).__name__}: {error}"[:100]
 
 
 def _fit(model: Any, groups: Any, shown: Any, reference: Found, seed: int) -> Found:
