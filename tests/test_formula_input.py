@@ -220,6 +220,12 @@ def test_perfect_separation_warns():
         from_formula("yes ~ kind + (1 | user)", table(yes=yes), likelihood="bernoulli")
 
 
+def test_a_constant_column_separates_nothing(recwarn):
+    data = table(one=np.ones(N))
+    from_formula("yes ~ 0 + one + (0 + one | user)", data, likelihood="bernoulli")
+    assert not [w for w in recwarn if "separates" in str(w.message)]
+
+
 def test_unknown_likelihoods_and_links():
     fails(ValueError, "likelihood='normal' is unknown; there are gaussian", likelihood="normal")
     fails(

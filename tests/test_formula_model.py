@@ -318,6 +318,8 @@ def test_priors_are_those_of_the_users_scale(table):
         ("yes ~ x + (x | g)", "bernoulli", False),
         ("yes ~ x + age + (x | g)", "bernoulli", False),
         ("count ~ age + offset(o) + (1 | g)", "poisson", False),
+        ("yes ~ 0 + x + (0 + x | g)", "bernoulli", False),
+        ("yes ~ 0 + x + age + (0 + x | g)", "bernoulli", True),
         ("yes ~ x + (1 | g)", "bernoulli", True),
         ("yes ~ 1 + (0 + x | g)", "bernoulli", True),
         ("y ~ x + (x | g)", "gaussian", True),
