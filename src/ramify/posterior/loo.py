@@ -11,23 +11,18 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, final, get_args
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Float64, PRNGKeyArray, Shaped
+from jaxtyping import Float64, Shaped
 
 from ramify.data.groups import Groups
 from ramify.data.host import ranges
 from ramify.families.build import method_of
-from ramify.models.densities import log_joints
-from ramify.models.model import Model
 from ramify.numerics import budgets
-from ramify.numerics.points import group_points
-from ramify.numerics.programs import program
 from ramify.numerics.psis import log_sum, smoothed
-from ramify.numerics.sums import log_mean_exp
 from ramify.numerics.thresholds import MOST_K_HAT
-from ramify.posterior.conditioned import Conditioned, blocks_of, condition
-from ramify.posterior.draws import Chunk, at_once, map_draws, of_chunks, posterior_theta
+from ramify.posterior.conditioned import blocks_of, condition
+from ramify.posterior.drawn_masses import masses
+from ramify.posterior.draws import map_draws, posterior_theta
 from ramify.posterior.fitted import Fitted
 from ramify.posterior.held_out import test_values
 from ramify.posterior.marginal_values import has_rule, log_mass_by_group
@@ -165,25 +160,8 @@ def _groups(
             points = int(fit.notes.get("quadrature_points", 0))
             values = log_mass_by_group(known, model, theta.theta, points)
         else:
-            size = at_once(known, model, draws, _LOCAL_DRAWS)
-            one = lambda chunk: _by_draws(known, model, key, chunk, _LOCAL_DRAWS)  # noqa: B023
-            values = of_chunks(one, theta, size)
+            values = masses(known, model, theta, _LOCAL_DRAWS, key).whole
         yield slice(block.start, block.stop), values[:, : block.stop - block.start]
-
-
-@program
-def _by_draws(
-    known: Conditioned, model: Model, key: PRNGKeyArray, chunk: Chunk, K: int
-) -> Float[Array, "C B"]:
-    """Log p^(y_i | theta) by K draws of z, which all draws of theta share."""
-    conditional, batch = known.conditional(model), known.batch
-    points = group_points(key, batch.index, K, model.z.size)
-
-    def one(theta: Float[Array, " D"]) -> Float[Array, " B"]:
-        z, log_q = jax.vmap(conditional(theta).propose)(points)
-        return log_mean_exp(log_joints(model, batch, theta, z) - log_q)
-
-    return jax.vmap(one)(jnp.asarray(chunk.theta))
 
 
 def refitted(found: Loo, groups: Groups, again: Callable[[Groups], Any], draws: int) -> Loo:
