@@ -74,15 +74,15 @@ def log_predictive(
         local = _Local(K, K if chosen or form == "per_row" else max(K, _FEWEST[form]))
         if form == "joint":
             return _joint(model, parts, theta, local)
-        return _summed(_values(model, parts, theta, form == "per_row", local), form)
+        return sum_of_log_means(_values(model, parts, theta, form == "per_row", local), form)
     # By quadrature equal draws of theta give equal values, so each distinct theta is evaluated once.
     distinct, which = np.unique(theta.theta, axis=0, return_inverse=True)
     which = which.reshape(-1)
     if form == "joint":
         sums = np.sum([predictive_log_liks(model, part, distinct) for part in parts], axis=0)
-        return _together(sums[which])
+        return all_together(sums[which])
     each = predictive_by_row if form == "per_row" else predictive_by_group
-    return _summed((v for part in parts for v in each(model, part, distinct)), form, which)
+    return sum_of_log_means((v for part in parts for v in each(model, part, distinct)), form, which)
 
 
 def _affordable(model: Model, parts: list[Part], draws: int, K: int) -> bool:
@@ -104,10 +104,10 @@ def _joint(model: Model, parts: list[Part], theta: Draws, local: _Local) -> Esti
             continue
         for found in predictive_masses(model, part, theta, local.weighed, theta.key):
             sums, variance = sums + found.log().sum(1), variance + found.variance
-    return _together(sums, variance)
+    return all_together(sums, variance)
 
 
-def _together(sums: Float64[np.ndarray, " S"], variance: float = 0.0) -> Estimate:
+def all_together(sums: Float64[np.ndarray, " S"], variance: float = 0.0) -> Estimate:
     """The log mean of p(y_test | theta) over draws, with more variance in its standard error."""
     found = log_mean_weight(sums)
     warn_of_few(np.array([found.ess]), len(sums), "joint")
@@ -152,7 +152,7 @@ def test_values(
     return jax.vmap(one)(jnp.asarray(chunk.theta), z)
 
 
-def _summed(
+def sum_of_log_means(
     blocks: Iterator[Float[np.ndarray, "S n"]],
     form: PredictiveForm,
     which: np.ndarray | None = None,
@@ -182,8 +182,8 @@ def warn_of_few(ess: Float64[np.ndarray, " n"], draws: int, form: PredictiveForm
     where = "all rows together" if form == "joint" else f"{few:,} {what}"
     warn_user(
         f'log_predictive(form="{form}"): of {draws:,} draws fewer than {fewest:.2g} are effective in '
-        f"{where}, so that the estimate may be too low by many nats. Ask for more draws, or for "
-        'form="per_row"; in solved fits leave local_draws= out.'
+        f"{where}, so that the estimate may be too low by many nats. Ask for more draws"
+        + ("." if form == "per_row" else ', or for form="per_row".')
     )
 
 

@@ -125,7 +125,9 @@ class LevelsQuestions(Posterior):
         Args:
             train: rows that levels of the integrated factor are conditioned on, as `given` of `predict`;
                 None for those of the fit.
-            test: rows to predict, with any mix of known, new and absent levels.
+            test: rows to predict, with any mix of known, new and absent levels. In all forms but
+                "per_row" effects of new levels of the integrated factor are integrated out where the
+                model is from a formula; all others are drawn.
             draws: S.
             form: "joint", "per_group", by the integrated factor, or "per_row".
             seed: the estimate is a function of it.
