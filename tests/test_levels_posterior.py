@@ -263,6 +263,18 @@ def test_new_levels_of_the_integrated_factor_are_integrated_out(fitted):
     assert found == pytest.approx(np.log(np.exp(exact.sum(1)).mean()), abs=1e-6)
 
 
+def test_predictions_far_from_zero_are_exact():
+    """Neighbours in float32 are 0.06 apart at a million."""
+    rows = table()
+    rows["far"] = 1e6 + 0.1 * rows["y"]
+    posterior = pretended(*rf.from_formula("far ~ x + (1 | a) + (1 | b)", rows))
+    drawn = posterior.predict(rows, summary=False, draws=60)
+    found = posterior.predict(rows, draws=60)
+    for name, column in [("mean", drawn.mean(0)), ("q5", np.quantile(drawn, 0.05, axis=0))]:
+        np.testing.assert_allclose(found[name] - 1e6, column - 1e6, atol=1e-6)
+    assert 0.05 < drawn.std() < 0.5
+
+
 def test_few_effective_draws_are_warned_of(fitted):
     """Many later rows of a known level, of which the fit has few."""
     n = 400
