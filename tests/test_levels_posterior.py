@@ -275,6 +275,20 @@ def test_predictions_far_from_zero_are_exact():
     assert 0.05 < drawn.std() < 0.5
 
 
+def test_a_saved_fit_refuses_another_formulas_model(fitted, tmp_path):
+    fitted.save(tmp_path / "fit")
+    text = "y ~ x + (1 + x | a) + (1 | b) + (1 | c)"
+    rf.load(tmp_path / "fit", rf.from_formula(text, table())[0])
+    others = {
+        'and this model is of "y ~ w': rf.from_formula(text.replace("~ x", "~ w"), table()),
+        "made from another table": rf.from_formula(text, table(seed=1)),
+        "and this FormulaModel is not": rf.from_formula("y ~ x + (1 | a)", table()),
+    }
+    for message, (other, _) in others.items():
+        with pytest.raises(ValueError, match=message):
+            rf.load(tmp_path / "fit", other)
+
+
 def test_few_effective_draws_are_warned_of(fitted):
     """Many later rows of a known level, of which the fit has few."""
     n = 400
