@@ -1,5 +1,7 @@
 """The density of later rows of groups with three or more local dimensions, against exact integrals."""
 
+from dataclasses import replace
+
 import equinox as eqx
 import numpy as np
 import numpyro.distributions as dist
@@ -72,6 +74,16 @@ def test_known_groups_with_many_later_rows(fit, train, form):
     exact = densities(test, design @ brute.mean, cov)[form]
     found = fit.log_predictive(None, test, draws=1000, form=form)
     assert found.se < 0.3 and abs(found - exact) < 4 * found.se + 0.05
+
+
+def test_too_few_draws_of_z_are_warned_of(fit, train):
+    """All draws of theta share them, so that their weights are even."""
+    test = later(train, [30, 40])
+    test["group"] += N
+    wide = eqx.tree_at(lambda f: f.local, fit.family, replace(fit.family.local, widened=40.0))
+    other = Posterior(fit.model, wide, fit.groups)
+    with pytest.warns(UserWarning, match=r"8 draws of z are too few for 2 of 2 groups"):
+        other.log_predictive(None, test, draws=100, form="joint", local_draws=8)
 
 
 def test_a_group_left_out_by_a_refit(train):

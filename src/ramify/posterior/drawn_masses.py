@@ -52,9 +52,9 @@ class Masses(NamedTuple):
         return np.where(np.isfinite(self.whole), self.whole, 0.0)
 
     @property
-    def variance(self) -> float:
-        """The variance of a sum over the groups, at a theta, from the draws of z."""
-        return float(np.sum((self.halves[0] - self.halves[1]) ** 2, -1).mean() / 4)
+    def variance(self) -> Float64[np.ndarray, " B"]:
+        """The variance of each group's log p^ at a theta, from the draws of z."""
+        return np.mean((self.halves[0] - self.halves[1]) ** 2, 0) / 4
 
 
 def can_weigh(part: Part) -> bool:
@@ -104,6 +104,7 @@ def _by_draws(
         points = make(key) if shared is None else shared
         z, log_q = jax.vmap(conditional(theta).propose)(points)
         log_weight = log_joints(model, batch, theta, z) - log_q
+        log_weight = jnp.where(jnp.isnan(log_weight), -jnp.inf, log_weight)
         halves = log_mean_exp(log_weight[:half]), log_mean_exp(log_weight[half:])
         return log_mean_exp(log_weight), jnp.stack(halves)
 

@@ -46,6 +46,7 @@ PredictiveForm = Literal["joint", "per_group", "per_row"]
 # Fewest draws of each group's z around its mode, unless their number was chosen: in a sum over groups
 # theta's draws share their noise, in means of each group it averages out.
 _FEWEST = {"joint": LOCAL_DRAWS, "per_group": 16}
+UNEVEN = 0.5**2  # variance of a group's log integral above which its draws of z are too uneven
 FEWEST_EFFECTIVE = 10  # draws, below which a log mean over them is told to be unreliable
 
 
@@ -97,14 +98,21 @@ def _affordable(model: Model, parts: list[Part], draws: int, K: int) -> bool:
 def _joint(model: Model, parts: list[Part], theta: Draws, local: _Local) -> Estimate:
     """The estimate for all test rows together."""
     # Noise of z that all draws of theta share is a common shift: noise of each would swamp their weights.
-    sums, variance = np.zeros(len(theta.theta)), 0.0
+    sums, variance = np.zeros(len(theta.theta)), [np.zeros(0)]
     for part in parts:
         if not local.weighs(part):
             sums += _sums(model, part, theta, local.K)
             continue
         for found in predictive_masses(model, part, theta, local.weighed, theta.key):
-            sums, variance = sums + found.log().sum(1), variance + found.variance
-    return all_together(sums, variance)
+            sums = sums + found.log().sum(1)
+            variance.append(found.variance)
+    noise = np.concatenate(variance)
+    if uneven := int(np.sum(~(noise <= UNEVEN))):
+        warn_user(
+            f'log_predictive(form="joint"): {local.weighed} draws of z are too few for {uneven:,} of '
+            f"{len(noise):,} groups, so that the estimate may be off by many nats: raise local_draws=."
+        )
+    return all_together(sums, float(noise.sum()))
 
 
 def all_together(sums: Float64[np.ndarray, " S"], variance: float = 0.0) -> Estimate:
