@@ -9,6 +9,7 @@ from scipy.special import expit
 import ramify as rf
 from levels_oracle import exact
 from levels_tables import pretended, problem, table
+from oracle import gaussian_log_density
 from ramify.fitting.levels import start
 from ramify.levels import shape
 from ramify.levels.marginal import Marginal
@@ -85,8 +86,10 @@ def test_a_row_without_a_label_has_one_level_in_all_scenarios(fitted):
     found = fitted.comparisons({"x": [0, 1]}, table=rows, draws=50).draws
     assert found.std() < 2 * slope.std()
     # Two rows without a label are of two groups.
-    each = [fitted.log_predictive(None, rows, 50, form) for form in ("per_row", "per_group")]
+    one = {**new, "a": [0, 900, 900]}
+    each = [fitted.log_predictive(None, table, 50, "per_group") for table in (rows, new, one)]
     assert each[0] == pytest.approx(each[1], abs=1e-9)
+    assert abs(each[0] - each[2]) > 0.01
 
 
 def test_a_level_set_to_none_is_some_level(fitted):
@@ -232,6 +235,67 @@ def test_log_densities_are_exact(fitted):
     assert left.total < whole and left.lpd.sum() == pytest.approx(whole, abs=2.0)
     groups = fitted.loo("group", draws=400)
     assert list(groups.labels) == list(range(20)) and (groups.elpd < groups.lpd).all()
+
+
+def test_new_levels_of_the_integrated_factor_are_integrated_out(fitted):
+    """Draws of their effects from the population are off by many nats."""
+    rng, draws, n = np.random.default_rng(0), 400, 20
+    rows = {"a": np.repeat([70, 71], 10), "b": np.arange(n) % 7, "c": np.arange(n) % 4}
+    rows |= {"x": rng.normal(size=n)}
+    rows["y"] = 3 + 0.5 * rows["x"] + np.where(rows["a"] == 70, 2, -rows["x"]) + rng.normal(size=n)
+    none = [{} for _ in fitted.adapter.factors]
+    design = fitted.adapter.read(rows, "test", none, outcomes=True).design
+    pool, own = fitted.pool, fitted._rows(draws, 0)
+    values, sigma = fitted.model.values(pool.theta[own]), fitted.sample_theta(draws)["sigma"]
+    exact = np.empty((draws, 2))
+    for s, k in enumerate(own):
+        root = values["sd_0"][s][:, None] * values["cor_0"][s]
+        apart = design.columns["y"] - design.without_z(pool.beta[k], pool.u[k])
+        unit = np.log(sigma[s] / values["sigma"][s])
+        for g in (0, 1):
+            at = slice(10 * g, 10 * g + 10)
+            cov = design.W[at] @ root @ root.T @ design.W[at].T
+            cov += values["sigma"][s] ** 2 * np.eye(10)
+            exact[s, g] = gaussian_log_density(apart[at], 0, cov) - 10 * unit
+    found = fitted.log_predictive(None, rows, draws, "per_group")
+    assert found == pytest.approx(np.log(np.exp(exact).mean(0)).sum(), abs=1e-6)
+    found = fitted.log_predictive(None, rows, draws, "joint")
+    assert found == pytest.approx(np.log(np.exp(exact.sum(1)).mean()), abs=1e-6)
+
+
+def test_predictions_far_from_zero_are_exact():
+    """Neighbours in float32 are 0.06 apart at a million."""
+    rows = table()
+    rows["far"] = 1e6 + 0.1 * rows["y"]
+    posterior = pretended(*rf.from_formula("far ~ x + (1 | a) + (1 | b)", rows))
+    drawn = posterior.predict(rows, summary=False, draws=60)
+    found = posterior.predict(rows, draws=60)
+    for name, column in [("mean", drawn.mean(0)), ("q5", np.quantile(drawn, 0.05, axis=0))]:
+        np.testing.assert_allclose(found[name] - 1e6, column - 1e6, atol=1e-6)
+    assert 0.05 < drawn.std() < 0.5
+
+
+def test_a_saved_fit_refuses_another_formulas_model(fitted, tmp_path):
+    fitted.save(tmp_path / "fit")
+    text = "y ~ x + (1 + x | a) + (1 | b) + (1 | c)"
+    rf.load(tmp_path / "fit", rf.from_formula(text, table())[0])
+    others = {
+        'and this model is of "y ~ w': rf.from_formula(text.replace("~ x", "~ w"), table()),
+        "made from another table": rf.from_formula(text, table(seed=1)),
+        "and this FormulaModel is not": rf.from_formula("y ~ x + (1 | a)", table()),
+    }
+    for message, (other, _) in others.items():
+        with pytest.raises(ValueError, match=message):
+            rf.load(tmp_path / "fit", other)
+
+
+def test_few_effective_draws_are_warned_of(fitted):
+    """Many later rows of a known level, of which the fit has few."""
+    n = 400
+    rows = {"a": np.zeros(n, int), "b": np.arange(n) % 7, "c": np.arange(n) % 4, "x": np.zeros(n)}
+    rows["y"] = 6 + np.random.default_rng(0).normal(size=n)
+    with pytest.warns(UserWarning, match=r"of 100 draws fewer than 10 are effective in 1 group,"):
+        fitted.log_predictive(None, rows, 100, "per_group")
 
 
 def test_a_report_has_a_section_for_every_factor(fitted, tmp_path):

@@ -1,5 +1,7 @@
 """Leaving out rows and groups by importance weights: against ArviZ, refits, and what is refused."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -106,7 +108,23 @@ def test_models_of_other_outcomes_are_not_compared(posterior, table):
     """Outcomes in another unit, and rows in another order, have as many densities."""
     unit = rf.fit("z ~ x + (1 | user)", {**table, "z": table["y"] / 10})
     turned = rf.fit(FORMULA, {name: column[::-1] for name, column in table.items()})
-    for other in (unit, turned):
+    cases = [(posterior, unit, "row"), (posterior, unit, "group"), (posterior, turned, "row")]
+    for one, other, by in cases:
+        loos = {"one": one.loo(by, draws=50), "other": other.loo(by, draws=50)}
         with pytest.raises(ValueError, match='"other" has other outcomes than "one" in the same'):
-            rf.compare({"one": posterior, "other": other}, by="row")
+            rf.compare(loos)
     assert rf.compare({"one": posterior, "same": posterior})["difference"][1] == 0
+
+
+def test_what_was_left_out_is_the_same_for_all(posterior):
+    """`by=` is not ignored where models were asked before."""
+    rows, groups = posterior.loo(draws=50), posterior.loo("group", draws=50)
+    assert rf.compare({"one": groups, "same": groups}, by="group").names == ["one", "same"]
+    for by, one in [("group", rows), ("row", groups)]:
+        with pytest.raises(ValueError, match=f'by="{by}", but "one" left out {one.by}s: pass its'):
+            rf.compare({"one": one, "other": posterior}, by=by)
+    with pytest.raises(ValueError, match='by must be "row" or "group"; got "?.columns'):
+        rf.compare({"one": rows, "other": rows}, by="columns")
+    other = replace(groups, column="shop")
+    with pytest.raises(ValueError, match='"other" left out groups by "shop", "one" by "user"'):
+        rf.compare({"one": groups, "other": other})

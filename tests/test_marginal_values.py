@@ -10,7 +10,7 @@ from scipy.stats import multivariate_normal
 
 import ramify as rf
 from ramify.posterior.draws import draw_theta
-from ramify.posterior.marginal_values import _together, marginal_log_liks
+from ramify.posterior.marginal_values import marginal_log_liks, together
 from ramify.posterior.metrics import theta_terms
 from ramify.posterior.theta_check import theta_log_weights
 
@@ -158,5 +158,5 @@ def test_rows_to_condition_on_keep_a_column_that_those_to_predict_lack():
         {"g": [0, 0, 1], "y": np.arange(3.0), **more}, by="g", rows=["y", *more]
     )
     plain, apart = of(), of(U_apart=np.arange(1.0, 4.0))
-    assert _together(apart, plain).rows["U_apart"].tolist() == [1, 2, 0, 0, 3, 0]
-    assert _together(plain, apart).rows["U_apart"].tolist() == [0, 0, 1, 2, 0, 3]
+    assert together(apart, plain).rows["U_apart"].tolist() == [1, 2, 0, 0, 3, 0]
+    assert together(plain, apart).rows["U_apart"].tolist() == [0, 0, 1, 2, 0, 3]

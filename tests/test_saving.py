@@ -6,11 +6,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pandas as pd
 import pytest
 from numpyro.distributions import constraints
 
 import oracle
+import ramify as rf
 import tampering
 from exact_fits import exact_fit, read, regression
 from quick import slow_but
@@ -283,6 +285,35 @@ def test_other_bounds(groups, tmp_path):
     load(tmp_path / "fit", interval(1.0))
     with pytest.raises(ValueError, match="another model: .* with other bounds"):
         load(tmp_path / "fit", interval(2.0))
+
+
+def test_a_fit_of_a_formula_refuses_other_models(groups, tmp_path):
+    """Their parameters have the same names, and their values other meanings."""
+    rng = np.random.default_rng(0)
+    table = {"g": np.arange(60) % 6, "x": rng.normal(size=60), "w": rng.normal(size=60)}
+    table |= {"y": table["x"] + rng.normal(size=60), "h": np.arange(60) % 4}
+    text, folder = "y ~ x + (1 | g)", tmp_path / "fit"
+    made = lambda text, table, **how: rf.from_formula(text, table, **how)
+    model, rows = made(text, table)
+    Posterior(model, solved(model, rows), rows).save(folder)
+    assert load(folder, model).labels.tolist() == load(folder, made(text, table)[0]).labels.tolist()
+    prior = {"sigma": dist.HalfNormal(3.0)}
+    others = {
+        r'of the formula "y ~ x .*", and this model is of "y ~ w': made("y ~ w + (1 | g)", table),
+        "with likelihood gaussian, and this model is with student_t": made(
+            text, table, likelihood="student_t"
+        ),
+        "as is this model, which has other priors": made(text, table, priors=prior),
+        "made from another table": made(text, {**table, "x": 2 * table["x"]}),
+        "one grouping factor, and this model has several": made("y ~ x + (1 | g) + (1 | h)", table),
+        "and this Model is not": (MODEL, None),
+    }
+    for message, (other, _) in others.items():
+        with pytest.raises(ValueError, match=message):
+            load(folder, other)
+    Posterior(MODEL, branch(MODEL, groups), groups).save(tmp_path / "plain")
+    with pytest.raises(ValueError, match="was not made from a formula, and this model was"):
+        load(tmp_path / "plain", model)
 
 
 def test_an_encoder_must_be_brought(groups, tmp_path):

@@ -12,7 +12,8 @@ from ramify.frontends.densities.saving import load as load_data
 from ramify.frontends.formula.levels_adapter import FormulaLevelsAdapter
 from ramify.frontends.formula.levels_model import LevelsFormulaModel
 from ramify.frontends.formula.levels_saving import load as load_formula
-from ramify.frontends.formula.levels_saving import load_rows
+from ramify.frontends.formula.levels_saving import load_rows, of_columns
+from ramify.frontends.formula.same_model import check_same_formula
 from ramify.io.folder import SavedFit
 from ramify.io.levels import read_levels
 from ramify.levels.adapter import LevelsAdapter
@@ -135,6 +136,8 @@ def load_levels(saved: SavedFit, several: Any = None) -> LevelsPosterior:
     if is_of_densities(saved):
         return _load_densities(saved, several)
     formula, priors = load_formula(saved)
+    if several is not None:
+        check_same_formula(saved.folder, (formula, priors), of_columns, several)
     model = LevelsFormulaModel(formula, priors)
     adapter = FormulaLevelsAdapter(model)
     groups = load_rows(saved, formula)

@@ -13,9 +13,11 @@ from ramify.fitting.levels import load_levels
 from ramify.frontends.formula import saving
 from ramify.frontends.formula.checks import check_outcomes
 from ramify.frontends.formula.model import FormulaModel
-from ramify.io.folder import FIT, ROWS, SavedFit, read_fit
+from ramify.frontends.formula.same_model import check_same_formula
+from ramify.io.folder import CONFIG, FIT, ROWS, SavedFit, read_fit
 from ramify.io.levels import is_levels
 from ramify.io.saving import check_spaces, read_record
+from ramify.levels.model import LevelsModel
 from ramify.models.model import Model
 from ramify.models.several import SeveralModel
 from ramify.numerics.precision import computing
@@ -25,7 +27,9 @@ from ramify.posterior.posterior import Posterior
 
 @computing
 def load(
-    path: str | os.PathLike[str], model: Model | SeveralModel | None = None, encoder: Any = None
+    path: str | os.PathLike[str],
+    model: Model | SeveralModel | LevelsModel | None = None,
+    encoder: Any = None,
 ) -> Posterior:
     """Reads a fit that `Posterior.save` wrote.
 
@@ -34,16 +38,15 @@ def load(
 
     Args:
         path: the folder.
-        model: the model of the fit: with the same parameters, in the same order; not for one from
-            a formula, which is read from the folder.
+        model: the model of the fit: with the same parameters, in the same order; not needed for one
+            from a formula, which is read from the folder, and raises if it is another.
         encoder: a module like the one given to `amortized`, if one was; its weights are read from
             the file.
 
     Example:
         posterior.save("fit/"); posterior = load("fit/", model)
     """
-    several = getattr(type(model), "several_factors", False)
-    if not (model is None or several or isinstance(model, Model)):
+    if not (model is None or isinstance(model, Model | SeveralModel | LevelsModel)):
         said = "a model as it was fitted, or none for a fit of a formula"
         raise TypeError(f"model is a {type(model).__name__}; expected {said}.")
     folder = Path(path)
@@ -51,10 +54,10 @@ def load(
         saved = read_fit(folder)
         if is_levels(saved):
             return load_levels(saved, model)
-        if isinstance(model, SeveralModel):
+        if isinstance(model, SeveralModel | LevelsModel):
+            own = f": {', '.join(model.factors)}" if isinstance(model, SeveralModel) else ""
             raise ValueError(
-                f"the fit in {folder} has one grouping factor, and this model has several: "
-                f"{', '.join(model.factors)}."
+                f"the fit in {folder} has one grouping factor, and this model has several{own}."
             )
         return _read(saved, model, encoder)
 
@@ -64,6 +67,13 @@ def _read(saved: SavedFit, model: Model | None, encoder: Any) -> Posterior:
     record = read_record(saved, encoder)
     if model is None:
         model = FormulaModel(*saving.load(saved))
+    elif saved.file(CONFIG) is not None:
+        check_same_formula(folder, saving.load(saved), saving.of_columns, model)
+    elif isinstance(model, FormulaModel):
+        raise ValueError(
+            f"the fit in {folder} was not made from a formula, and this model was, from "
+            f'"{model.formula.text}": bring the model that was fitted.'
+        )
     check_spaces(saved.fit, model.theta, model.z, folder)
     _check_sizes(folder / FIT, record.family, model)
     schema = DataSchema(record.by, record.labels, record.rows, record.group, record.zoned)

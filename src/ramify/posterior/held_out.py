@@ -1,11 +1,12 @@
 """The log density of test rows, streamed over blocks of groups.
 
 With (z^k, theta^k) ~ q, k = 1..S, the paper's test likelihood is log mean_k p(y_test given z^k, theta^k).
-If z can be integrated by quadrature, p(y_test given theta^k, y) replaces the density at a draw of z.
+If z can be integrated, p(y_test given theta^k, y) replaces the density at a draw of z: by quadrature, or
+for all rows of a group together by draws around its mode given these rows.
 """
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,9 @@ from ramify.models.densities import sum_rows
 from ramify.models.model import Model
 from ramify.numerics import budgets
 from ramify.numerics.programs import program
+from ramify.numerics.user_warning import warn_user
 from ramify.posterior.conditioned import blocks_of
+from ramify.posterior.drawn_masses import can_weigh, predictive_masses
 from ramify.posterior.draws import Chunk, Draws, map_draws
 from ramify.posterior.marginal_values import (
     follows_theta,
@@ -29,6 +32,7 @@ from ramify.posterior.marginal_values import (
 )
 from ramify.posterior.matching import Part
 from ramify.posterior.metrics import (
+    LOCAL_DRAWS,
     Estimate,
     block_sums,
     check_form,
@@ -39,36 +43,47 @@ from ramify.posterior.metrics import (
 from ramify.posterior.rounding import row_terms
 
 PredictiveForm = Literal["joint", "per_group", "per_row"]
+# Fewest draws of each group's z around its mode, unless their number was chosen: in a sum over groups
+# theta's draws share their noise, in means of each group it averages out.
+_FEWEST = {"joint": LOCAL_DRAWS, "per_group": 16}
+UNEVEN = 0.5**2  # variance of a group's log integral above which its draws of z are too uneven
+FEWEST_EFFECTIVE = 10  # draws, below which a log mean over them is told to be unreliable
+
+
+class _Local(NamedTuple):
+    """Numbers of draws of z."""
+
+    K: int  # of which one is chosen
+    weighed: int  # around the mode given all rows of a group
+
+    def weighs(self, part: Part) -> bool:
+        return self.weighed > 1 and can_weigh(part)
 
 
 def log_predictive(
-    model: Model, parts: list[Part], theta: Draws, form: PredictiveForm, K: int, by_rule: bool
+    model: Model, parts: list[Part], theta: Draws, form: PredictiveForm, K: int, chosen: bool
 ) -> Estimate:
-    """Log mean of p(y_test | z, theta), in a form that `Posterior.log_predictive` describes."""
+    """Log mean of p(y_test | z, theta), in a form that `Posterior.log_predictive` describes.
+
+    `chosen` says that the user chose K.
+    """
     check_form("log_predictive", form, PredictiveForm)
-    by_rule = by_rule and all(has_rule(part.family, model) for part in parts)
+    by_rule = not chosen and all(has_rule(part.family, model) for part in parts)
     if by_rule and form == "per_row":
         by_rule = _affordable(model, parts, len(theta.theta), K)
+    if not by_rule:
+        local = _Local(K, K if chosen or form == "per_row" else max(K, _FEWEST[form]))
+        if form == "joint":
+            return _joint(model, parts, theta, local)
+        return sum_of_log_means(_values(model, parts, theta, form == "per_row", local), form)
     # By quadrature equal draws of theta give equal values, so each distinct theta is evaluated once.
-    distinct, which = theta.theta, np.arange(len(theta.theta))
-    if by_rule:
-        distinct, which = np.unique(distinct, axis=0, return_inverse=True)
-        which = which.reshape(-1)
-    if form == "joint" and by_rule:
-        sums = np.sum([predictive_log_liks(model, part, distinct) for part in parts], axis=0)
-        return log_mean_weight(sums[which])
+    distinct, which = np.unique(theta.theta, axis=0, return_inverse=True)
+    which = which.reshape(-1)
     if form == "joint":
-        return log_mean_weight(_sums(model, parts, theta, K))
-    if by_rule:
-        each = predictive_by_row if form == "per_row" else predictive_by_group
-        values = (v for part in parts for v in each(model, part, distinct))
-    else:
-        values = _values(model, parts, theta, form == "per_row", K)
-    total, influence = 0.0, np.zeros(len(distinct))
-    for block in values:
-        found = _log_means(block, np.bincount(which) / len(which))
-        total, influence = total + found[0], influence + found[1]
-    return Estimate(total, standard_error(influence[which]), draws=len(which))
+        sums = np.sum([predictive_log_liks(model, part, distinct) for part in parts], axis=0)
+        return all_together(sums[which])
+    each = predictive_by_row if form == "per_row" else predictive_by_group
+    return sum_of_log_means((v for part in parts for v in each(model, part, distinct)), form, which)
 
 
 def _affordable(model: Model, parts: list[Part], draws: int, K: int) -> bool:
@@ -80,25 +95,56 @@ def _affordable(model: Model, parts: list[Part], draws: int, K: int) -> bool:
     return fixed and repeated <= min(K * draws * drawn // 128, budgets.REPEATED_ROWS)
 
 
-def _sums(model: Model, parts: list[Part], theta: Draws, K: int) -> Float64[np.ndarray, " S"]:
-    """The log density of all test rows at each draw of (theta, z)."""
+def _joint(model: Model, parts: list[Part], theta: Draws, local: _Local) -> Estimate:
+    """The estimate for all test rows together."""
+    # Noise of z that all draws of theta share is a common shift: noise of each would swamp their weights.
+    sums, variance = np.zeros(len(theta.theta)), [np.zeros(0)]
+    for part in parts:
+        if not local.weighs(part):
+            sums += _sums(model, part, theta, local.K)
+            continue
+        for found in predictive_masses(model, part, theta, local.weighed, theta.key):
+            sums = sums + found.log().sum(1)
+            variance.append(found.variance)
+    noise = np.concatenate(variance)
+    if uneven := int(np.sum(~(noise <= UNEVEN))):
+        warn_user(
+            f'log_predictive(form="joint"): {local.weighed} draws of z are too few for {uneven:,} of '
+            f"{len(noise):,} groups, so that the estimate may be off by many nats: raise local_draws=."
+        )
+    return all_together(sums, float(noise.sum()))
+
+
+def all_together(sums: Float64[np.ndarray, " S"], variance: float = 0.0) -> Estimate:
+    """The log mean of p(y_test | theta) over draws, with more variance in its standard error."""
+    found = log_mean_weight(sums)
+    warn_of_few(np.array([found.ess]), len(sums), "joint")
+    return Estimate(found, float(np.hypot(found.se, variance**0.5)), found.ess, len(sums))
+
+
+def _sums(model: Model, part: Part, theta: Draws, K: int) -> Float64[np.ndarray, " S"]:
+    """The log density of all test rows of a part at each draw of (theta, z)."""
     total, rows = np.zeros(len(theta.theta)), budgets.result_rows()
-    for given, at, _ in blocks_of(parts, model, K, rows=rows):
+    for given, at, _ in blocks_of([part], model, K, rows=rows):
         use = lambda chunk, z, _: block_sums(model, chunk, z, at)  # noqa: B023
         total += double(map_draws(use, given, model, theta, K))
     return total
 
 
 def _values(
-    model: Model, parts: list[Part], theta: Draws, by_row: bool, K: int
+    model: Model, parts: list[Part], theta: Draws, by_row: bool, local: _Local
 ) -> Iterator[Float[np.ndarray, "S n"]]:
-    """The log densities of a block's test rows, or groups, at each draw of (theta, z)."""
+    """The log densities of a block's test rows, or groups, at each draw of theta, or of (theta, z)."""
     rows = budgets.result_rows()
     if by_row:
         rows = int(np.clip(budgets.DENSITY_NUMBERS // len(theta.theta), 1, rows))
-    for given, at, _ in blocks_of(parts, model, K, rows=rows):
-        use = lambda chunk, z, _: test_values(model, chunk, z, at, by_row)  # noqa: B023
-        yield map_draws(use, given, model, theta, K)
+    for part in parts:
+        if not by_row and local.weighs(part):
+            yield from (m.ratio() for m in predictive_masses(model, part, theta, local.weighed))
+            continue
+        for given, at, _ in blocks_of([part], model, local.K, rows=rows):
+            use = lambda chunk, z, _: test_values(model, chunk, z, at, by_row)  # noqa: B023
+            yield map_draws(use, given, model, theta, local.K)
 
 
 @program
@@ -114,11 +160,50 @@ def test_values(
     return jax.vmap(one)(jnp.asarray(chunk.theta), z)
 
 
+def sum_of_log_means(
+    blocks: Iterator[Float[np.ndarray, "S n"]],
+    form: PredictiveForm,
+    which: np.ndarray | None = None,
+) -> Estimate:
+    """The sum over all columns of log means over draws; draws use the rows `which` of a block."""
+    total, influence, effective, share = 0.0, np.zeros(1), [np.zeros(0)], None
+    for block in blocks:
+        which = np.arange(len(block)) if which is None else which
+        share = np.bincount(which) / len(which) if share is None else share
+        found, own, ess = _log_means(block, share)
+        total, influence = total + found, influence + own
+        effective.append(ess * len(which))
+    assert which is not None
+    every = np.concatenate(effective)
+    warn_of_few(every, len(which), form)
+    ess = float(every.min(initial=len(which)))
+    return Estimate(total, standard_error(influence[which]), ess, len(which))
+
+
+def warn_of_few(ess: Float64[np.ndarray, " n"], draws: int, form: PredictiveForm) -> None:
+    """Warns where too few draws are effective for a log mean over them."""
+    fewest = min(FEWEST_EFFECTIVE, draws / 10)
+    few = int(np.sum(~(ess >= fewest)))
+    if not few:
+        return
+    what = form.removeprefix("per_") + "s" * (few > 1)
+    where = "all rows together" if form == "joint" else f"{few:,} {what}"
+    warn_user(
+        f'log_predictive(form="{form}"): of {draws:,} draws fewer than {fewest:.2g} are effective in '
+        f"{where}, so that the estimate may be too low by many nats. Ask for more draws"
+        + ("." if form == "per_row" else ', or for form="per_row".')
+    )
+
+
 def _log_means(
     values: Float[np.ndarray, "S n"], share: Float64[np.ndarray, " S"]
-) -> tuple[float, Float64[np.ndarray, " S"]]:
-    """The sum over columns of log means over draws with these shares, and each draw's influence on it."""
+) -> tuple[float, Float64[np.ndarray, " S"], Float64[np.ndarray, " n"]]:
+    """The sum over columns of log means over draws with these shares, and each draw's influence on it.
+
+    Also each column's share of effective draws.
+    """
     total, influence = 0.0, np.zeros(len(share))
+    effective = np.zeros(values.shape[1])
     # Some columns at a time: working memory then stays in the cache.
     width = max(budgets.CACHED_NUMBERS // len(share), 1)
     for start in range(0, values.shape[1], width):
@@ -127,6 +212,8 @@ def _log_means(
         weight -= np.where(np.isfinite(top), top, 0.0)
         mean = share @ np.exp(weight, out=weight)
         with np.errstate(divide="ignore", invalid="ignore"):
-            influence += np.where(mean > 0, weight / mean, 1.0).sum(1)
             total += float(np.sum(np.log(mean) + top))
-    return total, influence - values.shape[1]
+            weight /= mean
+            effective[start : start + width] = 1 / (share @ weight**2)
+            influence += np.where(mean > 0, weight, 1.0).sum(1)
+    return total, influence - values.shape[1], effective

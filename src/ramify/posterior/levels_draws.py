@@ -113,14 +113,28 @@ def linear(
     rows: np.ndarray,
     values: dict[str, np.ndarray],
     seed: Seed,
+    without: int | None = None,
 ) -> Float64[np.ndarray, "S n *V"]:
-    """Draws of the linear predictor of rows, with the effects of their levels."""
+    """Draws of the linear predictor of rows, with the effects of their levels but those of a factor."""
     eta = where.design.common(task.pool.beta[rows])
     for f in task.adapter.outer_first():
-        at = where, given, eta
-        effects, slot = _factor_effects(task, f, at, rows, values, seed)
-        where.design.add_effects(eta, effects[:, slot], _columns(task, where, f), f)
+        if f != without:
+            add_factor(task, f, (where, given, eta), rows, values, seed)
     return eta
+
+
+def add_factor(
+    task: Task,
+    factor: int,
+    at: tuple[RowsAt, RowsAt | None, np.ndarray],
+    rows: np.ndarray,
+    values: dict[str, np.ndarray],
+    seed: Seed,
+) -> None:
+    """Adds the effects of a factor's levels to draws of the linear predictor, in place."""
+    where, _, eta = at
+    effects, slot = _factor_effects(task, factor, at, rows, values, seed)
+    where.design.add_effects(eta, effects[:, slot], _columns(task, where, factor), factor)
 
 
 def _columns(task: Task, at: RowsAt, factor: int) -> Float64[np.ndarray, "n m"]:

@@ -1,6 +1,5 @@
 """Methods of a fit with several factors: questions about effects, pictures, metrics, ArviZ."""
 
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, NoReturn
 
@@ -21,7 +20,7 @@ from ramify.posterior.held_out import PredictiveForm
 from ramify.posterior.interpret import Means, Settings
 from ramify.posterior.levels_draws import Task, read
 from ramify.posterior.levels_plots import LevelsPlots
-from ramify.posterior.loo import By, Loo
+from ramify.posterior.loo import By, Loo, with_facts
 from ramify.posterior.metrics import Estimate
 from ramify.posterior.posterior import Posterior
 from ramify.posterior.summary import doubts_of
@@ -99,7 +98,8 @@ class LevelsQuestions(Posterior):
         count = len(self.labels) if by == "group" else self.groups.n_rows
         check_memory(8 * 4 * draws * count, None, what, "Ask for fewer draws")
         found = levels_rows.loo(self._task, self.groups, by, self._rows(draws, seed), seed)
-        return replace(found, doubts=doubts_of(self.notes, len(self.labels)))
+        doubts = doubts_of(self.notes, len(self.labels))
+        return with_facts(found, doubts, self._responses, self.groups)
 
     def log_evidence(self, *args: Any, **kwargs: Any) -> Estimate:
         """Log p(y), in nats: z by quadrature, b by Laplace's method, theta by weighted points."""
@@ -125,7 +125,9 @@ class LevelsQuestions(Posterior):
         Args:
             train: rows that levels of the integrated factor are conditioned on, as `given` of `predict`;
                 None for those of the fit.
-            test: rows to predict, with any mix of known, new and absent levels.
+            test: rows to predict, with any mix of known, new and absent levels. In all forms but
+                "per_row" effects of new levels of the integrated factor are integrated out where the
+                model is from a formula; all others are drawn.
             draws: S.
             form: "joint", "per_group", by the integrated factor, or "per_row".
             seed: the estimate is a function of it.

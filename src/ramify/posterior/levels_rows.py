@@ -1,6 +1,6 @@
 """Log densities of rows and groups at the draws of a fit with several factors, and their uses."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, get_args
 
 import numpy as np
@@ -11,12 +11,12 @@ from ramify.io.arviz import Axes, data_tree
 from ramify.levels.adapter import RowsAt
 from ramify.levels.design import Design
 from ramify.levels.integral import integrate, rule_for, solve
-from ramify.numerics.psis import log_sum
-from ramify.posterior.held_out import PredictiveForm
+from ramify.posterior.held_out import PredictiveForm, all_together, sum_of_log_means
 from ramify.posterior.levels_draws import (
     NUMBERS,
     Seed,
     Task,
+    add_factor,
     draw_groups,
     linear,
     own_levels,
@@ -24,7 +24,7 @@ from ramify.posterior.levels_draws import (
     warn_of_absent,
 )
 from ramify.posterior.loo import By, Loo, left_out
-from ramify.posterior.metrics import Estimate, log_mean_weight
+from ramify.posterior.metrics import Estimate
 
 Named = dict[str, Any]
 
@@ -70,15 +70,10 @@ def loo(task: Task, groups: Groups, by: By, rows: np.ndarray, seed: int) -> Loo:
 
 
 def _by_group(task: Task, rows: np.ndarray) -> Iterator[Float64[np.ndarray, " N"]]:
-    """Yields for each draw of theta and b the log p^(y_i | theta, b) of all groups."""
-    model, design, pool = task.model, task.design, task.pool
-    rule, z = rule_for(model, len(design.offset), design.N), np.zeros((design.N, model.M))
-    thetas = np.asarray(pool.theta[rows], np.float64)
-    for row, given in zip(rows, model.at_each(thetas), strict=True):
-        base = design.without_z(pool.beta[row], pool.u[row])
-        solved = solve(model, given, design, base, z)
-        z = solved.z
-        yield integrate(model, given, design, base, solved, rule).groups
+    """For each draw of theta and b the log p^(y_i | theta, b) of all groups."""
+    design, pool = task.design, task.pool
+    base = (design.without_z(pool.beta[row], pool.u[row]) for row in rows)
+    return _integrated(task, design, base, rows)
 
 
 def log_predictive(
@@ -90,22 +85,52 @@ def log_predictive(
         raise ValueError(f"form must be one of {known}; got {form!r}.")
     warn_of_absent(task.adapter, test, "test")
     where, given = read(task, test, train, outcomes=True)
-    values = task.model.values(task.pool.theta[rows])
-    found = log_densities(
-        task, where.design, linear(task, where, given, rows, values, (seed,)), rows
-    )
+    if form == "per_row":
+        values = task.model.values(task.pool.theta[rows])
+        eta = linear(task, where, given, rows, values, (seed,))
+        return sum_of_log_means(iter([log_densities(task, where.design, eta, rows)]), form)
+    found = _test_groups(task, where, given, rows, (seed,))
     if form == "joint":
-        return log_mean_weight(found.sum(1))
-    if form == "per_group":
-        own = own_levels(where.codes[task.adapter.integrated])
-        code = np.unique(own, return_inverse=True)[1]
-        found = np.stack([np.bincount(code, own) for own in found])
-    means = log_sum(found.T) - np.log(len(found))
-    # The influence of each draw on the sum of log means, by the delta method.
-    influence = np.sum(np.exp(found - means) - 1, 1)
-    return Estimate(
-        float(means.sum()), float(influence.std() / np.sqrt(len(rows))), draws=len(rows)
-    )
+        return all_together(found.sum(1))
+    return sum_of_log_means(iter([found]), form)
+
+
+def _test_groups(
+    task: Task, where: RowsAt, given: RowsAt | None, rows: np.ndarray, seed: Seed
+) -> Float64[np.ndarray, "S G"]:
+    """The log density of all rows of each level of the integrated factor, at draws of the rest.
+
+    Effects of new levels of a formula are integrated out: a mean over draws of them from their
+    population would be that of the few draws near the rows' outcomes. Those of other levels are drawn.
+    """
+    factor, values = task.adapter.integrated, task.model.values(task.pool.theta[rows])
+    eta = linear(task, where, given, rows, values, seed, without=factor)
+    whole = eta.copy()
+    add_factor(task, factor, (where, given, whole), rows, values, seed)
+    levels, code = np.unique(own_levels(where.codes[factor]), return_inverse=True)
+    each = log_densities(task, where.design, whole, rows)
+    found = np.stack([np.bincount(code, own) for own in each])
+    new = levels >= len(task.adapter.factors[factor].labels)
+    if given is not None:
+        new &= ~np.isin(levels, given.codes[factor])
+    if where.terms and new.any():
+        inside, number = new[code], np.cumsum(new) - 1
+        own = task.adapter.conditioned(where, inside, number[code[inside]], int(new.sum()))
+        found[:, new] = np.stack([*_integrated(task, own, eta[:, inside], rows)])
+    return found
+
+
+def _integrated(
+    task: Task, design: Design, base: Iterable[np.ndarray], rows: np.ndarray
+) -> Iterator[Float64[np.ndarray, " N"]]:
+    """Yields log p^(y_i | theta, b) of all groups, given draws of the linear predictor without z."""
+    model = task.model
+    rule, z = rule_for(model, len(design.offset), design.N), np.zeros((design.N, model.M))
+    thetas = np.asarray(task.pool.theta[rows], np.float64)
+    for own, given in zip(base, model.at_each(thetas), strict=True):
+        solved = solve(model, given, design, own, z)
+        z = solved.z
+        yield integrate(model, given, design, own, solved, rule).groups
 
 
 def tree(task: Task, groups: Groups, found: Named, rows: np.ndarray, seed: int, each: bool) -> Any:

@@ -11,23 +11,18 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, final, get_args
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Float64, PRNGKeyArray, Shaped
+from jaxtyping import Float64, Shaped
 
 from ramify.data.groups import Groups
 from ramify.data.host import ranges
 from ramify.families.build import method_of
-from ramify.models.densities import log_joints
-from ramify.models.model import Model
 from ramify.numerics import budgets
-from ramify.numerics.points import group_points
-from ramify.numerics.programs import program
 from ramify.numerics.psis import log_sum, smoothed
-from ramify.numerics.sums import log_mean_exp
 from ramify.numerics.thresholds import MOST_K_HAT
-from ramify.posterior.conditioned import Conditioned, blocks_of, condition
-from ramify.posterior.draws import Chunk, at_once, map_draws, of_chunks, posterior_theta
+from ramify.posterior.conditioned import blocks_of, condition
+from ramify.posterior.drawn_masses import masses
+from ramify.posterior.draws import map_draws, posterior_theta
 from ramify.posterior.fitted import Fitted
 from ramify.posterior.held_out import test_values
 from ramify.posterior.marginal_values import has_rule, log_mass_by_group
@@ -51,6 +46,7 @@ class Loo:
         lpd: log p(y_i | all), with nothing left out, [n].
         column: name of the label column.
         doubts: the verdict and its reasons, of a fit that is not to be trusted.
+        outcomes: of all rows, in the order of their table, where they are known.
     """
 
     by: By
@@ -60,6 +56,7 @@ class Loo:
     lpd: Float64[np.ndarray, " n"]
     column: str
     doubts: tuple[str, ...] = ()
+    outcomes: Shaped[np.ndarray, "rows ..."] | None = None
 
     @property
     def total(self) -> float:
@@ -135,6 +132,15 @@ def left_out(log_lik: Float64[np.ndarray, "S n"]) -> Float64[np.ndarray, "3 n"]:
     return np.stack([log_sum((log_weight + log_lik).T), k, lpd])
 
 
+def with_facts(
+    found: Loo, doubts: tuple[str, ...], outcomes: np.ndarray | None, groups: Groups
+) -> Loo:
+    """The same with what is known of the fit, and outcomes of the groups' rows."""
+    order = np.argsort(groups.row_order, kind="stable")
+    own = None if outcomes is None else np.asarray(outcomes)[order]
+    return replace(found, doubts=doubts, outcomes=own)
+
+
 def _rows(
     fit: Fitted, groups: Groups, draws: int, seed: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -165,25 +171,8 @@ def _groups(
             points = int(fit.notes.get("quadrature_points", 0))
             values = log_mass_by_group(known, model, theta.theta, points)
         else:
-            size = at_once(known, model, draws, _LOCAL_DRAWS)
-            one = lambda chunk: _by_draws(known, model, key, chunk, _LOCAL_DRAWS)  # noqa: B023
-            values = of_chunks(one, theta, size)
+            values = masses(known, model, theta, _LOCAL_DRAWS, key).whole
         yield slice(block.start, block.stop), values[:, : block.stop - block.start]
-
-
-@program
-def _by_draws(
-    known: Conditioned, model: Model, key: PRNGKeyArray, chunk: Chunk, K: int
-) -> Float[Array, "C B"]:
-    """Log p^(y_i | theta) by K draws of z, which all draws of theta share."""
-    conditional, batch = known.conditional(model), known.batch
-    points = group_points(key, batch.index, K, model.z.size)
-
-    def one(theta: Float[Array, " D"]) -> Float[Array, " B"]:
-        z, log_q = jax.vmap(conditional(theta).propose)(points)
-        return log_mean_exp(log_joints(model, batch, theta, z) - log_q)
-
-    return jax.vmap(one)(jnp.asarray(chunk.theta))
 
 
 def refitted(found: Loo, groups: Groups, again: Callable[[Groups], Any], draws: int) -> Loo:
@@ -234,12 +223,13 @@ class Comparison:
         return html_table([*self.columns], self._cells()) + said
 
 
-def compare(models: Mapping[str, Any], by: By = "row") -> Comparison:
+def compare(models: Mapping[str, Any], by: By | None = None) -> Comparison:
     """Compares fits of the same data by leaving out rows, or groups.
 
     Args:
         models: name -> posterior, or what its `loo` returned.
-        by: what to leave out of posteriors: "row" or "group".
+        by: what to leave out of posteriors: "row" or "group"; by default what was left out of the
+            others, or "row".
 
     Returns:
         Models by elpd, the best first, each with its difference from the best. The standard error of a
@@ -251,18 +241,13 @@ def compare(models: Mapping[str, Any], by: By = "row") -> Comparison:
         raise TypeError(f"models is not what rf.compare takes; expected {expected}.")
     if len(models) < 2:
         raise ValueError(f"compare expected two models or more; got {len(models)}.")
+    by = _left_out_by(models, by)
     found = {n: m if isinstance(m, Loo) else m.loo(by=by) for n, m in models.items()}
-    first, *others = found.values()
-    for name, other in found.items():
-        if other.by != first.by or not np.array_equal(other.labels, first.labels):
-            raise ValueError(
-                f'"{name}" left out other {other.by}s ({len(other.labels):,}) than "{next(iter(found))}" '
-                f"({len(first.labels):,} {first.by}s): compare fits of the same rows."
-            )
-    _check_outcomes({name: m for name, m in models.items() if isinstance(m, Fitted)})
+    _check_alike(found)
+    _check_outcomes(found)
     names = sorted(found, key=lambda name: -found[name].total)
-    best, n = found[names[0]], len(first.elpd)
-    apart = [found[name].elpd - best.elpd for name in names]
+    best = found[names[0]]
+    apart, n = [found[name].elpd - best.elpd for name in names], len(best.elpd)
     columns = {
         "elpd": [found[name].total for name in names],
         "se": [found[name].se for name in names],
@@ -277,17 +262,43 @@ def compare(models: Mapping[str, Any], by: By = "row") -> Comparison:
     )
 
 
-def _check_outcomes(fits: dict[str, Any]) -> None:
+def _left_out_by(models: Mapping[str, Any], by: By | None) -> By:
+    """What to leave out; raises where another was asked for than was left out already."""
+    if by is not None and str(by) not in get_args(By):
+        raise ValueError(f'by must be "row" or "group"; got {by!r}.')
+    done: dict[str, By] = {name: m.by for name, m in models.items() if isinstance(m, Loo)}
+    for name, own in done.items():
+        if own != (by or own):
+            raise ValueError(
+                f'by="{by}", but "{name}" left out {own}s: pass its posterior, or loo("{by}") of it.'
+            )
+    left: list[By] = [*done.values(), "row"]
+    return left[0] if by is None else by
+
+
+def _check_alike(found: dict[str, Loo]) -> None:
+    """Raises where not the same was left out of all."""
+    (begin, first), *others = found.items()
+    for name, other in others:
+        columns = first.column, other.column
+        if (first.by, other.by) == ("group", "group") and columns[0] != columns[1]:
+            raise ValueError(
+                f'"{name}" left out groups by "{columns[1]}", "{begin}" by "{columns[0]}": compare by '
+                "the same groups, or by rows."
+            )
+        if other.by != first.by or not np.array_equal(other.labels, first.labels):
+            raise ValueError(
+                f'"{name}" left out other {other.by}s ({len(other.labels):,}) than "{begin}" '
+                f"({len(first.labels):,} {first.by}s): compare fits of the same rows."
+            )
+
+
+def _check_outcomes(found: dict[str, Loo]) -> None:
     """Raises where fits have different outcomes in the same rows, such as log(y) and y."""
-    ordered: dict[str, np.ndarray] = {}
-    for name, fit in fits.items():
-        y = fit._responses
-        if y is not None:
-            ordered[name] = np.empty(y.shape)
-            ordered[name][fit.groups.row_order] = y
-    for name, y in ordered.items():
-        first = next(iter(ordered))
-        if y.shape != ordered[first].shape or not np.allclose(y, ordered[first], rtol=1e-5):
+    known = {name: loo.outcomes for name, loo in found.items() if loo.outcomes is not None}
+    for name, y in known.items():
+        first = next(iter(known))
+        if y.shape != known[first].shape or not np.allclose(y, known[first], rtol=1e-5):
             raise ValueError(
                 f'"{name}" has other outcomes than "{first}" in the same rows, and densities of '
                 "different outcomes can't be compared: write both for one."

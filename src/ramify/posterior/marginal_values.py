@@ -78,7 +78,7 @@ def predictive_log_liks(
     model: Model, part: Part, thetas: Float[np.ndarray, "S D"]
 ) -> Float64[np.ndarray, " S"]:
     """The sum over groups of log p(y_i,test | theta, y_i) at each theta."""
-    both, given = _together(part.given, part.at), part.given
+    both, given = together(part.given, part.at), part.given
     total = marginal_log_liks(part.family, model, both, thetas)
     return total - marginal_log_liks(part.family, model, given, thetas) if given.n_rows else total
 
@@ -87,7 +87,7 @@ def predictive_by_group(
     model: Model, part: Part, thetas: Float[np.ndarray, "S D"]
 ) -> Iterator[Float[np.ndarray, "S B"]]:
     """Yields log p(y_i,test | theta, y_i) for some groups at a time."""
-    for block in ranges(_together(part.given, part.at), part.given):
+    for block in ranges(together(part.given, part.at), part.given):
         found = []
         for batch in block.batches:
             known = condition(part.family, model, batch, local_draws=2)
@@ -103,7 +103,7 @@ def predictive_by_row(
     one = np.ones(at.n_rows, np.int64)
     single = replace(at._take(owner), sizes=one, rows=at.rows, row_order=at.row_order)
     given, start = _Columns(_log_masses(model, part.family, part.given, thetas)), 0
-    for both in _log_masses(model, part.family, _together(part.given._take(owner), single), thetas):
+    for both in _log_masses(model, part.family, together(part.given._take(owner), single), thetas):
         stop = start + both.shape[1]
         yield both - given.take(owner[start:stop])
         start = stop
@@ -163,7 +163,7 @@ def _rule(local: Solver, model: Model, points: int) -> Rule:
     return Rule(*(x.astype(kind) for x in rule))
 
 
-def _together(given: Groups, at: Groups) -> Groups:
+def together(given: Groups, at: Groups) -> Groups:
     """The groups of a part with the rows of both data sets."""
     owner = np.repeat(np.tile(np.arange(len(given)), 2), np.append(given.sizes, at.sizes))
     order = np.argsort(owner, kind="stable")

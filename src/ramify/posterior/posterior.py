@@ -335,9 +335,9 @@ class Posterior(Questions):
             draws: S.
             form: see above.
             seed: the estimate is a function of it.
-            local_draws: as in `sample`. By default z of solved fits with one or two local dimensions
-                is integrated by quadrature instead of drawn; for "per_row" if the likelihood does not
-                involve theta.
+            local_draws: as in `sample`. Solved fits integrate z instead: by default by quadrature for
+                M <= 2, in "per_row" if the likelihood does not involve theta; else, but in "per_row",
+                by so many draws around its mode given all rows of the group; 1 is the paper's form.
         """
         train = None if train is None else self._given(train)
         rows = prediction.read(self._schema, self.adapter, test, "test", outcomes=True)
@@ -345,7 +345,7 @@ class Posterior(Questions):
         K = self._local_draws(local_draws)
         found = self._parts(rows, train, K)
         theta = posterior_theta(jax.random.key(seed), self.family, self.model, draws)
-        return log_predictive(self.model, found, theta, form, K, local_draws is None)
+        return log_predictive(self.model, found, theta, form, K, local_draws is not None)
 
     @computing
     def to_arviz(

@@ -219,12 +219,13 @@ def _simulate(adapter: Adapter, chunk: Chunk, z: Array, at: Batch, kind: Kind) -
 
 
 def summarise(values: Shaped[np.ndarray, "S rows ..."], quantiles: Sequence[float]) -> Columns:
-    """Mean, sd and quantiles over draws; quantiles of counts and classes are possible values."""
+    """Mean, sd and quantiles over draws, as exact as these; quantiles of counts are possible values."""
     method = "linear" if values.dtype.kind == "f" else "inverted_cdf"
-    numbers = values if values.dtype.kind == "f" else values.astype(np.float32)
+    kind = np.float64 if values.dtype.itemsize > 4 else np.float32
+    numbers = values if values.dtype.kind == "f" else values.astype(kind)
     mean, sd = numbers.mean(0, dtype=np.float64), numbers.std(0, dtype=np.float64)
     levels = np.quantile(numbers, np.asarray(quantiles, np.float64), axis=0, method=method)
-    columns = (column.astype(np.float32) for column in (mean, sd, *levels))
+    columns = (column.astype(kind) for column in (mean, sd, *levels))
     return dict(zip(summary_names(quantiles), columns, strict=True))
 
 

@@ -1,7 +1,6 @@
 """Questions about the effects of a fitted formula: expected outcomes, contrasts and slopes."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from ramify.numerics.precision import computing
@@ -11,7 +10,7 @@ from ramify.posterior.answer import Answer
 from ramify.posterior.averages import Cells, Who
 from ramify.posterior.fitted import Fitted
 from ramify.posterior.interpret import Compare, Settings
-from ramify.posterior.loo import By, Loo, loo, refitted
+from ramify.posterior.loo import By, Loo, loo, refitted, with_facts
 from ramify.posterior.plots import Plots
 from ramify.posterior.poststratified import PostKind, Wanted, poststratified
 from ramify.posterior.prediction import Kind
@@ -192,7 +191,8 @@ class Questions(Fitted):
         """
         data = self._for_metrics(groups)
         found = loo(self, data, by, draws, seed)
-        found = replace(found, doubts=doubts_of(self._judged, len(self.labels)))
+        doubts = doubts_of(self._judged, len(self.labels))
+        found = with_facts(found, doubts, self.adapter.outcomes(data), data)
         if not refit or not len(found.bad):
             return found
         if by == "row" or self.again is None:

@@ -23,18 +23,30 @@ FORMAT_VERSION = 2  # the first with several grouping terms
 
 def save(formula: LevelsFormula, given: priors.Priors, groups: Groups | None, folder: Path) -> None:
     """Writes a formula with its state, its levels and its priors, and the columns of the fit."""
-    units = formula.units
     config = {
+        **of_columns(formula),
+        "table": formula.table,
+        "priors": {name: priors.to_plain(prior) for name, prior in given.items()},
+        "priors_in_words": {name: priors.in_words(p) for name, p in given.items()},
+        "format_version": FORMAT_VERSION,
+        "versions": {"ramify": __version__, "formulae": version("formulae")},
+    }
+    (folder / CONFIG).write_text(json.dumps(config, indent=1, allow_nan=False))
+    if groups is not None:
+        arrays = {"sizes": groups.sizes, "row_order": groups.row_order}
+        write_arrays(folder / ROWS, arrays | {f"rows/{n}": c for n, c in groups.rows.items()})
+
+
+def of_columns(formula: LevelsFormula) -> dict[str, Any]:
+    """All that the columns of a model depend on, as JSON values."""
+    return {
         "formula": formula.parts.text,
         "likelihood": formula.likelihood,
         "link": formula.link,
         "trials": formula.parts.trials,
         "weights": formula.parts.weights,
         "levels": formula.levels,
-        "table": formula.table,
-        "priors": {name: priors.to_plain(prior) for name, prior in given.items()},
-        "priors_in_words": {name: priors.in_words(p) for name, p in given.items()},
-        "units": units._asdict(),
+        "units": formula.units._asdict(),
         "common": saved_coding.to_plain(formula.common),
         "terms": [
             {
@@ -47,13 +59,7 @@ def save(formula: LevelsFormula, given: priors.Priors, groups: Groups | None, fo
         ],
         "factors": [to_plain(factor) for factor in formula.factors],
         "integrated": formula.integrated,
-        "format_version": FORMAT_VERSION,
-        "versions": {"ramify": __version__, "formulae": version("formulae")},
     }
-    (folder / CONFIG).write_text(json.dumps(config, indent=1, allow_nan=False))
-    if groups is not None:
-        arrays = {"sizes": groups.sizes, "row_order": groups.row_order}
-        write_arrays(folder / ROWS, arrays | {f"rows/{n}": c for n, c in groups.rows.items()})
 
 
 def load(saved: SavedFit) -> tuple[LevelsFormula, priors.Priors]:
