@@ -101,7 +101,7 @@ _NOTES: dict[str, Check] = {
     ),
     "resampled_draws": _is_few,
     **dict.fromkeys("converged local_draws_raised".split(), _is_bool),
-    **dict.fromkeys("method why z_names".split(), is_text),
+    **dict.fromkeys("method why z_names theta_worst".split(), is_text),
     "bias_sds": lambda value: is_number(value) or is_list_of(is_number)(value) and len(value) > 0,
     **dict.fromkeys("warnings rising_priors theta_curves".split(), is_list_of(is_text)),
     **dict.fromkeys("unconverged_groups second_modes_groups uneven_groups".split(), _is_list),
