@@ -134,7 +134,7 @@ def diagnose(
 def _of_levels(posterior: LevelsPosterior) -> Diagnosis:
     """The verdict on a fit with several factors, by its own notes; its groups are not judged."""
     notes, nothing = posterior.notes, np.zeros(0)
-    found = findings(notes, len(posterior.labels))
+    found = findings(posterior._judged, len(posterior.labels))
     drawn = len(posterior.pool.theta)
     good = (
         f"correcting Laplace's method for kept effects moved theta by {notes['laplace_sds']:.2g} of its "

@@ -213,7 +213,7 @@ class _Evaluated:
         found = Answer.of(
             columns, values.reshape(S, -1), asked.quantiles, self.fit.adapter.table_kind
         )
-        doubts = doubts_of(self.fit.notes, len(self.fit.labels))
+        doubts = doubts_of(self.fit._judged, len(self.fit.labels))
         return replace(found, said=self.said, doubts=doubts)
 
 

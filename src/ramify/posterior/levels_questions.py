@@ -99,7 +99,7 @@ class LevelsQuestions(Posterior):
         count = len(self.labels) if by == "group" else self.groups.n_rows
         check_memory(8 * 4 * draws * count, None, what, "Ask for fewer draws")
         found = levels_rows.loo(self._task, self.groups, by, self._rows(draws, seed), seed)
-        return replace(found, doubts=doubts_of(self.notes, len(self.labels)))
+        return replace(found, doubts=doubts_of(self._judged, len(self.labels)))
 
     def log_evidence(self, *args: Any, **kwargs: Any) -> Estimate:
         """Log p(y), in nats: z by quadrature, b by Laplace's method, theta by weighted points."""
