@@ -23,6 +23,7 @@ from ramify.levels.iterated import PROBES, Iterated
 from ramify.levels.kept import Algebra
 from ramify.levels.marginal import Marginal, NotSolved
 from ramify.levels.model import LevelsModel
+from ramify.levels.other_modes import other_modes
 from ramify.levels.search import Found, search
 from ramify.levels.shape import Pool, cloud, moved_sds, pool, probe_sds
 from ramify.models.several import SeveralModel
@@ -68,6 +69,7 @@ def fit_levels(
         "bias_sds": rules,
         "laplace_sds": laplace,
         **iterated_notes(G, found),
+        **other_modes(G, found.optimum, adapter.factors),
         **drawn.notes,
         "theta_profile_nats": off,
     }

@@ -15,6 +15,7 @@ from ramify.numerics.thresholds import (
     FAR,
     LAPLACE,
     MANY,
+    MIRRORED,
     MOST_K_HAT,
     MOVED,
     R_HATS,
@@ -47,7 +48,7 @@ def findings(notes: Mapping[str, Any], N: int) -> list[Finding]:
     found = [_unfinished(notes), _bias(notes), _noise(notes), _unconverged(notes, N)]
     found += [_width(notes), _uneven_theta(notes), _second_modes(notes), _uneven(notes)]
     found += [_laplace(notes), _profile(notes), _stalled(notes), _rising_prior(notes)]
-    found += [_changed(notes), _curves(notes), _chains(notes)]
+    found += [_changed(notes), _curves(notes), _chains(notes), _other_mode(notes)]
     warnings = [Finding(1, line) for line in notes.get("warnings", [])]
     return [finding for finding in found if finding is not None] + warnings
 
@@ -195,6 +196,18 @@ def _second_modes(notes: Mapping[str, Any]) -> Finding | None:
         "NUTS for all of it"
     )
     return Finding(level, said) if level else None
+
+
+def _other_mode(notes: Mapping[str, Any]) -> Finding | None:
+    names, nats = notes.get("other_mode", []), float(notes.get("other_mode_nats", 0.0))
+    mirrored = abs(nats) < MIRRORED
+    what = "a mirror image" if mirrored else f"another mode, {nats:+.2g} nats from the first one,"
+    said = (
+        f"the posterior of {named(names, len(names))} has {what} that this fit misses: their means and "
+        "sds are those of one mode. Write the model so that there is one (rf.positive() where a sign is "
+        "not seen)"
+    )
+    return Finding(1 if mirrored else 2, said) if names else None
 
 
 def _uneven(notes: Mapping[str, Any]) -> Finding | None:
