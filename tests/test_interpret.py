@@ -216,6 +216,21 @@ def test_contrasts_and_slopes_are_those_of_nuts():
         assert abs(found["sd"][0] / exact.std() - 1) < 0.05, (found["sd"][0], exact.std())
 
 
+def test_answers_for_each_row_have_the_columns_of_by(posterior, table):
+    """They were dropped."""
+    some = table[:6].assign(part=["n", "s", None, "n", "s", "s"])
+    found = posterior.predictions(
+        {"x": [0.0, 1.0]}, ["kind", "part"], table=some, average=False, draws=S
+    )
+    assert list(found)[:4] == ["x", "row", "kind", "part"] and len(found) == 12
+    assert list(found["kind"]) == 2 * list(some["kind"]) and list(found["row"]) == 2 * [*range(6)]
+    assert list(found["part"]) == 2 * ["n", "s", None, "n", "s", "s"]
+    alone = posterior.predictions({"x": [0.0, 1.0]}, table=some, average=False, draws=S)
+    np.testing.assert_array_equal(found["mean"], alone["mean"])
+    changed = posterior.comparisons("x", by="kind", table=some, average=False, draws=S)
+    assert list(changed["kind"]) == list(some["kind"])
+
+
 def test_a_doubt_goes_with_every_answer(posterior):
     """Theta's sds were changed since the fit: `print` said so, and answers did not."""
     changed = copy(posterior)
