@@ -48,7 +48,7 @@ def fit_levels(
     cpu.append(time.process_time())
     drawn = cloud(G, found, seed)
     cpu.append(time.process_time())
-    draws, off = pool(G, found, drawn, seed)
+    draws, about = pool(G, found, drawn, seed)
     cpu.append(time.process_time())
     laplace, rules = np.abs(moved_sds(G, found)).max(0).tolist()
     said = {
@@ -71,7 +71,7 @@ def fit_levels(
         **iterated_notes(G, found),
         **other_modes(G, found.optimum, adapter.factors),
         **drawn.notes,
-        "theta_profile_nats": off,
+        **about,
     }
     posterior = LevelsPosterior(model, adapter, groups, draws, said)
     posterior.design = design  # saves making it again

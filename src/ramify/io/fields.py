@@ -99,6 +99,7 @@ _NOTES: dict[str, Check] = {
     **dict.fromkeys(
         "theta_divergences looked_at second_modes uneven seen_directions".split(), is_count
     ),
+    **dict.fromkeys("nodes unsolved_nodes".split(), is_count),
     "resampled_draws": _is_few,
     **dict.fromkeys("converged local_draws_raised".split(), _is_bool),
     **dict.fromkeys("method why z_names theta_worst".split(), is_text),

@@ -49,6 +49,7 @@ def findings(notes: Mapping[str, Any], N: int) -> list[Finding]:
     found += [_width(notes), _uneven_theta(notes), _second_modes(notes), _uneven(notes)]
     found += [_laplace(notes), _profile(notes), _stalled(notes), _rising_prior(notes)]
     found += [_changed(notes), _curves(notes), _chains(notes), _other_mode(notes)]
+    found += [_unsolved_nodes(notes)]
     warnings = [Finding(1, line) for line in notes.get("warnings", [])]
     return [finding for finding in found if finding is not None] + warnings
 
@@ -196,6 +197,15 @@ def _second_modes(notes: Mapping[str, Any]) -> Finding | None:
         "NUTS for all of it"
     )
     return Finding(level, said) if level else None
+
+
+def _unsolved_nodes(notes: Mapping[str, Any]) -> Finding | None:
+    count, nodes = notes.get("unsolved_nodes", 0), notes.get("nodes", 1)
+    said = (
+        f"kept effects could not be found at {count} of {nodes} draws of theta: there they are those at "
+        "theta's mode. Merge rare levels, or look for effects that the data do not tell apart"
+    )
+    return Finding(1 + (count > MANY * nodes), said) if count else None
 
 
 def _other_mode(notes: Mapping[str, Any]) -> Finding | None:
