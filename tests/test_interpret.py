@@ -1,5 +1,7 @@
 """Contrasts, slopes and predictions: against `predict`, exact formulas, quadrature and NUTS."""
 
+from copy import copy
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -212,6 +214,37 @@ def test_contrasts_and_slopes_are_those_of_nuts():
     for found, exact in zip(ours, (kind, slope), strict=True):
         assert abs(found["mean"][0] - exact.mean()) < 0.15 * exact.std()
         assert abs(found["sd"][0] / exact.std() - 1) < 0.05, (found["sd"][0], exact.std())
+
+
+def test_answers_for_each_row_have_the_columns_of_by(posterior, table):
+    """They were dropped."""
+    some = table[:6].assign(part=["n", "s", None, "n", "s", "s"])
+    found = posterior.predictions(
+        {"x": [0.0, 1.0]}, ["kind", "part"], table=some, average=False, draws=S
+    )
+    assert list(found)[:4] == ["x", "row", "kind", "part"] and len(found) == 12
+    assert list(found["kind"]) == 2 * list(some["kind"]) and list(found["row"]) == 2 * [*range(6)]
+    assert list(found["part"]) == 2 * ["n", "s", None, "n", "s", "s"]
+    alone = posterior.predictions({"x": [0.0, 1.0]}, table=some, average=False, draws=S)
+    np.testing.assert_array_equal(found["mean"], alone["mean"])
+    changed = posterior.comparisons("x", by="kind", table=some, average=False, draws=S)
+    assert list(changed["kind"]) == list(some["kind"])
+
+
+def test_a_doubt_goes_with_every_answer(posterior):
+    """Theta's sds were changed since the fit: `print` said so, and answers did not."""
+    changed = copy(posterior)
+    changed.notes = posterior.notes | {"theta_sd": 2 * posterior.notes["theta_sd"]}
+    cells = {"user": ["u00"], "x": [0.0], "kind": ["a"], "age": [40.0], "n": [1]}
+    answers = [
+        lambda fit: fit.summary(draws=S),
+        lambda fit: fit.predictions({"x": 0.0}, draws=S),
+        lambda fit: fit.comparisons("x", draws=S),
+        lambda fit: fit.poststratify(cells, draws=S),
+    ]
+    for ask in answers:
+        assert "0.5 times those that the fit found" in " ".join(ask(changed).doubts)
+        assert "times those" not in " ".join(ask(posterior).doubts)
 
 
 def test_poststratification_weights_the_cells(posterior):

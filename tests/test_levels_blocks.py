@@ -14,10 +14,11 @@ from ramify.levels import blocks, shape
 from ramify.levels.blocks import blocks_of, integrated
 from ramify.levels.coarse import Coarse
 from ramify.levels.integral import integrate, rule_for, solve
-from ramify.levels.marginal import Marginal
+from ramify.levels.marginal import Marginal, NotSolved
 from ramify.levels.model import LevelsModel
 from ramify.levels.search import search
 from ramify.numerics.points import student_sample
+from ramify.posterior.trust import findings
 
 SLOPES = "yes ~ x + (1 + x | a) + (1 | b)"
 
@@ -91,6 +92,30 @@ def test_a_profile_is_the_marginal_at_its_points_and_corners():
     np.testing.assert_allclose(profile.values(thetas), truth, atol=1e-6)
 
 
+def test_draws_of_theta_without_kept_effects_of_their_own_are_told(monkeypatch):
+    """They are given those at theta's mode."""
+    model, design = problem("y ~ x + (1 | a) + (1 | b)")
+    G = Marginal(model, design)
+    found = search(G, start(model))
+    cloud = shape.cloud(G, found, 0)
+    assert "unsolved_nodes" not in shape.pool(G, found, cloud, 0)[1]
+    solve, calls = G.optimum, iter(range(1000))
+
+    def failing(*own):
+        if next(calls) % 4 == 0:
+            raise NotSolved
+        return solve(*own)
+
+    monkeypatch.setattr(G, "optimum", failing)
+    notes = shape.pool(G, found, cloud, 0)[1]
+    assert 0 < notes["unsolved_nodes"] < notes["nodes"] / 3
+    (told,) = findings(notes, 10)
+    assert (
+        told.level == 2 and f"found at {notes['unsolved_nodes']} of {notes['nodes']}" in told.said
+    )
+    assert findings(notes | {"unsolved_nodes": 1, "nodes": 64}, 10)[0].level == 1
+
+
 @pytest.mark.slow
 def test_corners_bring_a_profile_to_the_sds_of_the_marginal(monkeypatch):
     rng, n, levels = np.random.default_rng(1), 1200, 24
@@ -160,12 +185,12 @@ def test_points_are_weighted_by_a_coarse_marginal_where_that_pays(monkeypatch):
         monkeypatch.setattr(shape, name, value)
     cloud = shape.cloud(G, found, 0)
     assert 200 < cloud.notes["theta_coarse"] < 1000
-    off = shape.pool(G, found, cloud, 0)[1]
+    off = shape.pool(G, found, cloud, 0)[1]["theta_profile_nats"]
     assert off < 0.03  # nats from G, where the draws are
     monkeypatch.setattr(shape, "COARSE", 0.0)
     cloud = shape.cloud(G, found, 0)
     assert "theta_coarse" not in cloud.notes
-    assert shape.pool(G, found, cloud, 0)[1] > 0.03
+    assert shape.pool(G, found, cloud, 0)[1]["theta_profile_nats"] > 0.03
 
 
 def test_large_ids_beside_a_null_are_exact():

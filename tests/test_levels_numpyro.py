@@ -182,6 +182,12 @@ def test_wrong_functions_get_a_sentence(said):
         rf.from_numpyro(REFUSED[said], NESTED)
 
 
+def test_columns_that_are_not_read_are_told():
+    rows = {**table(), "z": table()["x"]}
+    groups = rf.Groups.from_table(rows, by=["school", "school:klass"], rows=["y", "z"])
+    assert "columns not read: z" in repr(rf.from_numpyro(additive, groups))
+
+
 def test_options_of_one_factor_get_a_sentence():
     with pytest.raises(ValueError, match="index= is for one grouping factor"):
         rf.from_numpyro(additive, NESTED, index="school")

@@ -110,6 +110,20 @@ def test_constants_are_bound_beforehand():
     assert rf.from_numpyro(partial(model, spread=3.0), GROUPS).theta.size == 1
 
 
+def test_columns_that_are_not_read_are_told():
+    """One that is not there for an argument without a value may be misspelt: that is warned of."""
+    assert "columns not read: k, u" in repr(rf.from_numpyro(good, GROUPS))
+    fewer = rf.Groups.from_table(TABLE, by="group", rows=["x", "y"])
+    assert "not read" not in repr(rf.from_numpyro(good, fewer))
+
+    def offset(x, y=None, offset=None, *, group, n_group):
+        return good(x, y, group=group, n_group=n_group)
+
+    with pytest.warns(UserWarning, match='"offset", which stays None, .* not read "k", "u" of the'):
+        rf.from_numpyro(offset, GROUPS)
+    assert "not read" not in repr(rf.from_numpyro(offset, fewer))
+
+
 def test_fit_checks_the_columns():
     model = rf.from_numpyro(good, GROUPS)
     other = rf.Groups.from_table(TABLE, by="group", rows=["y"])

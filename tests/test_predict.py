@@ -275,7 +275,14 @@ def test_refusals(fits, at, table):
         ValueError, match=r"branch\(\) knows its groups by the rows it was fitted to"
     ):
         fit.predict(at, given={"group": [3], "x": np.ones((1, DIM)), "y": [1.0]})
-    fit.predict(at, given=table, draws=5)  # the rows of the fit, once more
+    turned = {name: column[::-1] for name, column in table.items()}
+    for same in (table, turned):  # the rows of the fit, once more
+        fit.predict(at, given=same, draws=5)
+    for other in ({"y": table["y"] + 1}, {"x": 2 * table["x"]}):  # as many rows for each group
+        with pytest.raises(ValueError, match=r"branch\(\) knows .* leave given= \(or train=\) out"):
+            fit.predict(at, given=table | other, draws=5)
+        with pytest.raises(ValueError, match=r"branch\(\) knows its groups"):
+            fit.log_predictive(table | other, table, draws=5)
     with pytest.raises(ValueError, match=r'simulate\(.*\) asks for "x", and the table .* add it'):
         fit.predict({"group": [3]})
     with pytest.raises(ValueError, match='has a column "sd", which is what predict calls'):

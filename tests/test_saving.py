@@ -105,6 +105,8 @@ def test_a_loaded_fit_gives_the_same_numbers(groups, tmp_path):
     jax.tree.map(same, loaded.sample(20), fit.sample(20))
     assert loaded.elbo(groups, draws=20) == fit.elbo(draws=20)
     same(loaded.predict(at, draws=20)["mean"], fit.predict(at, draws=20)["mean"])
+    with pytest.raises(ValueError, match=r"this loaded fit does not have them .* leave given="):
+        loaded.predict(at, given=table, draws=20)
 
 
 def test_a_loaded_fit_has_no_data(groups, tmp_path):

@@ -55,6 +55,30 @@ def intercepts(log_lik, **extra) -> rf.Model:
     )
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"minibatch": 2}, r"minibatch= is for fits by steps.*leave it out, or ask for steps"),
+        ({"estimator": "total"}, r"estimator= is for fits by steps"),
+        ({"theta": "nuts", "local_draws": 1}, r'theta="nuts" is for fits with more local draws'),
+        ({"theta": "weighted", "local_draws": 1}, r'theta="weighted" is for fits with more'),
+    ],
+)
+def test_options_that_would_be_ignored_are_refused(options, said):
+    with pytest.raises(ValueError, match=said):
+        rf.fit(*small(), progress=False, **options)
+
+
+def test_a_fit_of_other_groups_has_the_family_that_was_asked_for():
+    """It had the default one, with its one round of variational Newton."""
+    model, groups = small()
+    family = rf.solved(model, groups, rounds=0)
+    first = rf.fit(model, groups, family=family, theta="gaussian", progress=False)
+    again = first.again(groups.subset(positions=np.arange(7)))
+    assert again.family.N == 7 and again.family.local.rounds == 0
+    assert again.notes["why"] == "as asked"
+
+
 @pytest.mark.parametrize("N, rows, dim", [(8, 5, 2), slow(10, 100, 10)])
 def test_conjugate_is_exact(N, rows, dim):
     """ELBO = log evidence to 0.01 nats, means to 0.05 sd, sds to 1%, of theta and z."""

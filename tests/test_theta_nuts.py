@@ -1,5 +1,6 @@
 """NUTS on theta's marginal posterior, beside exact answers where theta is far from Gaussian."""
 
+import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -9,7 +10,7 @@ import ramify as rf
 from quick import slow_but
 from ramify.inference.theta_nuts import quality
 from ramify.numerics import budgets
-from ramify.posterior.summary import shown_values
+from ramify.posterior.summary import reliability, shown_values
 
 Y = np.array([28.0, 8, -3, 7, -1, 1, 18, 12])
 S = np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
@@ -48,8 +49,8 @@ def schools_exactly():
 
 @pytest.fixture(scope="module")
 def fitted():
-    """Eight schools; its chains are judged by tau alone."""
-    tau = lambda adapter, theta: shown_values(adapter, theta)[:, 1:]
+    """Eight schools; its chains are judged by tau alone, beside a number that never moves."""
+    tau = lambda adapter, theta: shown_values(adapter, theta)[:, 1:] * [1, 0]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ramify.fitting.theta_shape.shown_values", tau)
         patch.setattr(budgets, "NUTS_DRAWS", (400, 400))  # fewer than usual, for the time it takes
@@ -76,6 +77,47 @@ def test_chains_are_judged_by_what_is_shown(fitted):
     assert fitted.notes["theta_effective_draws"] == pytest.approx(effective[0], rel=1e-3)
     assert fitted.notes["theta_r_hat"] == pytest.approx(r_hat[0], abs=1e-4)
     assert abs(quality(log_tau)[1][0] / effective[0] - 1) > 0.01
+
+
+def test_numbers_that_are_the_same_in_all_draws_are_known():
+    """Such as zeros of a Cholesky factor; of chains that stand still, or are stuck apart, nothing is."""
+    moving = np.random.default_rng(0).normal(size=(4, 200, 1))
+    r_hat, effective = quality(np.concatenate([moving, moving * 0, 1 + moving * 0], 2))
+    alone = quality(moving)
+    np.testing.assert_array_equal(r_hat, [alone[0][0], 1, 1])
+    np.testing.assert_array_equal(effective, [alone[1][0], 800, 800])
+    assert np.isnan(quality(0 * moving)).all()
+    with np.errstate(all="ignore"):
+        assert not quality(np.broadcast_to(np.arange(4.0)[:, None, None], (4, 200, 1)))[0][0] < 1.01
+    weight = np.random.default_rng(1).dirichlet(np.full(800, 5.0))
+    told = reliability(np.stack([moving.ravel(), np.zeros(800), np.ones(800)], 1), weight)
+    assert told["k_hat"].max() < 0.5
+    np.testing.assert_allclose(told["ess"][1:], 1 / np.sum(weight**2))
+
+
+def correlated(x, y=None, *, g, n_g):
+    """Intercepts and slopes, with a Cholesky factor whose first row is 1 and 0."""
+    L = numpyro.sample("L", dist.LKJCholesky(2, 2.0))
+    with numpyro.plate("groups", n_g):
+        b = numpyro.sample("b", dist.MultivariateNormal(jnp.zeros(2), scale_tril=L))
+    with numpyro.plate("rows", x.shape[0]):
+        numpyro.sample("y", dist.Normal(b[g, 0] + b[g, 1] * x, 0.5), obs=y)
+
+
+@pytest.mark.slow
+def test_constant_entries_of_theta_are_no_doubt(monkeypatch):
+    """Chains end as soon as they may: where r-hat was NaN they ran a hundred times as long."""
+    monkeypatch.setattr(budgets, "NUTS_DRAWS", (200, 200))
+    rng = np.random.default_rng(0)
+    g, x = np.repeat(np.arange(12), 3), rng.normal(size=36)
+    groups = rf.Groups.from_table({"g": g, "x": x, "y": x}, by="g", rows=["x", "y"])
+    posterior = rf.fit(rf.from_numpyro(correlated, groups), groups, theta="nuts")
+    assert (
+        posterior.notes["theta_r_hat"] < 1.01 and posterior.family.weighted.points.shape[0] < 2000
+    )
+    summary = posterior.summary()
+    assert np.all(np.isfinite(summary["ess"])) and summary["L[0,1]"]["sd"] == 0
+    assert "verdict: trust" in repr(posterior)
 
 
 def test_draws_of_chains_are_saved(fitted, tmp_path):

@@ -17,8 +17,10 @@ from ramify.families.weighted_theta import WeightedTheta
 from ramify.fitting import solved
 from ramify.inference.prior_check import prior_reach, rising_priors
 from ramify.inference.theta_search import finish
+from ramify.posterior import trust
 from ramify.posterior.fitted import mean_theta_sd
 from ramify.posterior.posterior import Posterior
+from ramify.posterior.trust import findings
 
 
 def verdict_of(posterior) -> str:
@@ -157,6 +159,32 @@ def test_a_changed_q_of_theta_is_told():
     assert "verdict: check" in said(narrow) and "0.9 times those that the fit found" in said(narrow)
     assert "verdict: do not trust" in said(replace(own, weighted=weighted))
     assert mean_theta_sd(replace(own, weighted=weighted)) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("r_hat", "effective", "verdict"),
+    [
+        (1.005, 500, "trust"),
+        (1.05, 500, "check"),
+        (1.005, 300, "check"),
+        (1.2, 500, "do not trust"),
+        (1.005, 30, "do not trust"),
+        (np.nan, 500, "do not trust"),
+        (1.005, np.nan, "do not trust"),
+    ],
+)
+def test_chains_that_do_not_agree_or_are_short_are_told(r_hat, effective, verdict):
+    chains = {"theta_r_hat": r_hat, "theta_effective_draws": effective, "theta_worst": "tau"}
+    found = findings({"bias_sds": 0.0} | chains, 60)
+    assert trust.verdict_of(found) == verdict
+    assert all("effective draws of tau" in finding.said for finding in found)
+
+
+@pytest.mark.parametrize(
+    "note", ["bias_sds", "noise_sds", "theta_width", "theta_k_hat", "laplace_sds"]
+)
+def test_a_number_of_a_fit_that_is_not_known_is_a_doubt(note):
+    assert trust.verdict_of(findings({note: np.nan}, 60)) != "trust"
 
 
 @pytest.mark.slow

@@ -115,12 +115,14 @@ def diagnose(
 
     Args:
         posterior: the fit.
-        groups: the data; those of the fit by default.
-        draws: S, draws of theta; by default as many as seconds allow, 50 to 1,000.
+        groups: the data; those of the fit by default, and for several factors only these.
+        draws: S, draws of theta; by default as many as seconds allow, 50 to 1,000; for several factors
+            only None: their fits are judged by their notes.
         seed: the answer is a function of it.
     """
     check_posterior(posterior, "rf.diagnose(posterior)")
     if isinstance(posterior, LevelsPosterior):
+        _check_own(posterior, groups, draws)
         return _of_levels(posterior)
     groups = posterior._for_metrics(groups)
     # The draws differ from those of the fit, so that the fit's own Monte Carlo error shows.
@@ -131,10 +133,21 @@ def diagnose(
     return Diagnosis(verdict, reasons, *found, posterior.by, judged.labels, judged.sizes, *locals_)
 
 
+def _check_own(posterior: LevelsPosterior, groups: Any, draws: int | None) -> None:
+    """Raises where a fit with several factors would be judged by other data than its own, or by draws."""
+    own = posterior.groups
+    size = None if groups is None else (getattr(groups, "n_rows", None), len(groups))
+    if draws is not None or size not in (None, (own.n_rows, len(own))):
+        raise ValueError(
+            "a fit with several grouping factors is judged by its own notes, not by draws or other "
+            "data: call rf.diagnose(posterior) without groups= and draws=."
+        )
+
+
 def _of_levels(posterior: LevelsPosterior) -> Diagnosis:
     """The verdict on a fit with several factors, by its own notes; its groups are not judged."""
     notes, nothing = posterior.notes, np.zeros(0)
-    found = findings(notes, len(posterior.labels))
+    found = findings(posterior._judged, len(posterior.labels))
     drawn = len(posterior.pool.theta)
     good = (
         f"correcting Laplace's method for kept effects moved theta by {notes['laplace_sds']:.2g} of its "

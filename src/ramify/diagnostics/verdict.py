@@ -69,15 +69,15 @@ def _about_theta(posterior: Posterior, found: Theta) -> Finding:
     beyond = abs(shift) - NOISES * noise
     moved = f"move {first} by {abs(shift):.2g} of its sd, give or take {noise:.1g}"
     uneven = found.k_hat > MOST_K_HAT and found.effective < THIN * found.draws
-    if uneven or beyond > FAR:
+    if uneven or not beyond <= FAR:
         return Finding(
             2,
             "The fit is far from the posterior of the global parameters: correcting it would "
             f"{moved} ({numbers}). {_cure(posterior)}.",
         )
     widened = f"change the sd of {second} by {widening:+.0%}, give or take {wide_noise:.0%}"
-    wide = abs(widening) - NOISES * wide_noise > WIDTH
-    doubts = [moved] * (beyond > MOVED) + [widened] * wide
+    wide = not abs(widening) - NOISES * wide_noise <= WIDTH
+    doubts = [moved] * (not beyond <= MOVED) + [widened] * wide
     if doubts:
         said = f"Correcting the fit would {' and '.join(doubts)} ({numbers})."
         return Finding(1, f"{said} {_cure(posterior)}.")
@@ -86,8 +86,9 @@ def _about_theta(posterior: Posterior, found: Theta) -> Finding:
 
 
 def _largest(by_name: dict[str, float]) -> tuple[float, str]:
-    """The number with the largest absolute value, and its name."""
-    return max(((value, name) for name, value in by_name.items()), key=lambda x: abs(x[0]))
+    """The number with the largest absolute value, or NaN, and its name."""
+    size = lambda own: np.nan_to_num(abs(own[0]), nan=np.inf)
+    return max(((value, name) for name, value in by_name.items()), key=size)
 
 
 def _about_chains(notes: dict[str, Any]) -> Finding:

@@ -55,7 +55,7 @@ def fit(
     local_draws: int | None = None,
     draws: int | None = None,
     optimizer: optax.GradientTransformation | None = None,
-    estimator: Estimator = "stl",
+    estimator: Estimator | None = None,
     max_steps: int | None = None,
     max_seconds: float | None = None,
     rows: int | None = None,
@@ -91,12 +91,13 @@ def fit(
             twentieth of theta's posterior sds (or K is 2048); other families use 1.
         draws: S draws of theta per step.
         optimizer: any Optax optimizer, its schedule included, run for `max_steps`; by default ours.
-        estimator: of the gradient: "stl" (sticking the landing, its draws in pairs of mirror images)
-            or "total", the paper's.
+        estimator: of the gradient, in fits by steps: "stl" (sticking the landing, its draws in pairs
+            of mirror images), the default, or "total", the paper's.
         max_steps: a hard budget of steps (for `solved` of sweeps over the data or a part of it).
         max_seconds: a hard budget of seconds.
         rows: rows in a block.
-        minibatch: take that many groups uniformly in each step, as the paper does, not blocks.
+        minibatch: in fits by steps, take that many groups uniformly in each, as the paper does, not
+            blocks.
         seed: of all randomness.
         progress: show a progress bar; by default on a terminal and in a notebook.
         theta: what stands for theta in a `solved` fit: "gaussian"; "weighted", draws with importance
@@ -127,6 +128,7 @@ def fit(
         options |= {"theta": theta, "checkpoint": checkpoint, "max_steps": max_steps}
         options |= {"max_seconds": max_seconds, "draws": draws, "rows": rows, "engine": engine}
         options |= {"minibatch": minibatch, "streamed": streamed, "devices": devices}
+        options |= {"estimator": estimator}
         _check_levels(model, groups, options, algebra)
         if isinstance(model, SeveralModel):
             groups = groups.integrating(integrate)
@@ -143,8 +145,10 @@ def fit(
     solves = _solves(family) if optimizer is None else None
     if solves is None:
         _check_by_steps(why, {"engine": engine, "streamed": streamed, "theta": theta})
+    else:
+        _check_solved(local_draws, theta, {"minibatch": minibatch, "estimator": estimator})
     mesh = mesh_of(chosen_devices(devices) if engine is None else [])
-    asked = Steps(optimizer, estimator, minibatch, max_steps, mesh)
+    asked = Steps(optimizer, estimator or "stl", minibatch, max_steps, mesh)
     bar = Progress(progress, len(groups), max_steps, max_seconds)
     with bar, checkpoints(checkpoint, _fingerprint(model, groups, family, wish, asked)) as kept:
         if solves:
@@ -156,8 +160,8 @@ def fit(
             engine = chosen_engine(engine, devices, threads)
             task = Task(model, few, solves, wish, engine)
             posterior = fit_solved(task, groups, budget, kept, why)
-            again = {"local_draws": local_draws, "draws": draws, "rows": rows, "seed": seed}
-            posterior.again = partial(fit, model, progress=False, theta=theta, **again)
+            own = solves if why == "as asked" else None
+            posterior.again = partial(_fit_again, model, own, wish)
             if local_draws != 1:
                 return posterior
             # The paper's bound, K = 1, is learned by steps that start at the tight bound's result.
@@ -166,6 +170,15 @@ def fit(
         return fit_by_steps(
             steps_task(model, groups, family, wish, asked), family, seed, bar, why, kept
         )
+
+
+def _fit_again(model: Model, family: Branched | None, wish: Wish, groups: Groups) -> Posterior:
+    """A fit of other groups as that of `family` was made, the family that was asked for."""
+    if family is not None:
+        local = replace(family.local, modes=None)
+        family = replace(family, local=local, N=len(groups), weighted=None)
+    options = {name: asked for name, asked in wish._asdict().items() if name != "streamed"}
+    return fit(model, groups, family=family, progress=False, **options)
 
 
 def _fingerprint(
@@ -220,7 +233,7 @@ def _check_one_factor(groups: Groups) -> None:
 
 def _check_steps(estimator: Any, streamed: Any) -> None:
     """Raises for values that are none of these options, which not every fit reads."""
-    if estimator not in get_args(Estimator):
+    if estimator not in (None, *get_args(Estimator)):
         known = " or ".join(f'"{name}"' for name in get_args(Estimator))
         raise ValueError(f"estimator must be {known}; got {estimator!r}.")
     if streamed is not None and not isinstance(streamed, bool):
@@ -243,6 +256,23 @@ def _check_by_steps(why: str, options: dict[str, Any]) -> None:
         reason = "its family or optimizer asks for that" if why == "as asked" else why
         raise ValueError(
             f"{asked[0]}= is for solved() fits, and this one is made by steps ({reason}): leave it out."
+        )
+
+
+def _check_solved(local_draws: int | None, theta: Theta | None, options: dict[str, Any]) -> None:
+    """Raises for options that a `solved` fit would ignore."""
+    if local_draws == 1:  # then the fit goes on by steps
+        if theta in ("weighted", "nuts"):
+            raise ValueError(
+                f'theta="{theta}" is for fits with more local draws: local_draws=1 asks for the paper\'s '
+                "bound, whose q(theta) is a Gaussian. Leave one of the two out."
+            )
+        return
+    asked = [name for name, given in options.items() if given is not None]
+    if asked:
+        raise ValueError(
+            f"{asked[0]}= is for fits by steps, and this one is solved() without steps: leave it out, or "
+            "ask for steps by optimizer=, local_draws=1 or another family."
         )
 
 

@@ -24,6 +24,7 @@ from ramify.levels.iterated import PROBES, Iterated
 from ramify.levels.kept import Algebra
 from ramify.levels.marginal import Marginal, NotSolved
 from ramify.levels.model import LevelsModel
+from ramify.levels.other_modes import other_modes
 from ramify.levels.search import Found, search
 from ramify.levels.shape import Pool, cloud, moved_sds, pool, probe_sds
 from ramify.models.several import SeveralModel
@@ -48,7 +49,7 @@ def fit_levels(
     cpu.append(time.process_time())
     drawn = cloud(G, found, seed)
     cpu.append(time.process_time())
-    draws, off = pool(G, found, drawn, seed)
+    draws, about = pool(G, found, drawn, seed)
     cpu.append(time.process_time())
     laplace, rules = np.abs(moved_sds(G, found)).max(0).tolist()
     said = {
@@ -69,8 +70,9 @@ def fit_levels(
         "bias_sds": rules,
         "laplace_sds": laplace,
         **iterated_notes(G, found),
+        **other_modes(G, found.optimum, adapter.factors),
         **drawn.notes,
-        "theta_profile_nats": off,
+        **about,
     }
     posterior = LevelsPosterior(model, adapter, groups, draws, said)
     posterior.design = design  # saves making it again

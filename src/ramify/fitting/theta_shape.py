@@ -23,8 +23,6 @@ from ramify.inference.theta_funnels import sample_standard, standard_proposal, w
 from ramify.inference.theta_nuts import (
     CHAINS,
     CHUNK,
-    FEWEST,
-    MOST_R_HAT,
     Most,
     Sampled,
     sample_theta,
@@ -234,11 +232,13 @@ def _by_nuts(
 def _of_chains(family: Branched, model: Model, found: Sampled) -> Shaped:
     """The family with the draws of chains, and notes on them."""
     thin = -(-found.theta.shape[0] * found.theta.shape[1] // KEPT)
+    names = [*summary_draws(model.adapter, model.adapter.global_values(found.theta[0, :1]))]
     notes = {
         "theta_r_hat": float(found.r_hat.max()),
         "theta_effective_draws": float(found.effective.min()),
+        "theta_worst": names[int(np.argmin(found.effective))],
         "theta_divergences": found.divergences,
-        "warnings": _complaints(model, found),
+        "warnings": _left_out(found),
     }
     return replace(family, weighted=WeightedTheta.of_chains(found.theta[:, ::thin])), notes
 
@@ -286,23 +286,15 @@ def _curves_work(F: Marginal, groups: Groups) -> int:
     return evaluations * F.problem.local_draws * (groups.n_rows + len(groups))
 
 
-def _complaints(model: Model, found: Sampled) -> list[str]:
-    """Warnings if the chains do not agree, are too short, or left out a region."""
-    one = model.adapter.global_values(found.theta[0, :1])
-    names, lines = [*summary_draws(model.adapter, one)], []
-    if found.r_hat.max() > MOST_R_HAT or found.effective.min() < FEWEST:
-        worst = int(np.argmin(found.effective))
-        lines.append(
-            f"NUTS on theta has {found.effective[worst]:.0f} effective draws of {names[worst]}, and an "
-            f"r-hat of {found.r_hat.max():.3f}: its mean and sd are not known well"
-        )
-    if found.divergences > MOST_DIVERGED * found.theta.shape[0] * found.theta.shape[1]:
-        lines.append(
-            f"NUTS on theta diverged {found.divergences} times: theta's posterior has a narrow part that "
-            "was left out, such as the funnel of a vector of globals with an sd of their own; write that "
-            "vector as sd times standard normals (docs/translating.md)"
-        )
-    return lines
+def _left_out(found: Sampled) -> list[str]:
+    """A warning if the chains left out a region."""
+    why = (
+        f"NUTS on theta diverged {found.divergences} times: theta's posterior has a narrow part that "
+        "was left out, such as the funnel of a vector of globals with an sd of their own; write that "
+        "vector as sd times standard normals (docs/translating.md)"
+    )
+    many = found.divergences > MOST_DIVERGED * found.theta.shape[0] * found.theta.shape[1]
+    return [why] if many else []
 
 
 def _one_block(F: Marginal, groups: Groups) -> BlockSource:

@@ -37,7 +37,8 @@ MOST_STEPS = 20
 POINTS = 32  # thetas in one sweep, if draws of theta are weighted anew
 FEWEST = 100  # effective draws of theta that must be left
 NEAR = 1e-3  # posterior sds: a shorter Newton step ends the search
-OF_CHAINS = "theta_r_hat", "theta_divergences"  # notes on draws by NUTS, which are weighed anew
+# Notes on draws by NUTS, which are weighed anew.
+OF_CHAINS = "theta_r_hat", "theta_worst", "theta_divergences"
 FAR = 2.0  # posterior sds that a mean may move: farther out the old posterior is not Gaussian
 
 

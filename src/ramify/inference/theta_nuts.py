@@ -23,12 +23,12 @@ from ramify.numerics import budgets
 from ramify.numerics.programs import training_program
 from ramify.numerics.skewed import Margins
 from ramify.numerics.sums import precise_sum
+from ramify.numerics.thresholds import R_HATS
 
 CHAINS = 4
 CHUNK = 100  # transitions of each chain in one program, and in the warm-up
 ACCEPTED = 0.9  # the acceptance that the warm-up adapts the step size to
 DEEPEST = 7  # most doublings of a transition: to need more is a sign of bad coordinates
-MOST_R_HAT, FEWEST = 1.01, 400  # chains must have: r-hat below, effective draws of means above
 
 
 # A function of theta: its value in two float32 parts, and its slope.
@@ -157,7 +157,7 @@ def sample_theta(
         theta, seen = (np.concatenate(parts).swapaxes(0, 1) for parts in (found, values))
         sampled = Sampled(theta, *quality(seen), diverged)
         enough = sampled.effective.min() >= most.draws[spent < most.cheap]
-        enough = enough and sampled.r_hat.max() < MOST_R_HAT
+        enough = enough and sampled.r_hat.max() < R_HATS[0]
         long = spent > most.evaluations and len(found) >= budgets.NUTS_CHUNKS[0]
         if enough or long or most.out_of_time() or len(found) == budgets.NUTS_CHUNKS[1]:
             return sampled
@@ -165,11 +165,26 @@ def sample_theta(
 
 def quality(values: Float64[np.ndarray, "C S n"]) -> tuple[np.ndarray, np.ndarray]:
     """R-hat of each number, and its effective draws: the lower of its mean's and its square's."""
+    r_hat, effective = agreement(values)
+    return r_hat, np.minimum(effective, agreement((values - values.mean((0, 1))) ** 2)[1])
+
+
+def agreement(values: Float64[np.ndarray, "C S n"]) -> tuple[np.ndarray, np.ndarray]:
+    """R-hat of each number, and the effective draws of its mean; NaN where no number moves.
+
+    A number that is the same in all draws, as the corner of a Cholesky factor, is known: it has an r-hat
+    of 1, and all draws.
+    """
     from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 
-    apart = values - values.mean((0, 1))
-    effective = [effective_sample_size(x) for x in (apart, apart**2)]
-    return split_gelman_rubin(values), np.minimum(*effective)
+    C, S, n = values.shape
+    moves = ~(np.ptp(values, (0, 1)) == 0)
+    r_hat, effective = np.ones(n), np.full(n, float(C * S))
+    if not moves.any():
+        return r_hat * np.nan, effective * np.nan
+    apart = values[..., moves] - values[..., moves].mean((0, 1))
+    r_hat[moves], effective[moves] = split_gelman_rubin(apart), effective_sample_size(apart)
+    return r_hat, effective
 
 
 def _start(expand: Expand, scale: Scale, rng: np.random.Generator) -> tuple[Chains, float]:

@@ -94,16 +94,17 @@ _NOTES: dict[str, Check] = {
         "seconds left_sds noise_sds theta_k_hat theta_r_hat theta_width".split(), is_number
     ),
     **dict.fromkeys("theta_effective_draws theta_nuts_seconds theta_noise_sds".split(), is_number),
-    **dict.fromkeys("theta_sd theta_shift_sds".split(), is_number),
+    **dict.fromkeys("theta_sd theta_shift_sds other_mode_nats".split(), is_number),
     **dict.fromkeys("steps sweeps unconverged local_draws quadrature_points".split(), is_count),
     **dict.fromkeys(
         "theta_divergences looked_at second_modes uneven seen_directions".split(), is_count
     ),
+    **dict.fromkeys("nodes unsolved_nodes".split(), is_count),
     "resampled_draws": _is_few,
     **dict.fromkeys("converged local_draws_raised".split(), _is_bool),
-    **dict.fromkeys("method why z_names".split(), is_text),
+    **dict.fromkeys("method why z_names theta_worst".split(), is_text),
     "bias_sds": lambda value: is_number(value) or is_list_of(is_number)(value) and len(value) > 0,
-    **dict.fromkeys("warnings rising_priors theta_curves".split(), is_list_of(is_text)),
+    **dict.fromkeys("warnings rising_priors theta_curves other_mode".split(), is_list_of(is_text)),
     **dict.fromkeys("unconverged_groups second_modes_groups uneven_groups".split(), _is_list),
 }
 # Fields of a family's description, at any depth.

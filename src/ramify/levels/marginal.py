@@ -8,6 +8,7 @@ import scipy.sparse as sp
 from jaxtyping import Float64
 
 from ramify.levels.blocks import FEW, blocks_of, integrated, left_out
+from ramify.levels.density import DensityLevels
 from ramify.levels.design import Design
 from ramify.levels.integral import rule_for
 from ramify.levels.iterated import Iterated
@@ -21,6 +22,7 @@ CLOSE, ROUGHLY = 1e-7, 1e-3  # nats that the last step in b may gain; the same i
 MOST_STEPS = 60
 NEAR, APART = 0.01, 0.2  # gain near the maximum, where the slope may be off by 0.2 (sds of b)
 SLOW = 0.2  # an old factor is replaced if a step gains more than this share of the step before
+AWAY = 0.1  # sd of the unconstrained effects from zero, where the first search for them begins
 SEEN = 4  # times theta's entries: how many of the last maxima predict the next
 
 
@@ -95,6 +97,14 @@ class Marginal:
             np.zeros(design.X.shape[1]), np.zeros(design.K.shape[1]), np.zeros((design.N, M))
         )
 
+    def _first(self) -> Effects:
+        """Where the first search for b begins: not at zero, which may be a saddle (of a product, say)."""
+        at, rng = self.start(), np.random.default_rng(0)
+        if self.model.linear or not isinstance(self.model, DensityLevels):
+            return at
+        u, z = (AWAY * rng.normal(size=own.shape) for own in (at.u, at.z))
+        return Effects(at.beta, u, z)
+
     def precision(self, given: Given) -> Any:
         """The prior precision of u; sparse, or an array if K is used as an array."""
         if self.design.dense is not None:
@@ -159,23 +169,34 @@ class Marginal:
         given: Given | None = None,
     ) -> Optimum:
         """The maximum of F over b at theta, by Newton from the last one; raises NotSolved."""
-        self.evaluations += 1
         begin = begin or self._last
         given = given or self.model.at(theta)
-        precision = self.precision(given)
-        effects = self.start() if begin is None else self._predicted(theta, begin)
-        state = self.state(given, precision, effects)
+        effects = self._first() if begin is None else self._predicted(theta, begin)
         # The last factor serves for steps near its theta; only log |S| needs one at this theta.
         old = None if begin is None or self.model.linear else begin.kept
-        state, kept = self._maximised(given, precision, state, old)
-        value = self._marginal(given, state.value, kept)
-        held = Held(self.model, given, self.design, self.blocks, state)
+        found = self.maximum(theta, given, effects, old)
+        held = Held(self.model, given, self.design, self.blocks, found.state)
         more = 0.0 if self.coarse else correction(held)
-        found = Optimum(theta, given, state, kept, value + more, more)
-        self.stalled += isinstance(kept, Iterated) and kept.stalled
+        found = found._replace(value=found.value + more, correction=more)
+        self.stalled += isinstance(found.kept, Iterated) and found.kept.stalled
         self._last = found
         self._seen.append((theta, np.concatenate([found.effects.beta, found.effects.u])))
         return found
+
+    def maximum(
+        self,
+        theta: Float64[np.ndarray, " D"],
+        given: Given,
+        effects: Effects,
+        kept: Kept | Iterated | None = None,
+        most: int = MOST_STEPS,
+    ) -> Optimum:
+        """The maximum of F over b, by Newton from these effects, without a correction; not remembered."""
+        self.evaluations += 1
+        precision = self.precision(given)
+        state = self.state(given, precision, effects)
+        state, kept = self._maximised(given, precision, state, kept, most)
+        return Optimum(theta, given, state, kept, self._marginal(given, state.value, kept), 0.0)
 
     def _predicted(self, theta: Float64[np.ndarray, " D"], begin: Optimum) -> Effects:
         """The expected maximum at theta: b^ as a linear function of theta, fitted to the last maxima."""
@@ -189,11 +210,11 @@ class Marginal:
         return self.moved(begin.state, *np.split(moved, [len(at.beta)]))
 
     def _maximised(
-        self, given: Given, precision: Any, state: State, kept: Kept | Iterated | None
+        self, given: Given, precision: Any, state: State, kept: Kept | Iterated | None, most: int
     ) -> tuple[State, Kept | Iterated]:
         """The maximum over b and the factor there, by Newton; `kept` is the factor of the first steps."""
         fresh, last, close = False, np.inf, ROUGHLY if self.coarse else CLOSE
-        for _ in range(MOST_STEPS):
+        for _ in range(most):
             if kept is None:
                 kept, fresh = self.factor(state, precision), True
             beta, u = kept.solve(state.slope_beta, state.slope_u)

@@ -317,11 +317,12 @@ def _moved(G: Marginal, found: Found, part: Callable[[Optimum], Any]) -> np.ndar
     return (moved.T / np.sqrt(np.diag(axes @ axes.T))).T
 
 
-def pool(G: Marginal, found: Found, drawn: Cloud, seed: int) -> tuple[Pool, float]:
-    """Draws of theta, and of b given each; and how far the cloud is from G, the rms in nats.
+def pool(G: Marginal, found: Found, drawn: Cloud, seed: int) -> tuple[Pool, dict[str, Any]]:
+    """Draws of theta, and of b given each; and notes on how far the cloud is from G, the rms in nats.
 
     B is solved for at some of the thetas, the nodes. Another theta has the Gaussian of the nearest node,
-    its mean moved by a linear regression of b^ on theta over the nodes.
+    its mean moved by a linear regression of b^ on theta over the nodes. A node at which b could not be
+    found has the Gaussian at theta's mode, which is noted.
     """
     rng = np.random.default_rng(seed)
     P, q = G.design.X.shape[1], G.design.K.shape[1]
@@ -337,7 +338,7 @@ def pool(G: Marginal, found: Found, drawn: Cloud, seed: int) -> tuple[Pool, floa
     nodes = _nodes(G, white, rng)
     shift = mean_shift(G, found.optimum, rng)
     beta, u = np.empty((count, P)), np.empty((count, q))
-    centres, heights = [], []
+    centres, heights, solved = [], [], []
     nearest = np.argmin(((white[:, None] - white[nodes][None]) ** 2).sum(-1), 1)
     for k, node in enumerate(nodes):
         own = np.flatnonzero(nearest == k)
@@ -346,14 +347,19 @@ def pool(G: Marginal, found: Found, drawn: Cloud, seed: int) -> tuple[Pool, floa
         beta[own], u[own] = draws.beta, draws.u
         centres.append(np.concatenate([optimum.effects.beta, optimum.effects.u]))
         heights.append(optimum.value - found.optimum.value)
+        solved.append(optimum is not found.optimum)
     response = _response(white[nodes], np.stack(centres))
     moved = white - white[nodes][nearest]
     beta += moved @ response[:, :P] + shift.beta
     for own in range(0, count, TOGETHER):  # in place, and in a processor's cache
         u[own : own + TOGETHER] += moved[own : own + TOGETHER] @ response[:, P:] + shift.u
-    apart = 0.0 if drawn.stands is None else np.array(heights) - drawn.stands(theta[nodes])
-    off = float(np.sqrt(np.mean(np.square(apart))))
-    return Pool(theta, beta, u), off
+    solved, apart = np.array(solved), np.zeros(1)
+    if drawn.stands is not None and solved.any():
+        apart = np.array(heights)[solved] - drawn.stands(theta[nodes][solved])
+    notes = {"theta_profile_nats": float(np.sqrt(np.mean(np.square(apart))))}
+    if not solved.all():
+        notes |= {"nodes": len(solved), "unsolved_nodes": int((~solved).sum())}
+    return Pool(theta, beta, u), notes
 
 
 def _nodes(G: Marginal, white: np.ndarray, rng: np.random.Generator) -> np.ndarray:

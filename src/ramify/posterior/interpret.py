@@ -179,8 +179,11 @@ class _Evaluated:
         if not n:
             raise ValueError("table has no rows: there is nothing to average over.")
         n, table, sets = self._sampled(n, table, [s.set for s in scenarios])
-        own_cells = cells_of(table, asked.by, n) if asked.average else ({}, np.arange(n))
-        self.cells, own = own_cells
+        if asked.average:
+            self.cells, own = cells_of(table, asked.by, n)
+        else:  # each row is a cell, with its own values
+            self.cells = {name: _row_values(table, name) for name in asked.by}
+            own = np.arange(n)
         count = len(next(iter(self.cells.values()))) if self.cells else 1
         cells = Cells(own, n if not asked.average else count, len(scenarios))
         self.values = fit._cell_means(asked, _stacked(table, sets, n), cells)
@@ -213,7 +216,7 @@ class _Evaluated:
         found = Answer.of(
             columns, values.reshape(S, -1), asked.quantiles, self.fit.adapter.table_kind
         )
-        doubts = doubts_of(self.fit.notes, len(self.fit.labels))
+        doubts = doubts_of(self.fit._judged, len(self.fit.labels))
         return replace(found, said=self.said, doubts=doubts)
 
 
@@ -292,6 +295,12 @@ def cells_of(
     places = np.unravel_index(used, sizes)
     named = zip(by, codes, places, strict=True)
     return {name: values[place] for name, (values, _), place in named}, own
+
+
+def _row_values(table: dict[str, Any], name: str) -> np.ndarray:
+    """A column's value in each row; None where it is missing."""
+    values, own = _cells_by(columns_of(table, [name])[name])
+    return values[own]
 
 
 def _cells_by(raw: Any) -> tuple[np.ndarray, np.ndarray]:

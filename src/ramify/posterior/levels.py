@@ -74,7 +74,7 @@ class LevelsPosterior(LevelsQuestions):
             counts.append(f"{len(factor.labels):,} {factor.name}{how}")
         first = f"Posterior by levels: {', '.join(counts)}; {self.groups.n_rows:,} rows"
         how = f"{notes['kept']:,} kept effects by {notes['algebra']} algebra, D = {self.model.theta.size}"
-        return "\n".join([first, f"  {how}", *words(notes, self.history, len(self.labels))])
+        return "\n".join([first, f"  {how}", *words(self._judged, self.history, len(self.labels))])
 
     def _rows(self, draws: int, seed: int) -> np.ndarray:
         """Numbers of the pool's draws, in an order that the seed decides; more than there are repeat."""
@@ -224,7 +224,7 @@ class LevelsPosterior(LevelsQuestions):
         levels = np.quantile(values, np.asarray(quantiles, np.float64), axis=0)
         names = ["mean", "sd", *quantile_names(quantiles)]
         columns = dict(zip(names, [values.mean(0), values.std(0), *levels], strict=True))
-        return with_doubts(Summary(list(found), columns, said=said), self.notes, len(self.labels))
+        return with_doubts(Summary(list(found), columns, said=said), self._judged, len(self.labels))
 
     @computing
     def predict(

@@ -98,7 +98,7 @@ class LevelsQuestions(Posterior):
         count = len(self.labels) if by == "group" else self.groups.n_rows
         check_memory(8 * 4 * draws * count, None, what, "Ask for fewer draws")
         found = levels_rows.loo(self._task, self.groups, by, self._rows(draws, seed), seed)
-        doubts = doubts_of(self.notes, len(self.labels))
+        doubts = doubts_of(self._judged, len(self.labels))
         return with_facts(found, doubts, self._responses, self.groups)
 
     def log_evidence(self, *args: Any, **kwargs: Any) -> Estimate:

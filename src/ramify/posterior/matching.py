@@ -142,7 +142,7 @@ def parts(fit: Fit, at: Groups, given: Groups | None, local_draws: int) -> list[
     if given is not None:
         _check_zone(schema, given)
     if is_fixed(fit.family):
-        _check_same_rows(fit, at, given)
+        _check_same_rows(fit, at, given, used=local_draws > 1)
         if local_draws == 1:
             known = {} if fitted is None else fitted.group
             at = _with_group_columns(fit, at, {n: c[at.number] for n, c in known.items()})
@@ -210,17 +210,48 @@ def _with_group_columns(fit: Fit, at: Groups, other: dict[str, np.ndarray] | Non
     return replace(at, group=found)
 
 
-def _check_same_rows(fit: Fit, at: Groups, given: Groups | None) -> None:
-    """Raises if groups of a `branch` or `joint` fit come with other rows than those of the fit."""
-    if fit.groups is None or given is None:
-        return
+def _check_same_rows(fit: Fit, at: Groups, given: Groups | None, used: bool) -> None:
+    """Raises if groups of a `branch` or `joint` fit come with other rows than those of the fit.
+
+    Of a loaded fit, whose rows are not there to compare, that is so unless the given rows are `used`.
+    """
     place = _positions(given, at)
-    sizes = given.sizes[place[place >= 0]]
-    if np.any(sizes != fit.groups.sizes[at.number[place >= 0]]):
-        raise ValueError(
-            f"{method_of(fit.family)}() knows its groups by the rows it was fitted to, and can't "
-            "condition them on others: leave given= out, or fit an amortized() or solved() family."
-        )
+    mine = np.flatnonzero(place >= 0)
+    if given is None or not len(mine) or (fit.groups is None and used):
+        return
+    others = "others"
+    if fit.groups is not None:
+        own = fit.groups.subset(positions=at.number[mine])
+        if _same_rows(fit.schema, own, given.subset(positions=place[mine])):
+            return
+    else:
+        others = "others, and this loaded fit does not have them to compare"
+    raise ValueError(
+        f"{method_of(fit.family)}() knows its groups by the rows it was fitted to, and can't "
+        f"condition them on {others}: leave given= (or train=) out, or fit an amortized() or solved() "
+        "family."
+    )
+
+
+def _same_rows(schema: DataSchema, first: Groups, second: Groups) -> bool:
+    """Whether the same groups have the same rows in both, in any order within a group."""
+    if not np.array_equal(first.sizes, second.sizes):
+        return False
+    columns = [[np.asarray(own.rows[name]) for name in schema.rows] for own in (first, second)]
+    if all(map(_close, *columns)):
+        return True
+    owner = np.repeat(np.arange(len(first)), first.sizes)
+
+    def ordered(own: list[np.ndarray]) -> list[np.ndarray]:
+        keys = [key for column in own for key in column.reshape(len(owner), -1).T]
+        order = np.lexsort((*keys, owner))
+        return [column[order] for column in own]
+
+    return all(map(_close, ordered(columns[0]), ordered(columns[1])))
+
+
+def _close(first: np.ndarray, second: np.ndarray) -> bool:
+    return bool(np.allclose(first, second, rtol=1e-5, atol=0))
 
 
 def _show(label: Any) -> str:

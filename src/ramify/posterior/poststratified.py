@@ -72,7 +72,7 @@ def poststratified(fit: Any, cells: Any, wanted: Wanted) -> Answer:
     found = Answer.of(
         rows, values.reshape(len(values), -1), wanted.quantiles, fit.adapter.table_kind
     )
-    return replace(found, doubts=doubts_of(fit.notes, len(fit.labels)))
+    return replace(found, doubts=doubts_of(fit._judged, len(fit.labels)))
 
 
 def _averages(

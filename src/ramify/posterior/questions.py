@@ -29,7 +29,7 @@ class Questions(Fitted):
     - `at`: columns that are set to given values in all rows, one or more for each: the answer has a row
       for every combination.
     - `by`: a column, or several: an average for each of its values. `average=False` gives an answer for
-      each row.
+      each row, beside its values of `by`.
     - `groups`: whose effects. "own": those of each row's group, known or new; "average": those of a group
       without deviations; "new": those of one new group, the same for all rows, so that intervals
       include the differences between groups; "population": an average over all possible groups.

@@ -14,6 +14,7 @@ from numpyro.distributions import constraints
 from ramify.data.tables import as_table
 from ramify.families.build import Family
 from ramify.families.weighted_theta import WeightedTheta, weighted_quantiles
+from ramify.inference.theta_nuts import agreement
 from ramify.models.adapter import Adapter
 from ramify.models.model import Model
 from ramify.models.parameters import entry_names
@@ -278,10 +279,8 @@ def _reliability(values: Float64[np.ndarray, "T n"], weighted: WeightedTheta) ->
     """How reliable the mean of each column is: `ess`, with `k_hat`, or of chains `r_hat`."""
     if not weighted.chains:
         return reliability(values, weighted.weight)
-    from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
-
-    chains = values.reshape(weighted.chains, -1, values.shape[1])
-    return {"ess": effective_sample_size(chains), "r_hat": split_gelman_rubin(chains)}
+    r_hat, ess = agreement(values.reshape(weighted.chains, -1, values.shape[1]))
+    return {"ess": ess, "r_hat": r_hat}
 
 
 def reliability(
@@ -297,7 +296,8 @@ def reliability(
         >>> float(found["ess"][0].round()), bool(found["k_hat"][0] < 0.5)
         (400.0, True)
     """
-    apart = values - weight @ values
+    # The weights alone judge a column that is the same in all draws.
+    apart = np.where(np.ptp(values, 0) == 0, 1.0, values - weight @ values)
     error = (weight**2) @ apart**2
     ess = (weight @ apart**2) / np.where(error > 0, error, np.inf)
     with np.errstate(divide="ignore"):  # the log of a weight of zero

@@ -10,7 +10,18 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from jaxtyping import Bool, Float64, Shaped
 
-from ramify.numerics.thresholds import FAR, LAPLACE, MANY, MOST_K_HAT, MOVED, SOME, WIDTH
+from ramify.numerics.thresholds import (
+    EFFECTIVE,
+    FAR,
+    LAPLACE,
+    MANY,
+    MIRRORED,
+    MOST_K_HAT,
+    MOVED,
+    R_HATS,
+    SOME,
+    WIDTH,
+)
 
 Verdict = Literal["trust", "check", "do not trust"]
 
@@ -37,13 +48,14 @@ def findings(notes: Mapping[str, Any], N: int) -> list[Finding]:
     found = [_unfinished(notes), _bias(notes), _noise(notes), _unconverged(notes, N)]
     found += [_width(notes), _uneven_theta(notes), _second_modes(notes), _uneven(notes)]
     found += [_laplace(notes), _profile(notes), _stalled(notes), _rising_prior(notes)]
-    found += [_changed(notes), _curves(notes)]
+    found += [_changed(notes), _curves(notes), _chains(notes), _other_mode(notes)]
+    found += [_unsolved_nodes(notes)]
     warnings = [Finding(1, line) for line in notes.get("warnings", [])]
     return [finding for finding in found if finding is not None] + warnings
 
 
 def _unfinished(notes: Mapping[str, Any]) -> Finding | None:
-    left, noisy = float(notes.get("left_sds", 0.0)), _size(notes, "noise_sds") > MOVED
+    left, noisy = float(notes.get("left_sds", 0.0)), _over(_size(notes, "noise_sds"), MOVED)
     if notes.get("converged") is not False:
         return None
     if not left <= FAR:
@@ -60,7 +72,7 @@ def _unfinished(notes: Mapping[str, Any]) -> Finding | None:
 def _bias(notes: Mapping[str, Any]) -> Finding | None:
     bias = _size(notes, "bias_sds")
     what = f"an estimate may be off by {bias:.2g} of its sd, for too few local draws; raise local_draws"
-    return Finding(1 + (bias > FAR), what) if bias > MOVED else None
+    return Finding(1 + _over(bias, FAR), what) if _over(bias, MOVED) else None
 
 
 def _noise(notes: Mapping[str, Any]) -> Finding | None:
@@ -71,7 +83,7 @@ def _noise(notes: Mapping[str, Any]) -> Finding | None:
             f"a log determinant is estimated by {notes['probes']} random probes, which may move theta by "
             f'{noise:.2g} posterior sds; fit with algebra="dense"'
         )
-    return Finding(1 + (noise > FAR), what) if noise > MOVED else None
+    return Finding(1 + _over(noise, FAR), what) if _over(noise, MOVED) else None
 
 
 def _stalled(notes: Mapping[str, Any]) -> Finding | None:
@@ -99,7 +111,7 @@ def _width(notes: Mapping[str, Any]) -> Finding | None:
         f"sds of the global parameters are some {size}, by the posterior's slopes one sd from the mean; "
         'fit with theta="nuts"'
     )
-    return Finding(1 + (abs(off) > FAR), said) if abs(off) > WIDTH else None
+    return Finding(1 + _over(abs(off), FAR), said) if _over(abs(off), WIDTH) else None
 
 
 def _uneven_theta(notes: Mapping[str, Any]) -> Finding | None:
@@ -110,7 +122,26 @@ def _uneven_theta(notes: Mapping[str, Any]) -> Finding | None:
     )
     # With several factors there is no other way to fit.
     said += "" if notes.get("method") == "levels" else ': fit with theta="nuts"'
-    return Finding(2, said) if k > MOST_K_HAT and not chains else None
+    return Finding(2, said) if _over(k, MOST_K_HAT) and not chains else None
+
+
+def _chains(notes: Mapping[str, Any]) -> Finding | None:
+    if "theta_r_hat" not in notes:
+        return None
+    r_hat, effective = (
+        float(notes["theta_r_hat"]),
+        float(notes.get("theta_effective_draws", np.nan)),
+    )
+    # Also where they are NaN.
+    wrong = [
+        not (r_hat <= most and effective >= least)
+        for most, least in zip(R_HATS, EFFECTIVE, strict=True)
+    ]
+    said = (
+        f"NUTS on theta has {effective:,.0f} effective draws of {notes.get('theta_worst', 'theta')}, "
+        f"and an r-hat of {r_hat:.3f}: its mean and sd are not known well"
+    )
+    return Finding(1 + wrong[1], said) if wrong[0] else None
 
 
 def _laplace(notes: Mapping[str, Any]) -> Finding | None:
@@ -119,7 +150,7 @@ def _laplace(notes: Mapping[str, Any]) -> Finding | None:
         "the effects of kept factors are not normal: correcting for that moved an estimate by "
         f"{moved:.2g} of its sd, and a part of that may be left. Levels with few rows are the cause"
     )
-    return Finding(1 + (moved > 2 * FAR), said) if moved > LAPLACE else None
+    return Finding(1 + _over(moved, 2 * FAR), said) if _over(moved, LAPLACE) else None
 
 
 def _profile(notes: Mapping[str, Any]) -> Finding | None:
@@ -128,7 +159,7 @@ def _profile(notes: Mapping[str, Any]) -> Finding | None:
         f"the posterior of the global parameters differs by {off:.2g} nats from the one that their "
         "draws are from: intervals may be off"
     )
-    return Finding(1 + (off > 2 * FAR), said) if off > FAR else None
+    return Finding(1 + _over(off, 2 * FAR), said) if _over(off, FAR) else None
 
 
 def _curves(notes: Mapping[str, Any]) -> Finding | None:
@@ -155,7 +186,7 @@ def _changed(notes: Mapping[str, Any]) -> Finding | None:
         f"sds of the global parameters are {times:.2g} times those that the fit found: the family was "
         "changed since"
     )
-    return Finding(1 + (abs(times - 1) > FAR), said) if abs(times - 1) > WIDTH else None
+    return Finding(1 + _over(abs(times - 1), FAR), said) if _over(abs(times - 1), WIDTH) else None
 
 
 def _second_modes(notes: Mapping[str, Any]) -> Finding | None:
@@ -166,6 +197,27 @@ def _second_modes(notes: Mapping[str, Any]) -> Finding | None:
         "NUTS for all of it"
     )
     return Finding(level, said) if level else None
+
+
+def _unsolved_nodes(notes: Mapping[str, Any]) -> Finding | None:
+    count, nodes = notes.get("unsolved_nodes", 0), notes.get("nodes", 1)
+    said = (
+        f"kept effects could not be found at {count} of {nodes} draws of theta: there they are those at "
+        "theta's mode. Merge rare levels, or look for effects that the data do not tell apart"
+    )
+    return Finding(1 + (count > MANY * nodes), said) if count else None
+
+
+def _other_mode(notes: Mapping[str, Any]) -> Finding | None:
+    names, nats = notes.get("other_mode", []), float(notes.get("other_mode_nats", 0.0))
+    mirrored = abs(nats) < MIRRORED
+    what = "a mirror image" if mirrored else f"another mode, {nats:+.2g} nats from the first one,"
+    said = (
+        f"the posterior of {named(names, len(names))} has {what} that this fit misses: their means and "
+        "sds are those of one mode. Write the model so that there is one (rf.positive() where a sign is "
+        "not seen)"
+    )
+    return Finding(1 if mirrored else 2, said) if names else None
 
 
 def _uneven(notes: Mapping[str, Any]) -> Finding | None:
@@ -188,7 +240,7 @@ def bad_groups(
     k_hat: Float64[np.ndarray, " N"], off: Float64[np.ndarray, " N"]
 ) -> Bool[np.ndarray, " N"]:
     """Groups with unreliable weights whose sampled z may therefore be wrong."""
-    return (k_hat > MOST_K_HAT) & (off > MOVED)
+    return ~((k_hat <= MOST_K_HAT) | (off <= MOVED))
 
 
 def off_sds(effective: Float64[np.ndarray, " N"], local_draws: int) -> Float64[np.ndarray, " N"]:
@@ -208,6 +260,11 @@ def level_of_groups(share: float) -> int:
 def named(labels: Sequence[Any] | Shaped[np.ndarray, " n"], count: int) -> str:
     """The first three labels in words, with dots if there are more than three."""
     return ", ".join(map(str, labels[: min(3, count)])) + (", ..." if count > 3 else "")
+
+
+def _over(size: float, limit: float) -> bool:
+    """Whether a size is above its limit; so is NaN, of which nothing is known."""
+    return not size <= limit
 
 
 def _size(notes: Mapping[str, Any], name: str) -> float:

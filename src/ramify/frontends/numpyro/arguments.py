@@ -1,7 +1,7 @@
 """The arguments of a NumPyro function by name, and small blocks to try it on."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -9,6 +9,7 @@ import numpy as np
 
 from ramify.data.groups import Groups
 from ramify.data.host import narrow, with_a_row
+from ramify.numerics.user_warning import warn_user
 
 Columns = Mapping[str, Any]
 Fn = Callable[..., Any]  # a NumPyro model
@@ -27,6 +28,7 @@ class Arguments(NamedTuple):
     rows: tuple[str, ...]  # row columns
     group: tuple[str, ...]  # group columns
     optional: frozenset[str]  # default None: the model draws what is missing
+    unread: tuple[str, ...] = ()  # columns of the data that the model does not take
 
     def bind(
         self, index: np.ndarray, n_group: int, rows: Columns, group: Columns
@@ -37,6 +39,11 @@ class Arguments(NamedTuple):
         named = {n: rows[n] for n in self.rows} | {n: group[n] for n in self.group}
         named |= {} if self.index is None else {self.index: index}
         return named | ({} if self.size is None else {self.size: n_group})
+
+    @property
+    def empty(self) -> list[str]:
+        """Arguments that are None, since the data has no column for them."""
+        return sorted(self.optional.difference(self.rows, self.group, (self.index, self.size)))
 
     @property
     def size_name(self) -> str:
@@ -65,7 +72,19 @@ def read_arguments(fn: Fn, groups: Groups, index: str | None, size: str | None) 
     if index is None and rows and np.any(groups.sizes != 1):
         raise Refused(_not_single(groups))
     optional = frozenset(n for n, p in named.items() if p.default is None)
-    return Arguments(groups.by, index, size, rows, group, optional)
+    unread = tuple(n for n in (*groups.rows, *groups.group) if n not in supplied)
+    return Arguments(groups.by, index, size, rows, group, optional, unread)
+
+
+def warn_of_unread(unread: Iterable[str], empty: Iterable[str]) -> None:
+    """Warns where a column that the model does not take may be an argument that is None, misspelt."""
+    quoted = [", ".join(f'"{name}"' for name in names) for names in (empty, unread)]
+    if all(quoted):
+        warn_user(
+            f"from_numpyro: the data has no column for the argument {quoted[0]}, which stays None, "
+            f"and the model does not read {quoted[1]} of the data. Where both mean the same, give "
+            "them the same name."
+        )
 
 
 def _not_supplied(name: str, groups: Groups) -> str:

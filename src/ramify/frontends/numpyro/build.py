@@ -9,7 +9,7 @@ from numpyro.infer.reparam import LocScaleReparam
 
 from ramify.data.groups import Groups
 from ramify.frontends.numpyro.agreement import check_agreement
-from ramify.frontends.numpyro.arguments import Refused, read_arguments
+from ramify.frontends.numpyro.arguments import Refused, read_arguments, warn_of_unread
 from ramify.frontends.numpyro.evaluator import Evaluator
 from ramify.frontends.numpyro.layout import SiteLayout, sort_sites
 from ramify.frontends.numpyro.model import NumpyroModel
@@ -87,6 +87,7 @@ def from_numpyro(
             layout = sort_sites(run, arguments, groups, plate)
         mixed, normal = check_agreement(Evaluator(run, arguments, layout, groups), groups)
         evaluator = Evaluator(run, arguments, layout.without(mixed), groups)
+        warn_of_unread(arguments.unread, arguments.empty)
         return NumpyroModel(evaluator, outcome, normal_prior=normal)
     except Refused as refused:
         inner = getattr(fn, "func", fn)  # of a functools.partial

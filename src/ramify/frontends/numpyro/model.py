@@ -47,6 +47,7 @@ class NumpyroModel(Model):
         observed = [n for n in layout.terms if n not in layout.theta and n not in layout.z]
         words = {"observed": observed, "deterministic": layout.deterministics}
         words["left out"] = layout.left_out
+        words["columns not read"] = self.evaluator.arguments.unread
         rest = "".join(f"; {title}: {', '.join(names)}" for title, names in words.items() if names)
         return f"{super().__repr__()[:-1]}{rest})"
 

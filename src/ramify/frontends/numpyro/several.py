@@ -37,6 +37,13 @@ class Call(NamedTuple):
     rows: tuple[str, ...]
     group: dict[str, int]  # the factor of a group column
     optional: frozenset[str]  # arguments with default None
+    unread: tuple[str, ...] = ()  # columns of the data that the function does not take
+
+    @property
+    def empty(self) -> list[str]:
+        """Arguments that are None, since the data has no column for them."""
+        taken = *self.rows, *self.group, *self.outer, *self.index.values(), *self.size.values()
+        return sorted(self.optional.difference(taken))
 
     def bind(self, block: "Several", rows: Mapping[str, Any], group: Mapping[str, Any]) -> dict:
         """Keyword arguments for these rows and levels; a column that may be missing is None."""
@@ -108,8 +115,11 @@ def read_call(fn: Fn, groups: Groups) -> Call:
                 f'the data is grouped by "{name}" as well, and the model takes no "{name}" and '
                 f'"n_{name}". Add them, or leave the factor out of by=.'
             )
+    columns = [n for n in groups.rows if not n.startswith("level_")]
+    columns += [n for own in groups.level_columns for n in own]
     optional = frozenset(n for n, p in named.items() if p.default is None)
-    return Call(tuple(f.name for f in groups.factors), index, size, outer, rows, group, optional)
+    own = optional, tuple(n for n in columns if n not in supplied)
+    return Call(tuple(f.name for f in groups.factors), index, size, outer, rows, group, *own)
 
 
 def look(fn: Fn, call: Call, block: Several, rows: Any, group: Any) -> dict[str, Site]:
@@ -268,6 +278,7 @@ class NumpyroSeveral(SeveralModel):
 
     def __repr__(self) -> str:
         words = {"observed": self.sites.observed, "left out": self.sites.left_out}
+        words["columns not read"] = self.call.unread
         rest = "".join(f"; {title}: {', '.join(names)}" for title, names in words.items() if names)
         return f"Numpyro{super().__repr__()[:-1]}{rest})"
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ramify.data.groups import Groups
-from ramify.frontends.numpyro.arguments import Fn, Refused
+from ramify.frontends.numpyro.arguments import Fn, Refused, warn_of_unread
 from ramify.frontends.numpyro.several import (
     ROW,
     THETA,
@@ -32,6 +32,7 @@ def several_from_numpyro(
         sites = sort_sites(fn, call, groups)
     model = NumpyroSeveral(fn, call, sites, groups, outcome)
     check_agreement(model, groups)
+    warn_of_unread(call.unread, call.empty)
     return model
 
 
