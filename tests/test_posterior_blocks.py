@@ -75,7 +75,9 @@ def test_few_shapes_for_many_sizes(groups):
         (block,) = ranges(small)
         shapes.add((*block.batches[0].segment.shape, *block.batches[0].index.shape))
     assert shapes == {(512, 32), (1024, 32), (2048, 32)}
-    assert shared_shape(np.full(200, 22)) == (512, 32)
+    assert (
+        shared_shape(np.full(200, 22)) == shared_shape(np.full(320, 10)) == (512, 32)
+    )  # and half of it
     assert shared_shape(np.full(2000, 1)) == (512, 512)
     assert shared_shape(np.full(10_000, 36)) == shared_shape(np.full(19_000, 36)) == (16_384, 512)
     assert max(rounded(n, 8) / n for n in range(64, 5000)) < 2
