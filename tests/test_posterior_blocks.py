@@ -75,10 +75,21 @@ def test_few_shapes_for_many_sizes(groups):
         (block,) = ranges(small)
         shapes.add((*block.batches[0].segment.shape, *block.batches[0].index.shape))
     assert shapes == {(512, 32), (1024, 32), (2048, 32)}
-    assert shared_shape(np.full(200, 22)) == (512, 32)
+    assert (
+        shared_shape(np.full(200, 22)) == shared_shape(np.full(320, 10)) == (512, 32)
+    )  # and half of it
     assert shared_shape(np.full(2000, 1)) == (512, 512)
     assert shared_shape(np.full(10_000, 36)) == shared_shape(np.full(19_000, 36)) == (16_384, 512)
     assert max(rounded(n, 8) / n for n in range(64, 5000)) < 2
+
+
+def test_few_rows_share_the_shape_of_the_largest_group(groups):
+    """Of a fit with a group of 600 rows; a much larger one would make small predictions slow."""
+    few = groups.subset(positions=[0, 1])
+    for largest, R in ((0, 512), (512, 512), (600, 1024), (1024, 1024), (1025, 512)):
+        (block,) = ranges(few, groups.subset(positions=[2, 3]), largest=largest)
+        assert {batch.segment.shape for batch in block.batches} == {(R,)}
+        assert block.members.shape == (32,)
 
 
 def test_groups_without_any_rows(groups):

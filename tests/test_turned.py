@@ -15,7 +15,7 @@ from ramify.data.resident import whole
 from ramify.data.sources import kept
 from ramify.engine.local import LocalEngine
 from ramify.families.solver import solver
-from ramify.inference import theta_search
+from ramify.inference import marginal, theta_search
 from ramify.inference.marginal import Marginal
 from ramify.inference.sweep import Problem
 from ramify.numerics.points import group_turns, sphere_rule, turned_rule
@@ -77,11 +77,22 @@ def answers():
     return model, groups, ones
 
 
-def F(seed=0, K=24):
+def F(seed=0, K=24, hessian=False):
     model, groups, _ = answers()
     source = kept(groups, np.arange(60).reshape(6, 10), 120)
-    problem = Problem(model, solver(model, whole(groups), rounds=0), K)
+    problem = Problem(model, solver(model, whole(groups), rounds=0), K, hessian=hessian)
     return Marginal(problem, source, LocalEngine(), jax.random.key(seed), 8, lambda row: None)
+
+
+def test_a_turned_rule_expands_the_prior_by_the_program_of_f(monkeypatch):
+    """With the Hessian, though the rule has none: another program would be compiled for it."""
+    asked, expand = [], marginal.expand_priors
+    spy = lambda model, thetas, curved: asked.append(curved) or expand(model, thetas, curved)
+    monkeypatch.setattr(marginal, "expand_priors", spy)
+    f, mu = F(hessian=True), np.zeros(3)
+    f(mu[None], 1, curved=True)
+    f.by_turned_rule(5).turned_slope(mu, 1)
+    assert asked == [True, True]
 
 
 def exact_slope(mu):

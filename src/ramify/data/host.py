@@ -10,9 +10,8 @@ from jaxtyping import Int, Shaped
 
 from ramify.data.batch import Batch
 from ramify.data.groups import Groups
-from ramify.data.partition import rounded, sequential, shared_shape
+from ramify.data.partition import rounded, sequential, shared_shape, small_rows
 from ramify.data.store import read_rows
-from ramify.numerics import budgets
 
 
 class Range(NamedTuple):
@@ -25,21 +24,25 @@ class Range(NamedTuple):
 
 
 def ranges(
-    *data: Groups, rows: int | None = None, places: int | None = None, small: bool = False
+    *data: Groups,
+    rows: int | None = None,
+    places: int | None = None,
+    small: bool = False,
+    largest: int = 0,
 ) -> Iterator[Range]:
     """Yields all groups in their order, in blocks of about `rows` rows and at most `places` groups."""
     # All data sets have the same groups in the same order, and so have the batches of a block. A block
     # has more than `rows` rows if its largest group does. Few shapes occur, so little is compiled;
-    # `small` asks for the shape of small data.
+    # `small` asks for the shape of small data; `largest` are the rows of the fit's largest group.
     sizes = np.max([groups.sizes for groups in data], axis=0)
-    R, B = shared_shape(sizes, small)
+    R, B = shared_shape(sizes, small, largest)
     R = max(min(R, rows or R), int(sizes.max(initial=1)))
     B = min(B, rounded(places or B))
     members = sequential(sizes, R, B)
     stops = np.cumsum((members >= 0).sum(1))
     starts = np.concatenate([[0], stops[:-1]])
     # On an accelerator, filler costs less than compiling another shape.
-    least = rounded(R) if jax.default_backend() != "cpu" else budgets.SMALL_BLOCK_ROWS
+    least = rounded(R) if jax.default_backend() != "cpu" else small_rows(largest)
     least = min(least, rounded(R))
     fullest = [rounded(int(np.add.reduceat(g.sizes, starts).max()), least) for g in data]
     for start, stop, own in zip(starts.tolist(), stops.tolist(), members, strict=True):

@@ -34,18 +34,27 @@ def block_shape(sizes: Sizes, rows: int | None = None, most: int | None = None) 
     return R, min(-(-B // 8) * 8, len(sizes))
 
 
-def shared_shape(sizes: Sizes, small: bool = False) -> tuple[int, int]:
+def shared_shape(sizes: Sizes, small: bool = False, largest: int = 0) -> tuple[int, int]:
     """R rows and B groups of a block, from few sizes: similar data share a shape, and its programs."""
     # On a CPU, small blocks are as fast as large ones unless there are too many for the host.
     # An accelerator needs large ones.
     total = int(sizes.sum())
     small = small or total <= budgets.SMALL_DATA_ROWS
-    R = budgets.SMALL_BLOCK_ROWS if small else budgets.result_rows(total)
+    R = small_rows(largest) if small else budgets.result_rows(total)
     R, B = max(R, rounded(int(sizes.max(initial=1)))), budgets.SMALL_BLOCK_GROUPS
-    # A third of the rows may stay empty, so that part of the data has the shape of the whole.
-    while 1.5 * B < min(_groups_in(sizes, R), len(sizes), R):
+    # A third of the rows may stay empty, so that part of the data has the shape of the whole; half of
+    # them in small blocks, where compiling for another shape takes longer than the filler.
+    spare = 2.0 if small else 1.5
+    while spare * B < min(_groups_in(sizes, R), len(sizes), R):
         B *= 4
     return R, B
+
+
+def small_rows(largest: int) -> int:
+    """Rows of a small block; twice as many if the largest group of the fit's data needs that."""
+    # Then rows of any groups share the programs of a report, some of whose pictures show the largest.
+    few = budgets.SMALL_BLOCK_ROWS
+    return 2 * few if few < largest <= 2 * few else few
 
 
 def _groups_in(sizes: Sizes, R: int) -> int:

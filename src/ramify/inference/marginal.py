@@ -83,6 +83,7 @@ class Marginal:
         # One function for all sweeps, so that a remote worker compiles it once.
         self._sums = partial(_sums_of_block, eqx.filter(problem, eqx.is_array, inverse=True))
         self.model, self.members, self.exact = problem.model, source.members, problem.hessian
+        self._curved_priors = self.exact  # which of two programs expands the prior
         self.groups_upto = np.cumsum((self.members >= 0).sum(1))
         D = self.model.theta.size
         self.tilt = Tilt(np.zeros(D), np.zeros(D), np.zeros((D, D)))  # added to F once it is known
@@ -253,7 +254,7 @@ class Marginal:
         """F by a turned rule with `order` radii, on the same blocks and from the same modes."""
         problem, told = self.problem.by_turned_rule(order), (self.points, self.report, self.budget)
         other = Marginal(problem, self.source, self.engine, self.key, *told)
-        other.memory = self.memory
+        other.memory, other._curved_priors = self.memory, self._curved_priors
         return other
 
     def judged(self, mean: np.ndarray, blocks: int, turns: int) -> tuple[np.ndarray, np.ndarray]:
@@ -286,7 +287,9 @@ class Marginal:
     ) -> Sums:
         """F and its gradient at each theta, in float64; the groups' sum is scaled to all groups."""
         padded, out = self._sweep(thetas, blocks, curved=curved, draws=draws)
-        value, slope, hessian = jax.device_get(expand_priors(self.model, padded, self.exact))
+        value, slope, hessian = jax.device_get(
+            expand_priors(self.model, padded, self._curved_priors)
+        )
         n = len(thetas)  # further points only fill the compiled shape
         total = lambda prior, groups: (
             prior[:n].astype(np.float64) + self._scaled(groups[:n], blocks)

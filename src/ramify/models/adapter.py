@@ -158,6 +158,10 @@ class Adapter(eqx.Module):
         """The numbers, from 0, of outcomes that are categories."""
         raise NotImplementedError
 
+    def outcome_type(self) -> jax.ShapeDtypeStruct | None:
+        """Shape and type of one outcome, if known without tracing the model's `simulate`."""
+        return None
+
     # Whether `draw_outcomes` makes new outcomes instead of the model's `simulate`.
     draws_on_host = False
 

@@ -23,7 +23,7 @@ from ramify.models.structure import BlockStructure, Structure
 from ramify.numerics.budgets import theta_points
 from ramify.numerics.chunks import in_chunks
 from ramify.numerics.precision import computing
-from ramify.numerics.programs import program
+from ramify.numerics.programs import brief_program
 
 
 class Model:
@@ -211,7 +211,7 @@ def log_priors(model: Model, thetas: Float[np.ndarray, "S D"]) -> Float[np.ndarr
     return in_chunks(values, thetas, theta_points(model.theta.size))
 
 
-@program
+@brief_program
 def expand_priors(
     model: Model, thetas: Float[Array, "S D"], curved: bool
 ) -> tuple[Float[Array, " S"], Float[Array, "S D"], Float[Array, "S D D"]]:

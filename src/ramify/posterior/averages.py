@@ -105,7 +105,7 @@ def _own(task: Task, cells: Cells) -> Sums:
     for part in task.parts:
         at = _scenarios(part.at, cells)
         rows, places = block_limits(task)
-        for block in ranges(part.given, *at, rows=rows, places=places):
+        for block in ranges(part.given, *at, rows=rows, places=places, largest=part.largest):
             given, *batches = block.batches
             own = at[0].row_order[at[0]._rows_of(np.arange(block.start, block.stop))]
             add, known = cells.sums(own), condition(part.family, model, given, K)

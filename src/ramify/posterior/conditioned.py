@@ -85,12 +85,13 @@ def blocks_of(
 ) -> Iterator[tuple[Conditioned, Batch, Int[np.ndarray, " rows"]]]:
     """Yields conditioned blocks of the parts, rows to predict, and the places of these in the result."""
     for part in parts:
-        for block in ranges(part.given, part.at, rows=rows, places=places):
+        own = {"rows": rows, "places": places, "largest": part.largest}
+        for block in ranges(part.given, part.at, **own):
             given, at = block.batches
-            own = part.at._rows_of(np.arange(block.start, block.stop))
+            taken = part.at._rows_of(np.arange(block.start, block.stop))
             known = condition(part.family, model, given, local_draws)
             _check_finite(known, part.given.labels[block.start : block.stop])
-            yield known, at, part.at.row_order[own]
+            yield known, at, part.at.row_order[taken]
 
 
 def _check_finite(known: Conditioned, labels: np.ndarray) -> None:

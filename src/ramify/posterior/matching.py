@@ -44,6 +44,7 @@ class Part(NamedTuple):
     given: Groups  # rows to condition on
     at: Groups  # rows to predict
     family: Family
+    largest: int = 0  # `largest_group` of the fit's data
 
 
 def schema_of(groups: Groups) -> DataSchema:
@@ -133,6 +134,11 @@ def unloaded(schema: DataSchema) -> Groups:
     return Groups(schema.by, schema.labels, sizes, {}, {}, np.arange(N), none)
 
 
+def largest_group(groups: Groups | None) -> int:
+    """Rows of the largest group; 0 if the data are not loaded."""
+    return 0 if groups is None else int(groups.sizes.max(initial=0))
+
+
 def parts(fit: Fit, at: Groups, given: Groups | None, local_draws: int) -> list[Part]:
     """Splits the groups of `at` by where the rows to condition them on come from."""
     # Rows come from `given`; else, for a group of the fit, from the fit; a new group without rows is
@@ -156,7 +162,8 @@ def parts(fit: Fit, at: Groups, given: Groups | None, local_draws: int) -> list[
         )
     found = [_part(fit, given, in_given, at), _part(fit, fitted, in_fit, at)]
     found.append(_population(fit, (in_given < 0) & (in_fit < 0), at))
-    return [part for part in found if part is not None]
+    largest = largest_group(fitted)
+    return [part._replace(largest=largest) for part in found if part is not None]
 
 
 def _positions(groups: Groups | None, at: Groups) -> Int[np.ndarray, " N"]:

@@ -23,7 +23,7 @@ from ramify.posterior.conditioned import condition
 from ramify.posterior.draws import draw_theta, posterior_theta, sample_block
 from ramify.posterior.group_table import group_table
 from ramify.posterior.held_out import PredictiveForm, log_predictive
-from ramify.posterior.matching import check_columns, matched
+from ramify.posterior.matching import check_columns, largest_group, matched
 from ramify.posterior.metrics import Estimate, EvidenceForm
 from ramify.posterior.notebook import html_lines
 from ramify.posterior.questions import Questions
@@ -135,7 +135,7 @@ class Posterior(Questions):
         key = jax.random.key(seed)
         theta = computing(posterior_theta)(key, self.family, self.model, draws)
         places = max(budgets.SAMPLED_NUMBERS // (draws * self.model.z.size), 1)
-        for block in ranges(groups, places=places, small=small):
+        for block in ranges(groups, places=places, small=small, largest=largest_group(self.groups)):
             known = computing(condition)(self.family, self.model, block.batches[0], K)
             z = computing(sample_block)(known, self.adapter, theta, K)
             labels = groups.labels[block.start : block.stop]

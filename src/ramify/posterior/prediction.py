@@ -74,6 +74,9 @@ def categories_of(adapter: Any, kind: str) -> list[str]:
 def outcome_of(adapter: Adapter, schema: DataSchema, part: Part, kind: Kind, seen: dict) -> Any:
     """Shape and type of one outcome, traced once for each kind of table and then kept in `seen`."""
     columns = part.at.rows | part.at.group
+    missing = schema.rows.keys() - columns.keys() - {adapter.outcome}
+    if kind == "response" and not missing and (own := adapter.outcome_type()) is not None:
+        return own
     known = kind, *((name, c.shape[1:], c.dtype.str) for name, c in columns.items())
     if known not in seen:
         seen[known] = _traced(adapter, schema, part, kind)

@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
@@ -69,8 +70,10 @@ def write_report(
     path = Path(path)
     check_file(path)
     groups = _checked(posterior, groups)
-    diagnosis = diagnose(posterior, groups, seed=seed) if diagnosis is None else diagnosis
-    drawn, words = _contents(posterior, groups, draws, seed)
+    with ThreadPoolExecutor(1) as thread:
+        packed = thread.submit(_packed, plotly)  # while the rest is computed
+        diagnosis = diagnose(posterior, groups, seed=seed) if diagnosis is None else diagnosis
+        drawn, words = _contents(posterior, groups, draws, seed)
     script = _file("page.js")
     page = template.render(
         posterior=posterior,
@@ -82,7 +85,7 @@ def write_report(
         saved=_saved_beside(path),
         figures=drawn,
         figures_json=json.dumps(drawn, allow_nan=False, separators=(",", ":")),
-        plotly=base64.b64encode(gzip.compress(plotly.encode(), 6, mtime=0)).decode(),
+        plotly=packed.result(),
         policy=_policy(script, plotly),
         css=_file("page.css"),
         js=script,
@@ -247,6 +250,11 @@ def _policy(*scripts: str) -> str:
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
+
+
+def _packed(script: str) -> str:
+    """A script, gzipped, as text."""
+    return base64.b64encode(gzip.compress(script.encode(), 6, mtime=0)).decode()
 
 
 def _file(name: str) -> str:

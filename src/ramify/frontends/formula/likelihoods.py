@@ -62,6 +62,11 @@ class Likelihood:
         """Which family parameters are in units of the response."""
         return tuple(name for name, own in self.parameters.items() if own.scaled)
 
+    @property
+    def discrete(self) -> bool:
+        """Whether outcomes are whole numbers."""
+        return self.support not in ("real", "positive", "unit")
+
     def log_density(self, link: str, eta: Array, family: Values, row: Values) -> Array:
         """Log density of one row's response; where that is censored, log P(outcome > response)."""
         density = self.log_prob or self._by_distribution
