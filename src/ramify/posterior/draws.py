@@ -17,6 +17,8 @@ from ramify.families.build import Family
 from ramify.families.conditional import Local
 from ramify.families.joint import Joint
 from ramify.families.solver import Solver
+from ramify.families.weighted_theta import WeightedTheta
+from ramify.inference.theta_weights import Proposal, fitted_proposal
 from ramify.models.adapter import Adapter, local_values
 from ramify.models.densities import log_joints
 from ramify.models.model import Model
@@ -37,6 +39,13 @@ class Draws(NamedTuple):
     log_q: Float[np.ndarray, " S"]  # of theta, or for a joint family of the whole draw
     key: PRNGKeyArray  # with a draw's number it makes the locals that go with the draw
     numbers: Int[np.ndarray, " S"]
+
+    def some(self, start: int, stop: int) -> "Draws":
+        """The draws from number `start` to before `stop`."""
+        own = slice(start, stop)
+        return self._replace(
+            theta=self.theta[own], log_q=self.log_q[own], numbers=self.numbers[own]
+        )
 
     def chunks(self, size: int) -> Iterator["Chunk"]:
         """All draws, `size` at a time; the last chunk is filled up with copies."""
@@ -67,6 +76,24 @@ def posterior_theta(key: PRNGKeyArray, family: Family, model: Model, draws: int)
         found.theta.dtype
     )
     return found._replace(theta=theta, log_q=np.full(draws, np.nan))
+
+
+def proposal_of(weighted: WeightedTheta) -> Proposal | None:
+    """A Student t fitted to a fit's weighted draws of theta; None if too few are effective."""
+    with np.errstate(divide="ignore"):  # a draw may have no weight
+        log_weight = np.log(weighted.weight)
+    return fitted_proposal(np.asarray(weighted.points, np.float64), log_weight)
+
+
+def proposed_theta(key: PRNGKeyArray, family: Family, model: Model, draws: int) -> Draws:
+    """S draws of theta to weigh: from `proposal_of` a fit's weighted draws, if any, or q(theta)."""
+    found = draw_theta(key, family, model, draws)
+    if isinstance(family, Joint) or family.weighted is None:
+        return found
+    if (proposal := proposal_of(family.weighted)) is None:
+        return found
+    theta, log_q = proposal.sample(generator(key), draws)
+    return found._replace(theta=theta.astype(found.theta.dtype), log_q=log_q)
 
 
 def draw_theta(key: PRNGKeyArray, family: Family, model: Model, draws: int) -> Draws:
