@@ -13,6 +13,7 @@ from quick import slow
 from ramify.data.groups import Groups
 from ramify.families.build import branch
 from ramify.families.weighted_theta import WeightedTheta
+from ramify.posterior import held_out as _held_out
 from ramify.posterior import metrics as _metrics
 from ramify.posterior.metrics import Estimate, EvidenceForm, check_form
 from ramify.posterior.posterior import Posterior
@@ -135,6 +136,23 @@ def test_log_predictive(held_out, method, form):
     assert abs(found - exact[form]) < 4 * found.se
     assert found.se < 0.1
     assert abs(exact["joint"] - exact["per_row"]) > 0.05  # the forms do differ
+
+
+@pytest.mark.parametrize("form", ["per_row", "per_group"])
+def test_equal_draws_of_theta_are_predicted_from_once(held_out, form, monkeypatch):
+    """By all their draws of z; the standard error knows how few thetas there are."""
+    rows, train, test, exact = held_out
+    fit, post = exact_fit("solved", rows, N), oracle.exact(rows, N)
+    rng, found = np.random.default_rng(0), []
+    monkeypatch.setattr(_held_out, "test_values", None)  # of one draw of z
+    for _ in range(20):
+        points = rng.multivariate_normal(post.theta_mean, post.theta_cov, 50)
+        own = with_weighted(fit, points)
+        found.append(own.log_predictive(train, test, 500, form, local_draws=16))
+    se = np.mean([estimate.se for estimate in found])
+    assert 0.7 < np.std(found) / se < 1.4
+    assert abs(np.mean(found) - exact[form]) < 4 * np.std(found) / 20**0.5 + 0.02
+    assert {estimate.draws for estimate in found} == {500}
 
 
 @pytest.mark.slow

@@ -180,14 +180,21 @@ def _resample(
     key: PRNGKeyArray, local: Local, model: Model, batch: Batch, theta: Array, K: int
 ) -> Float[Array, "B M"]:
     """One of K draws from the Student t proposal for each group, chosen by weight."""
-    # The draws are independent, unlike those of the bounds: balanced points help averages but not the
-    # choice of one draw, and would cost more than all the rest.
+    z, log_weight, chance = weighed_locals(key, local, model, batch, theta, K)
+    score = log_weight - jnp.log(-jnp.log(chance))
+    return jnp.take_along_axis(z, jnp.argmax(score, 0)[None, :, None], 0)[0]
+
+
+def weighed_locals(
+    key: PRNGKeyArray, local: Local, model: Model, batch: Batch, theta: Array, K: int
+) -> tuple[Float[Array, "K B M"], Float[Array, "K B"], Float[Array, "K B"]]:
+    """K independent draws of each group's z, their log weights, and a uniform number with each."""
+    # Unlike those of the bounds: balanced points help averages but not the choice of one draw, and
+    # would cost more than all the rest.
     points, chance = student_points(key, batch.index, K, model.z.size)
     z, log_q = jax.vmap(local.propose)(points)
     log_weight = log_joints(model, batch, theta, z) - log_q
-    gumbel = -jnp.log(-jnp.log(chance))
-    score = jnp.where(jnp.isnan(log_weight), -jnp.inf, log_weight) + gumbel
-    return jnp.take_along_axis(z, jnp.argmax(score, 0)[None, :, None], 0)[0]
+    return z, jnp.where(jnp.isnan(log_weight), -jnp.inf, log_weight), chance
 
 
 def everyone(family: Joint) -> Batch:
