@@ -11,11 +11,12 @@ import pandas as pd
 import pytest
 from safetensors.numpy import load_file, save_file
 from scipy.special import expit
+from scipy.stats import nbinom
 
 import ramify as rf
 from quick import slow
 from ramify.data.resident import whole
-from ramify.frontends.formula.row_densities import bernoulli
+from ramify.frontends.formula.row_densities import bernoulli, negative_binomial
 from ramify.posterior.facts import outcome_of
 from tampering import resealed
 
@@ -144,3 +145,26 @@ def test_bernoulli_and_its_derivatives(y):
     exact = -np.logaddexp(0, -own), sign * expit(-own), -expit(own) * expit(-own)
     for one, other in zip(found, exact, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-6, atol=2e-7)
+
+
+@pytest.mark.parametrize("y", [0, 3, 200])
+@pytest.mark.parametrize("shape", [0.01, 3.0, 1e6])
+def test_negative_binomial_and_its_derivatives(y, shape):
+    """Also where it is a Poisson count, for a large shape, and where all means are far from the count."""
+    eta = np.append(np.linspace(-12, 12, 97), np.log(shape))
+    family, row = {"shape": jnp.float32(shape)}, {"y": jnp.int32(y)}
+    log_p = lambda x: negative_binomial("log", x, family, row)
+    slope = jax.grad(log_p)
+    functions = log_p, slope, jax.grad(slope)
+    found = [jax.jit(jax.vmap(f))(jnp.asarray(eta, jnp.float32)) for f in functions]
+    share = expit(eta - np.log(shape))
+    exact = (
+        nbinom.logpmf(y, shape, 1 - share),
+        y * (1 - share) - shape * share,
+        -(y + shape) * share * (1 - share),
+    )
+    # float32 knows eta and the log of the shape to 1e-6 each.
+    rounding = 3e-6 * np.stack([np.abs(exact[1]), *np.abs(exact[2:]), np.abs(exact[2])])
+    for one, other, known in zip(found, exact, rounding, strict=True):
+        off = np.abs(np.asarray(one, np.float64) - other)
+        assert np.all(off < known + 1e-4 * (1 + y / 10) + 5e-6 * np.abs(other))

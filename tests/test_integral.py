@@ -12,6 +12,7 @@ from ramify.data.batch import example
 from ramify.data.resident import whole
 from ramify.families.conditional import Local
 from ramify.families.solver import recombine, solver
+from ramify.inference import local_integral
 from ramify.inference.local_integral import bound, parabola, weigh_block
 from ramify.inference.louis import louis_hessian
 from ramify.models.expansion import Quadratic
@@ -140,6 +141,16 @@ def test_a_normal_priors_expansion_is_all_of_it(x64):
         np.testing.assert_allclose(
             parts.log_weight[:, real], plain.log_weight[:, real], rtol=1e-9, atol=1e-9
         )
+
+
+def test_a_parabola_by_pairs_of_entries_is_the_same(x64, monkeypatch):
+    rng = np.random.default_rng(0)
+    half = rng.normal(size=(3, 4, 4))
+    own = rng.normal(size=3), rng.normal(size=(3, 4)), half @ half.swapaxes(1, 2)
+    q, step = Quadratic(*map(jnp.asarray, own)), jnp.asarray(rng.normal(size=(3, 4, 6)))
+    by_pairs = parabola(q, step)
+    monkeypatch.setattr(local_integral, "FEW_PAIRS", 0)
+    np.testing.assert_allclose(by_pairs, parabola(q, step), rtol=1e-12)
 
 
 def test_a_parabola_moved_is_the_same_parabola(x64):

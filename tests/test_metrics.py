@@ -12,6 +12,8 @@ from exact_fits import exact_fit, gaussian, read, regression
 from quick import slow
 from ramify.data.groups import Groups
 from ramify.families.build import branch
+from ramify.families.weighted_theta import WeightedTheta
+from ramify.posterior import held_out as _held_out
 from ramify.posterior import metrics as _metrics
 from ramify.posterior.metrics import Estimate, EvidenceForm, check_form
 from ramify.posterior.posterior import Posterior
@@ -136,6 +138,23 @@ def test_log_predictive(held_out, method, form):
     assert abs(exact["joint"] - exact["per_row"]) > 0.05  # the forms do differ
 
 
+@pytest.mark.parametrize("form", ["per_row", "per_group"])
+def test_equal_draws_of_theta_are_predicted_from_once(held_out, form, monkeypatch):
+    """By all their draws of z; the standard error knows how few thetas there are."""
+    rows, train, test, exact = held_out
+    fit, post = exact_fit("solved", rows, N), oracle.exact(rows, N)
+    rng, found = np.random.default_rng(0), []
+    monkeypatch.setattr(_held_out, "test_values", None)  # of one draw of z
+    for _ in range(20):
+        points = rng.multivariate_normal(post.theta_mean, post.theta_cov, 50)
+        own = with_weighted(fit, points)
+        found.append(own.log_predictive(train, test, 500, form, local_draws=16))
+    se = np.mean([estimate.se for estimate in found])
+    assert 0.7 < np.std(found) / se < 1.4
+    assert abs(np.mean(found) - exact[form]) < 4 * np.std(found) / 20**0.5 + 0.02
+    assert {estimate.draws for estimate in found} == {500}
+
+
 @pytest.mark.slow
 def test_solved_conditions_on_the_rows_given(held_out, table):
     """A fit to all rows, told to condition on the training rows, must not peek at the test rows."""
@@ -169,6 +188,47 @@ def test_draws_of_theta_share_local_noise(fits):
     found = fits["branch"].log_evidence(draws=20, form="per_group", local_draws=4)
     assert found.se > 0.01
     assert found.ess == pytest.approx(20, abs=0.01)
+
+
+def with_weighted(fit, points):
+    """The fit with draws of theta of equal weight."""
+    weighted = WeightedTheta.even(points)
+    family = eqx.tree_at(lambda f: f.weighted, fit.family, weighted, is_leaf=lambda x: x is None)
+    return Posterior(fit.model, family, fit.groups)
+
+
+def test_draws_of_theta_in_the_fit_are_where_evidence_is_weighed(fits, table):
+    """With q(theta) three sds off most draws are lost; points of the posterior tell where it is."""
+    exact, bad = oracle.exact(table, N), fits["branch"]
+    q = gaussian(exact.theta_mean + 3 * np.sqrt(np.diag(exact.theta_cov)), exact.theta_cov)
+    family = eqx.tree_at(lambda f: f.local.w, bad.family, moved_to(bad.family, q))
+    family = eqx.tree_at(lambda f: f.theta, family, q)
+    bad = Posterior(bad.model, family, bad.groups)
+    points = np.random.default_rng(0).multivariate_normal(exact.theta_mean, exact.theta_cov, 1000)
+    good = with_weighted(bad, points)
+    lost, found = (
+        f.log_evidence(draws=1000, form="per_group", local_draws=64) for f in (bad, good)
+    )
+    assert lost.ess < 100 and found.ess > 700
+    assert abs(found - exact.log_evidence) < 4 * found.se and found.se < 0.2
+
+
+def moved_to(family, q):
+    """Parameters of the same conditionals, which are written around q's mean."""
+    M, w = DIM, family.local.w
+    slopes = w[:, M : M + M * M].reshape(N, M, M)
+    return w.at[:, :M].add(slopes @ (q.mean - family.theta.mean))
+
+
+def test_more_draws_of_theta_are_taken_where_they_help(wide, monkeypatch):
+    """A thousand are enough where the groups' noise is more than theta's, and all where it is less."""
+    monkeypatch.setattr(_metrics, "DRAWS", 1500)
+    fit, _ = wide
+    noisy = fit.log_evidence(form="per_group", local_draws=2)
+    every = fit.log_evidence(draws=1500, form="per_group", local_draws=2)
+    assert (noisy.draws, every.draws) == (1000, 1500)
+    assert noisy.ess > 50 and every.se > 0.95 * noisy.se
+    assert fit.log_evidence(form="per_group", local_draws=64).draws == 1500
 
 
 def test_estimates_do_not_depend_on_order_or_blocks(fits, table, monkeypatch):

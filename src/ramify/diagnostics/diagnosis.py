@@ -17,7 +17,7 @@ from ramify.diagnostics.verdict import Locals, Theta, Verdict, judge
 from ramify.families.branched import Branched
 from ramify.families.conditional import Local
 from ramify.inference.group_check import weigh_groups
-from ramify.inference.theta_weights import Proposal, fitted_proposal
+from ramify.inference.theta_weights import Proposal
 from ramify.models.model import Model
 from ramify.numerics import budgets
 from ramify.numerics.hashing import generator
@@ -25,7 +25,7 @@ from ramify.numerics.precision import computing
 from ramify.numerics.programs import program
 from ramify.numerics.psis import effective_draws, k_hat
 from ramify.posterior.conditioned import Conditioned, condition
-from ramify.posterior.draws import Draws, draw_theta
+from ramify.posterior.draws import Draws, draw_theta, proposal_of
 from ramify.posterior.fitted import check_posterior
 from ramify.posterior.levels import LevelsPosterior
 from ramify.posterior.marginal_values import has_rule
@@ -237,9 +237,7 @@ def _proposal(posterior: Posterior, key: PRNGKeyArray, S: int) -> tuple[Draws, n
     if weighted is None:
         covariance = np.asarray(posterior.family.theta.covariance, np.float64)
         return drawn, np.sqrt(np.diagonal(covariance))
-    with np.errstate(divide="ignore"):  # a draw may have no weight
-        log_weight = np.log(weighted.weight)
-    known = fitted_proposal(np.asarray(weighted.points, np.float64), log_weight)
+    known = proposal_of(weighted)
     proposal = known or Proposal.symmetric(weighted.mean, weighted.covariance)
     points, log_q = proposal.sample(generator(key), S)
     theta = points.astype(drawn.theta.dtype)

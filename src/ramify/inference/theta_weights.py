@@ -32,7 +32,7 @@ class Proposal(NamedTuple):
     def sample(
         self, rng: np.random.Generator, count: int
     ) -> tuple[Float64[np.ndarray, "count D"], Float64[np.ndarray, " count"]]:
-        """Points of theta and their log density, up to a constant."""
+        """Points of theta and their log density."""
         y, log_t = student_sample(rng, self.mean, self.covariance, count)
         return self.margins.spread(y), log_t - np.log(self.margins.stretch(y)).sum(1)
 

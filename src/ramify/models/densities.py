@@ -33,12 +33,19 @@ def log_liks_at(
     model: Model, theta: Float[Array, " D"], z: Float[Array, "B M K"], batch: Batch
 ) -> Float[Array, "B K"]:
     """`group_log_lik` of K points of every z."""
+    return sum_rows(row_log_liks_at(model, theta, z, batch), batch)
+
+
+def row_log_liks_at(
+    model: Model, theta: Float[Array, " D"], z: Float[Array, "B M K"], batch: Batch
+) -> Float[Array, "R K"]:
+    """Log p(y | theta, z) of each row at K points of its z."""
     # With the points in the last axis a row's copy of its z is one contiguous window, and later
     # operations run along the points: half the time of one point after the other.
     z_rows = batch.at_rows(z)
     if (declared := model.structure.likelihood) is not None:
-        return sum_rows(declared.log_lik(theta, z_rows, batch), batch)
-    return sum_rows(jax.vmap(lambda z: model.log_lik(theta, z, batch), -1, -1)(z_rows), batch)
+        return declared.log_lik(theta, z_rows, batch)
+    return jax.vmap(lambda z: model.log_lik(theta, z, batch), -1, -1)(z_rows)
 
 
 def log_joint(model: Model, batch: Batch, theta: Theta, z: Z) -> Float[Array, " B"]:

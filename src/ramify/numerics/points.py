@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from scipy.special import betaincinv, fdtri, roots_genlaguerre
 
 from ramify.numerics.hashing import normals, standard_normal, uniforms
-from ramify.numerics.triangular import FREEDOM
+from ramify.numerics.triangular import FREEDOM, constant_t
 
 COARSER = 2.5  # times as far apart as in the middle are points at the ends of `wide_rule`
 TURNED_DIMS = range(3, 8)  # of `turned_rule`
@@ -174,14 +174,15 @@ def box_points(
 def student_sample(
     rng: np.random.Generator, mean: np.ndarray, covariance: np.ndarray, count: int
 ) -> tuple[Float[np.ndarray, "count D"], Float[np.ndarray, " count"]]:
-    """Draws from a Student t with this mean and covariance, and its log density less a constant."""
+    """Draws from a Student t with this mean and covariance, and its log density."""
     # Computed in units of the sds, which may differ by orders of magnitude. The covariance of a t
     # is its shape matrix times FREEDOM / (FREEDOM - 2).
     sd = np.sqrt(np.diag(covariance))
     shape = covariance / np.outer(sd, sd) * (FREEDOM - 2) / FREEDOM
-    noise = _even_student(rng, count, len(mean))
+    noise, factor = _even_student(rng, count, len(mean)), np.linalg.cholesky(shape)
     log_density = -0.5 * (FREEDOM + len(mean)) * np.log1p(np.sum(noise**2, 1) / FREEDOM)
-    return mean + sd * (noise @ np.linalg.cholesky(shape).T), log_density
+    height = constant_t(len(mean)) - np.log(sd * np.diag(factor)).sum()
+    return mean + sd * (noise @ factor.T), height + log_density
 
 
 def _even_student(rng: np.random.Generator, count: int, D: int) -> Float[np.ndarray, "count D"]:

@@ -121,7 +121,7 @@ def log_density(noise: Float[Array, "*batch dim"], log_det: Float[Array, "*batch
 def log_density_t(noise: Float[Array, "*batch dim"], log_det: Float[Array, "*batch"]) -> Array:
     """Log density of mean + L noise for noise from the standard Student t with `FREEDOM`."""
     dim, v = noise.shape[-1], FREEDOM
-    return _constant_t(dim) - 0.5 * (v + dim) * jnp.log1p(jnp.sum(noise**2, -1) / v) - log_det
+    return constant_t(dim) - 0.5 * (v + dim) * jnp.log1p(jnp.sum(noise**2, -1) / v) - log_det
 
 
 def gaussian_over_t(noise: Float[np.ndarray, "*batch dim"]) -> np.ndarray:
@@ -134,10 +134,11 @@ def gaussian_over_t(noise: Float[np.ndarray, "*batch dim"]) -> np.ndarray:
         True
     """
     dim, v, squared = noise.shape[-1], FREEDOM, np.sum(noise**2, -1)
-    log_t = _constant_t(dim) - 0.5 * (v + dim) * np.log1p(squared / v)
+    log_t = constant_t(dim) - 0.5 * (v + dim) * np.log1p(squared / v)
     return -0.5 * squared - dim * _HALF_LOG_2PI - log_t
 
 
-def _constant_t(dim: int) -> float:
+def constant_t(dim: int) -> float:
+    """Log density of the standard Student t at zero."""
     v = FREEDOM
     return math.lgamma((v + dim) / 2) - math.lgamma(v / 2) - 0.5 * dim * math.log(v * math.pi)

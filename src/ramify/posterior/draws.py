@@ -17,6 +17,8 @@ from ramify.families.build import Family
 from ramify.families.conditional import Local
 from ramify.families.joint import Joint
 from ramify.families.solver import Solver
+from ramify.families.weighted_theta import WeightedTheta
+from ramify.inference.theta_weights import Proposal, fitted_proposal
 from ramify.models.adapter import Adapter, local_values
 from ramify.models.densities import log_joints
 from ramify.models.model import Model
@@ -39,6 +41,13 @@ class Draws(NamedTuple):
     log_q: Float[np.ndarray, " S"]  # of theta, or for a joint family of the whole draw
     key: PRNGKeyArray  # with a draw's number it makes the locals that go with the draw
     numbers: Int[np.ndarray, " S"]
+
+    def some(self, start: int, stop: int) -> "Draws":
+        """The draws from number `start` to before `stop`."""
+        own = slice(start, stop)
+        return self._replace(
+            theta=self.theta[own], log_q=self.log_q[own], numbers=self.numbers[own]
+        )
 
     def chunks(self, size: int) -> Iterator["Chunk"]:
         """All draws, `size` at a time; the last chunk is filled up with copies."""
@@ -69,6 +78,24 @@ def posterior_theta(key: PRNGKeyArray, family: Family, model: Model, draws: int)
         found.theta.dtype
     )
     return found._replace(theta=theta, log_q=np.full(draws, np.nan))
+
+
+def proposal_of(weighted: WeightedTheta) -> Proposal | None:
+    """A Student t fitted to a fit's weighted draws of theta; None if too few are effective."""
+    with np.errstate(divide="ignore"):  # a draw may have no weight
+        log_weight = np.log(weighted.weight)
+    return fitted_proposal(np.asarray(weighted.points, np.float64), log_weight)
+
+
+def proposed_theta(key: PRNGKeyArray, family: Family, model: Model, draws: int) -> Draws:
+    """S draws of theta to weigh: from `proposal_of` a fit's weighted draws, if any, or q(theta)."""
+    found = draw_theta(key, family, model, draws)
+    if isinstance(family, Joint) or family.weighted is None:
+        return found
+    if (proposal := proposal_of(family.weighted)) is None:
+        return found
+    theta, log_q = proposal.sample(generator(key), draws)
+    return found._replace(theta=theta.astype(found.theta.dtype), log_q=log_q)
 
 
 def draw_theta(key: PRNGKeyArray, family: Family, model: Model, draws: int) -> Draws:
@@ -154,20 +181,30 @@ def draw_locals(
 def _resample(
     key: PRNGKeyArray, local: Local, known: Conditioned, model: Model, theta: Array, K: int
 ) -> Float[Array, "B M"]:
-    """One of K draws for each group, from its Student t proposal or a box, chosen by weight."""
-    # The draws are independent, unlike those of the bounds: balanced points help averages but not the
-    # choice of one draw, and would cost more than all the rest.
+    """One of K draws for each group, chosen by weight."""
+    z, log_weight, chance = weighed_locals(key, local, known, model, theta, K)
+    score = log_weight - jnp.log(-jnp.log(chance))
+    return jnp.take_along_axis(z, jnp.argmax(score, 0)[None, :, None], 0)[0]
+
+
+def weighed_locals(
+    key: PRNGKeyArray, local: Local, known: Conditioned, model: Model, theta: Array, K: int
+) -> tuple[Float[Array, "K B M"], Float[Array, "K B"], Float[Array, "K B"]]:
+    """K draws of each group's z, their log weights up to a constant, and a uniform number with each.
+
+    They come from a Student t proposal, or from a box.
+    """
     batch, M = known.batch, model.z.size
     if K < FEWEST_IN_BOX or not _several_modes(known.family):
+        # Independent draws, unlike those of the bounds: balanced points help averages but not the
+        # choice of one draw, and would cost more than all the rest.
         points, chance = student_points(key, batch.index, K, M)
         z, log_q = jax.vmap(local.propose)(points)
     else:  # a Student t would hardly ever reach a second mode far away
         points, chance = box_points(key, batch.index, K, M, budgets.WIDENED_REACH[M])
         z, log_q = jax.vmap(local.draw)(points)[0], jnp.zeros(())
     log_weight = log_joints(model, batch, theta, z) - log_q
-    gumbel = -jnp.log(-jnp.log(chance))
-    score = jnp.where(jnp.isnan(log_weight), -jnp.inf, log_weight) + gumbel
-    return jnp.take_along_axis(z, jnp.argmax(score, 0)[None, :, None], 0)[0]
+    return z, jnp.where(jnp.isnan(log_weight), -jnp.inf, log_weight), chance
 
 
 def _several_modes(family: Family) -> bool:

@@ -2,26 +2,29 @@
 
 With (z^k, theta^k) ~ q, k = 1..S, the paper's test likelihood is log mean_k p(y_test given z^k, theta^k).
 If z can be integrated, p(y_test given theta^k, y) replaces the density at a draw of z: by quadrature, or
-for all rows of a group together by draws around its mode given these rows.
+for all rows of a group together by draws around its mode given these rows. If the fit has draws of
+theta, many of the S draws are equal: each is then evaluated once, and the density of rows by themselves
+is averaged over all K draws of z by their weights.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Float64
+from jaxtyping import Array, Float, Float64, PRNGKeyArray
 
 from ramify.data.batch import Batch
-from ramify.models.densities import sum_rows
+from ramify.models.densities import row_log_liks_at, sum_rows
 from ramify.models.model import Model
 from ramify.numerics import budgets
 from ramify.numerics.programs import program
 from ramify.numerics.user_warning import warn_user
-from ramify.posterior.conditioned import blocks_of
+from ramify.posterior.conditioned import Conditioned, blocks_of
 from ramify.posterior.drawn_masses import can_weigh, predictive_masses
-from ramify.posterior.draws import Chunk, Draws, map_draws
+from ramify.posterior.draws import Chunk, Draws, at_once, map_draws, of_chunks, weighed_locals
 from ramify.posterior.marginal_values import (
     follows_theta,
     has_rule,
@@ -38,7 +41,6 @@ from ramify.posterior.metrics import (
     check_form,
     double,
     log_mean_weight,
-    standard_error,
 )
 from ramify.posterior.rounding import row_terms
 
@@ -71,19 +73,31 @@ def log_predictive(
     by_rule = not chosen and all(has_rule(part.family, model) for part in parts)
     if by_rule and form == "per_row":
         by_rule = _affordable(model, parts, len(theta.theta), K)
-    if not by_rule:
-        local = _Local(K, K if chosen or form == "per_row" else max(K, _FEWEST[form]))
-        if form == "joint":
-            return _joint(model, parts, theta, local)
-        return sum_of_log_means(_values(model, parts, theta, form == "per_row", local), form)
-    # By quadrature equal draws of theta give equal values, so each distinct theta is evaluated once.
+    # Equal draws of theta are evaluated once; by draws of z, if these are then no fewer.
     distinct, which = np.unique(theta.theta, axis=0, return_inverse=True)
     which = which.reshape(-1)
-    if form == "joint":
+    local = _Local(K, K if chosen or form == "per_row" else max(K, _FEWEST[form]))
+    if form == "joint" and by_rule:
         sums = np.sum([predictive_log_liks(model, part, distinct) for part in parts], axis=0)
         return all_together(sums[which])
-    each = predictive_by_row if form == "per_row" else predictive_by_group
-    return sum_of_log_means((v for part in parts for v in each(model, part, distinct)), form, which)
+    if form == "joint":
+        return _joint(model, parts, theta, local)
+    if by_rule:
+        each = predictive_by_row if form == "per_row" else predictive_by_group
+        values = (v for part in parts for v in each(model, part, distinct))
+        return sum_of_log_means(values, form, which)
+    if K > 1 and 2 * len(distinct) <= len(which) <= K * len(distinct):
+        numbers = np.arange(len(distinct), dtype=np.int32)
+        few = Draws(distinct, np.full(len(distinct), np.nan), theta.key, numbers)
+        return sum_of_log_means(_values(model, parts, few, form, local, True), form, which)
+    return sum_of_log_means(_values(model, parts, theta, form, local, False), form)
+
+
+def _shared_error(influence: Float64[np.ndarray, " T"], share: Float64[np.ndarray, " T"]) -> float:
+    """The standard error from independent values that have these shares of the draws."""
+    # A value has one error, however many of the draws it has.
+    T = len(share)
+    return float(np.linalg.norm(share * influence) * (T / (T - 1)) ** 0.5) if T > 1 else np.nan
 
 
 def _affordable(model: Model, parts: list[Part], draws: int, K: int) -> bool:
@@ -132,19 +146,33 @@ def _sums(model: Model, part: Part, theta: Draws, K: int) -> Float64[np.ndarray,
 
 
 def _values(
-    model: Model, parts: list[Part], theta: Draws, by_row: bool, local: _Local
+    model: Model,
+    parts: list[Part],
+    theta: Draws,
+    form: PredictiveForm,
+    local: _Local,
+    averaged: bool,
 ) -> Iterator[Float[np.ndarray, "S n"]]:
-    """The log densities of a block's test rows, or groups, at each draw of theta, or of (theta, z)."""
-    rows = budgets.result_rows()
+    """The log densities of a block's test rows, or groups, at each draw of theta, or of (theta, z).
+
+    If `averaged`, densities at z are means over K draws of z for each theta.
+    """
+    rows, by_row, K = budgets.result_rows(), form == "per_row", local.K
     if by_row:
         rows = int(np.clip(budgets.DENSITY_NUMBERS // len(theta.theta), 1, rows))
     for part in parts:
         if not by_row and local.weighs(part):
             yield from (m.ratio() for m in predictive_masses(model, part, theta, local.weighed))
             continue
-        for given, at, _ in blocks_of([part], model, local.K, rows=rows):
+        for given, at, _ in blocks_of([part], model, K, rows=rows):
+            if averaged:
+                both = (replace(given, batch=batch) for batch in (given.batch, at))
+                size = min(at_once(known, model, len(theta.theta), K) for known in both)
+                mean = lambda chunk: weighed_values(given, model, chunk, at, K, by_row)  # noqa: B023
+                yield of_chunks(mean, theta, size)
+                continue
             use = lambda chunk, z, _: test_values(model, chunk, z, at, by_row)  # noqa: B023
-            yield map_draws(use, given, model, theta, local.K)
+            yield map_draws(use, given, model, theta, K)
 
 
 @program
@@ -160,6 +188,24 @@ def test_values(
     return jax.vmap(one)(jnp.asarray(chunk.theta), z)
 
 
+@program
+def weighed_values(
+    known: Conditioned, model: Model, chunk: Chunk, at: Batch, K: int, by_row: bool
+) -> Float[Array, "C R_or_B"]:
+    """Log p(y_test | theta, y) of each row of `at`, or each group's rows, by K weighted draws of z."""
+    conditional = known.conditional(model)
+
+    def one(key: PRNGKeyArray, theta: Array) -> Array:
+        z, log_weight, _ = weighed_locals(key, conditional(theta), known, model, theta, K)
+        share = jax.nn.log_softmax(log_weight, 0).T
+        rows = row_log_liks_at(model, theta, jnp.moveaxis(z, 0, -1), at)
+        if not by_row:
+            return jax.nn.logsumexp(share + sum_rows(rows, at), -1)
+        return jnp.where(at.row_mask, jax.nn.logsumexp(at.at_rows(share) + rows, -1), 0)
+
+    return jax.vmap(one)(chunk.keys(), jnp.asarray(chunk.theta))
+
+
 def sum_of_log_means(
     blocks: Iterator[Float[np.ndarray, "S n"]],
     form: PredictiveForm,
@@ -172,12 +218,12 @@ def sum_of_log_means(
         share = np.bincount(which) / len(which) if share is None else share
         found, own, ess = _log_means(block, share)
         total, influence = total + found, influence + own
-        effective.append(ess * len(which))
-    assert which is not None
+        effective.append(ess)
+    assert which is not None and share is not None
     every = np.concatenate(effective)
-    warn_of_few(every, len(which), form)
-    ess = float(every.min(initial=len(which)))
-    return Estimate(total, standard_error(influence[which]), ess, len(which))
+    warn_of_few(every, len(share), form)
+    ess = float(every.min(initial=len(share)))
+    return Estimate(total, _shared_error(influence, share), ess, len(which))
 
 
 def warn_of_few(ess: Float64[np.ndarray, " n"], draws: int, form: PredictiveForm) -> None:
@@ -200,7 +246,7 @@ def _log_means(
 ) -> tuple[float, Float64[np.ndarray, " S"], Float64[np.ndarray, " n"]]:
     """The sum over columns of log means over draws with these shares, and each draw's influence on it.
 
-    Also each column's share of effective draws.
+    Also each column's number of effective draws.
     """
     total, influence = 0.0, np.zeros(len(share))
     effective = np.zeros(values.shape[1])
@@ -214,6 +260,6 @@ def _log_means(
         with np.errstate(divide="ignore", invalid="ignore"):
             total += float(np.sum(np.log(mean) + top))
             weight /= mean
-            effective[start : start + width] = 1 / (share @ weight**2)
+            effective[start : start + width] = 1 / (share**2 @ weight**2)
             influence += np.where(mean > 0, weight, 1.0).sum(1)
     return total, influence - values.shape[1], effective

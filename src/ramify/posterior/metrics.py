@@ -25,6 +25,7 @@ from ramify.families.branched import Branched
 from ramify.families.build import Family
 from ramify.inference.elbo import weigh, weigh_points
 from ramify.models.model import Model, log_priors
+from ramify.numerics.hashing import keys_of
 from ramify.numerics.points import group_points
 from ramify.numerics.programs import program
 from ramify.numerics.sums import log_mean_exp, precise_sum
@@ -37,11 +38,16 @@ from ramify.posterior.draws import (
     locals_of,
     map_draws,
     of_chunks,
+    proposed_theta,
 )
 from ramify.posterior.marginal_values import has_rule, marginal_log_liks
 from ramify.posterior.rounding import log_ratio_terms, rounding, row_terms
 
 LOCAL_DRAWS = 64  # of each group, where z is integrated by draws and no number was asked for
+DRAWS = 10_000  # of theta for the evidence, if no number was asked for, or
+# FIRST_DRAWS if at least EFFECTIVE of them are effective and their variance is less than this share
+# of the variance from the groups' noise, which more of them would not reduce.
+FIRST_DRAWS, EFFECTIVE, MINOR = 1000, 50, 1 / 16
 EvidenceForm = Literal["joint", "per_group", "mean_likelihood"]
 
 
@@ -98,28 +104,51 @@ def log_evidence(
     family: Family,
     model: Model,
     groups: Groups,
-    draws: int,
+    draws: int | None,
     form: EvidenceForm,
     local_draws: int | None,
     key: PRNGKeyArray,
 ) -> Estimate:
     """Log of the mean over draws, in one of the forms that `Posterior.log_evidence` describes."""
     check_form("log_evidence", form, EvidenceForm)
-    theta = draw_theta(key, family, model, draws)
-    if form == "mean_likelihood":
-        return log_mean_weight(_likelihood_sums(family, model, groups, theta))
-    variance = 0.0
-    if form == "joint":
-        local = joint_sums(family, model, groups, theta)
-    elif local_draws is None and has_rule(family, model):
+    if form == "per_group":
+        theta = proposed_theta(key, family, model, draws or DRAWS)
+        if not (local_draws is None and has_rule(family, model)):
+            return _by_draws(
+                family, model, groups, theta, local_draws or LOCAL_DRAWS, draws is None
+            )
         local = marginal_log_liks(family, model, groups, theta.theta)
     else:
-        # All draws of theta share the groups' noise, so log p^(y | theta) is one smooth function whose
-        # error is a common shift. Independent noise would swamp the weights of theta.
-        K = local_draws or LOCAL_DRAWS
-        local, variance = _tight(family, model, groups, theta, K, shared=True)
+        theta = draw_theta(key, family, model, draws or DRAWS)
+        if form == "mean_likelihood":
+            return log_mean_weight(_likelihood_sums(family, model, groups, theta))
+        local = joint_sums(family, model, groups, theta)
     found = log_mean_weight(theta_terms(model, theta) + local)
+    return _rounded(found, 0.0, family, model, groups, theta)
+
+
+def _by_draws(
+    family: Family, model: Model, groups: Groups, theta: Draws, local_draws: int, enough: bool
+) -> Estimate:
+    """The evidence per group by draws of z; with `enough`, by the first draws of theta if they are."""
+    # All draws of theta share the groups' noise, so log p^(y | theta) is one smooth function whose
+    # error is a common shift. Independent noise would swamp the weights of theta.
+    S, weights, spreads = len(theta.theta), [], []
+    found, variance = Estimate(np.nan), 0.0
+    for part in theta.some(0, FIRST_DRAWS), theta.some(FIRST_DRAWS, S):
+        if not len(part.theta) or (len(weights) and enough and _minor(found, variance)):
+            break
+        local, own = _tight(family, model, groups, part, local_draws, shared=True)
+        weights.append(theta_terms(model, part) + local)
+        spreads.append(own * len(local))
+        found = log_mean_weight(np.concatenate(weights))
+        variance = sum(spreads) / sum(map(len, weights))
     return _rounded(found, variance, family, model, groups, theta)
+
+
+def _minor(found: Estimate, variance: float) -> bool:
+    """Whether more draws of theta would hardly reduce the estimate's whole variance."""
+    return found.ess is not None and found.ess > EFFECTIVE and found.se**2 < MINOR * variance
 
 
 def _rounded(
@@ -188,7 +217,7 @@ def _tight(
             'local_draws=1 or form="joint", or fit a branch(), amortized() or solved() family.'
         )
     total, variance, S = np.zeros(len(draws.theta)), 0.0, len(draws.theta)
-    first = next(draws.chunks(1))
+    first = Chunk(keys_of(draws.key, np.zeros(1, np.int32)), draws.theta[:1])
     for block in ranges(groups):
         known = condition(family, model, block.batches[0], local_draws)
         points = _points(first, known.batch, local_draws, model.z.size) if shared else None

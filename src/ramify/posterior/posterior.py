@@ -289,23 +289,25 @@ class Posterior(Questions):
     def log_evidence(
         self,
         groups: Groups | None = None,
-        draws: int = 10_000,
+        draws: int | None = None,
         form: EvidenceForm = "joint",
         local_draws: int | None = None,
         seed: int = 0,
     ) -> Estimate:
         """The paper's train likelihood, an importance-weighted estimate of log p(y), in nats.
 
-        - "joint", the paper's definition: log mean_k p(y, z^k, theta^k) / q(z^k, theta^k). One
-          weight for all groups together, whose variance grows with N: for many groups it is a loose
-          lower bound on average, as its `ess` shows.
-        - "per_group": log mean_k [p(theta^k) / q(theta^k) prod_i mean_l w_il], where w_il are the
-          weights p(y_i, z_il | theta^k) / q(z_il | theta^k) of `local_draws` local draws, by default
-          64. The groups' weights are averaged before they are multiplied: also a lower bound on average,
-          and tight. All draws of theta share the groups' noise, which `se` includes. Solved fits of one
-          or two local dimensions integrate z by quadrature instead, unless `local_draws` is given.
+        - "joint", the paper's definition: log mean_k p(y, z^k, theta^k) / q(z^k, theta^k). One weight
+          for all groups together, whose variance grows with N: for many groups it is a loose lower
+          bound on average, as its `ess` shows.
+        - "per_group": log mean_k [p(theta^k) / q(theta^k) prod_i mean_l w_il], where w_il are the weights
+          p(y_i, z_il | theta^k) / q(z_il | theta^k) of `local_draws` local draws, by default 64. They are
+          averaged before they are multiplied: also a lower bound on average, and tight. All draws of
+          theta share the groups' noise, which `se` includes. Solved fits of one or two local dimensions
+          integrate z by quadrature instead, unless `local_draws` is given. If the fit has draws of
+          theta, a Student t fitted to them replaces q(theta).
         - "mean_likelihood", what the paper's printed values suggest:
           log mean_k p(y | z^k, theta^k). Not an estimate of the evidence, since the draws have seen y.
+        `draws` are 10,000 by default, or 1,000 for "per_group" if more would hardly reduce `se`.
         """
         groups = self._for_metrics(groups)
         key = jax.random.key(seed)
@@ -389,9 +391,7 @@ class Posterior(Questions):
         own = groups.renumbered(groups.labels)
         notes = {"method": "branch", "why": "refined from a fit by " + method_of(self.family)}
         # Doubts about q(theta), which stays, are those of the fit before.
-        notes |= {
-            name: self.notes[name] for name in ("converged", "warnings") if name in self.notes
-        }
+        notes |= {n: self.notes[n] for n in ("converged", "warnings") if n in self.notes}
         return Posterior(self.model, family, own, history=self.history, notes=notes), gaps
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = True) -> None:

@@ -105,6 +105,24 @@ def log_rising(a: Array, n: Array) -> Array:
     return main + stirling(a + n) - stirling(a)
 
 
+@jax.custom_jvp
+def log_sigmoids(x: Array) -> tuple[Array, Array]:
+    """Log sigmoid of x and of -x, in less time than JAX takes for one of them."""
+    # log(1 + e) = 2 artanh(s), s = e / (2 + e) <= 1/3, by its series: exact for any e, without a log.
+    e = jnp.exp(-jnp.abs(x))
+    s, series = e / (2.0 + e), 0.0
+    for k in reversed(range(8 if s.dtype == jnp.float32 else 17)):
+        series = series * s**2 + 1 / (2 * k + 1)
+    both = 2.0 * s * series
+    return jnp.minimum(x, 0.0) - both, jnp.minimum(-x, 0.0) - both
+
+
+@log_sigmoids.defjvp
+def _log_sigmoids_jvp(x: tuple[Array], dx: tuple[Array]) -> tuple[Any, Any]:
+    up, down = jax.nn.sigmoid(x[0]), jax.nn.sigmoid(-x[0])
+    return log_sigmoids(*x), (down * dx[0], -up * dx[0])
+
+
 # Counts.
 
 
@@ -117,9 +135,9 @@ def poisson(link: str, eta: Array, family: Values, row: Values) -> Array:
 def negative_binomial(link: str, eta: Array, family: Values, row: Values) -> Array:
     """A negative binomial count of mean m and variance m + m^2 / shape."""
     y, shape = row["y"], family["shape"]
-    log_total = jnp.logaddexp(eta, jnp.log(shape))
     counts = log_rising(shape, y) - gammaln(y + 1.0)
-    return counts + shape * (jnp.log(shape) - log_total) + y * (eta - log_total)
+    more, less = log_sigmoids(eta - jnp.log(shape))
+    return counts + y * more + shape * less
 
 
 def log_zero_count(eta: Array, family: Values) -> Array:
