@@ -108,6 +108,12 @@ class LevelsAdapter:
         """Effects of a term on the user's scale."""
         raise NotImplementedError
 
+    def population(
+        self, factor: int, draws: Mapping[str, np.ndarray]
+    ) -> Float64[np.ndarray, "S E"]:
+        """The population's part of a factor's effects, for `group_effects(totals=True)`."""
+        raise ValueError("totals=True is for models from formulas; here effects are z itself.")
+
     def per_trial(self, columns: dict[str, Any], n: int) -> tuple[dict[str, Any], float]:
         """The columns of n rows with trials of one size, and that size, by which to divide means."""
         raise NotImplementedError

@@ -23,6 +23,7 @@ from ramify.frontends.formula.levels_reading import (
 from ramify.frontends.formula.priors import in_words
 from ramify.frontends.formula.reading import response_columns
 from ramify.frontends.formula.row_densities import INVERSE
+from ramify.frontends.formula.totals import population
 from ramify.levels.adapter import FactorInfo, LevelsAdapter, RowsAt
 from ramify.levels.design import Design
 from ramify.models.adapter import Description, Section
@@ -95,6 +96,14 @@ class FormulaLevelsAdapter(LevelsAdapter):
     def deviations(self, term: int, effects: Float64[np.ndarray, "*S m"]) -> np.ndarray:
         """Effects of a term on the user's scale."""
         return effects * (self.formula.units.scale / np.asarray(self.formula.terms[term].unit))
+
+    def population(
+        self, factor: int, draws: Mapping[str, np.ndarray]
+    ) -> Float64[np.ndarray, "S E"]:
+        """The population's part of a factor's effects."""
+        spec = self.formula
+        group = [spec.terms[t].coding for t in self.factors[factor].terms]
+        return population(spec.common, group, draws)
 
     def variables(self) -> list[str]:
         """The columns that the right-hand side names, and that of the trials."""
