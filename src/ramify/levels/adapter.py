@@ -150,6 +150,10 @@ class LevelsAdapter:
         """One row of the predictors: means, and the most frequent of categories."""
         raise NotImplementedError
 
+    def steps(self, frame: Any, name: str, share: float) -> np.ndarray:
+        """How far a column of numbers goes in each row until the design changes by a share of its sds."""
+        raise NotImplementedError
+
     def ratios(self) -> tuple[str, list[str]]:
         """The name of exp of an effect ("odds ratios"), and the rows of a summary with such effects."""
         raise NotImplementedError

@@ -57,6 +57,15 @@ class Coding(NamedTuple):
             _check_finite(term, part, frame, what)
         return np.sum(found, 0) if found else None
 
+    def unchecked(self, frame: Any) -> Float64[np.ndarray, "n P"]:
+        """The columns of new rows, finite or not: without the intercept's, and then those of offsets."""
+        frame = _plain(frame)
+        own = [term for term in self.terms if term.kind != "intercept"]
+        own.sort(key=lambda term: term.kind == "offset")
+        with np.errstate(all="ignore"):
+            parts = [np.asarray(term.eval_new_data(frame), np.float64) for term in own]
+        return np.column_stack([np.zeros((len(frame), 0)), *parts])
+
 
 def check_installed() -> None:
     """Raises if a package that formulas need is not there."""
