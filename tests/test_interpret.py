@@ -144,11 +144,27 @@ def test_a_table_of_ones_own_and_levels_of_an_ordered_response(posterior, table)
         (lambda p: p.predictions({"z": 1}), 'at= sets "z", which is no predictor'),
         (lambda p: p.predictions(table="typical"), 'add groups="average", "new" or "population"'),
         (lambda p: p.comparisons({"x": [1]}), "expected two or more values"),
+        (lambda p: p.predictions({"x": 1}, by="x"), 'at= sets "x" .* leave it out of one'),
+        (lambda p: p.slopes("x", {"kind": "a"}, by=["kind"]), 'at= sets "kind" .* leave it out'),
     ],
 )
 def test_refusals(posterior, call, message):
     with pytest.raises(ValueError, match=message):
         call(posterior)
+
+
+def test_columns_are_not_called_as_those_of_the_answer(posterior, table):
+    """A column "row" or "category" was overwritten by the answer's own."""
+    some = table[:20].assign(row=["upper"] * 10 + ["lower"] * 10, category="new")
+    assert list(posterior.predictions(table=some, by="row", draws=S)["row"]) == ["lower", "upper"]
+    with pytest.raises(ValueError, match='two columns "row", yours and one of its own: rename'):
+        posterior.predictions(table=some, by="row", average=False, draws=S)
+    rows = {"g": [0, 0, 1, 1] * 5, "category": [1.0, 2.0] * 10, "y": [1, 2, 3, 1, 2] * 4}
+    model, groups = rf.from_formula("y ~ category + (1 | g)", rows, likelihood="ordered")
+    ordered = rf.Posterior(model, rf.solved(model, groups), groups)
+    for ask in (ordered.predictions, ordered.comparisons):
+        with pytest.raises(ValueError, match='two columns "category"'):
+            ask(at={"category": 1}, kind="probability", average=False)
 
 
 def test_a_loaded_fit_needs_its_table(posterior, table, tmp_path):

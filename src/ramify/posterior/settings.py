@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
+from ramify.posterior import prediction
 from ramify.posterior.averages import Who
 from ramify.posterior.prediction import Kind, quantile_names
 
@@ -34,16 +35,18 @@ def check_settings(fit: Any, asked: Settings) -> None:
         raise ValueError(
             'kind must be "mean", "link" or "probability": expected outcomes are compared.'
         )
-    check_names((*asked.at, *asked.by), _answered(asked))
+    check_names((*asked.at, *asked.by), _answered(fit, asked))
     for name in asked.at:
         _check_set(fit, asked, name, known)
     if asked.groups != "own" and not fit._normal_groups:
         raise ValueError(f'groups="{asked.groups}" needs groups with a normal distribution.')
 
 
-def _answered(asked: Settings) -> list[str]:
+def _answered(fit: Any, asked: Settings) -> list[str]:
     """The columns of an answer that are not the user's own."""
-    return ["mean", "sd", *quantile_names(asked.quantiles)]
+    several = prediction.categories_of(fit.adapter, asked.kind)
+    first = (["category"] if several else []) + ([] if asked.average else ["row"])
+    return [*first, "mean", "sd", *quantile_names(asked.quantiles)]
 
 
 def _check_set(fit: Any, asked: Settings, name: str, known: Sequence[str]) -> None:
@@ -51,6 +54,11 @@ def _check_set(fit: Any, asked: Settings, name: str, known: Sequence[str]) -> No
     if name not in known and (name not in fit._label_columns or asked.groups != "own"):
         names = ", ".join(f'"{column}"' for column in known)
         raise ValueError(f'at= sets "{name}", which is no predictor; there are {names}.')
+    if name in asked.by:
+        raise ValueError(
+            f'at= sets "{name}" in all rows, and by= asks for an average for each of its own values: '
+            "leave it out of one."
+        )
 
 
 def _check_at(at: Any) -> None:
