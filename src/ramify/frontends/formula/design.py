@@ -23,6 +23,10 @@ _PLAIN = (
     "abs exp exp2 expm1 log log10 log1p log2 sqrt sin cos tan arcsin arccos arctan sinh cosh tanh "
     "floor ceil sign square maximum minimum power where"
 ).split()
+_ELSEWHERE = dict.fromkeys(("factor", "as.factor", "ordered"), "write C(), as C(kind)") | {
+    "s": "splines are bs(x, df=5), cr(x, df=5) and tp(x, df=5)",
+    "ns": "natural splines are cr(x, df=5)",
+}  # functions of R
 _LEVELS = 100  # most levels of a category, unless they are at most a tenth of the rows
 _LARGEST = 1e30  # largest value that float32 can compute with
 _SAME = 1e-10  # smallest eigenvalue of the columns of a spline or polynomial that differ
@@ -308,8 +312,19 @@ def described(part: str, whole: str) -> Any:
         if call.callee.removeprefix("np.") not in known:
             near = get_close_matches(call.callee, known, 2)
             hint = f"did you mean {' or '.join(near)}" if near else "make a column of it first"
+            hint = _ELSEWHERE.get(call.callee, hint)
             raise error(whole, call.callee, f"unknown function {call.callee!r}: {hint}")
+        if call.callee in ("C", "S", "T") and (name := _bare(call)):
+            what = f"{name} in {call.callee}() is no column: "
+            cure = "contrasts are written Sum() or Treatment('a'), and levels as text, T(kind, 'a')"
+            raise error(whole, name, what + cure)
     return description
+
+
+def _bare(call: Any) -> str | None:
+    """A name among the arguments of C(), beside the column: contrasts or a level without quotes."""
+    names = [getattr(own, "name", None) for own in (*call.args[1:], *call.kwargs.values())]
+    return next((name for name in names if name), None)
 
 
 def _calls(terms: list[Any]) -> Iterator[Any]:
