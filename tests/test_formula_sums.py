@@ -1,5 +1,8 @@
 """Sums and products of terms mean what they mean in R, or say why not."""
 
+import re
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -84,3 +87,32 @@ def test_an_indicator_of_a_level_is_a_predictor():
 
 def test_a_thousand_terms_are_read():
     assert len(names(" + ".join(f"x{i}" for i in range(1000)))) == 1001
+
+
+BOOLEANS = {
+    "x:flag": "flag:x has no effect where it is false",
+    "0 + flag": r"0 \+ flag has no effect where",
+    "kind:flag + flag": "flag:kind has no effect",
+    "x*flag": None,
+    "flag + x + flag:kind + kind": None,
+    "x:C(flag)": None,
+    "kind/flag": None,
+    "I(flag)": None,
+}
+
+
+@pytest.mark.parametrize("effects, says", BOOLEANS.items(), ids=BOOLEANS)
+def test_a_boolean_without_its_margin_warns(effects, says):
+    """R codes both values of a logical there; here it is a number, and its false rows had no slope."""
+    n = np.arange(40)
+    table = pd.DataFrame(
+        {"g": n % 5, "x": np.sin(n), "flag": n % 3 == 0, "kind": n % 4 > 1, "y": n % 7}
+    )
+    table["kind"] = np.where(table.kind, "a", "b")
+    for formula in (f"y ~ {effects} + (1 | g)", f"y ~ 1 + ({effects} | g)"):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            rf.from_formula(formula, table)
+        said = [str(warning.message) for warning in said]
+        assert len(said) == (says is not None), said
+        assert says is None or re.search(f'"flag" is boolean.*{says}', said[0])

@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float64
 
 from ramify.frontends.formula.frame import is_category, rows_in_words
 from ramify.frontends.formula.text import FormulaError, error
+from ramify.numerics.user_warning import warn_user
 
 # Functions that a formula may call, in addition to the stateful transformations (scale, center, poly,
 # bs, cr, cc, tp, C, T, S). The list is fixed: a saved formula must not be able to call anything else.
@@ -136,6 +137,7 @@ def code(
     for term in own:
         _check_finite(term, np.asarray(term.data), frame, "table")
         _check_columns_differ(term)
+    _warn_of_booleans(terms, frame)
     return Coding(part, terms, names, owners, kinds), matrix
 
 
@@ -178,6 +180,23 @@ def _named_in(call: Any, names: list[str]) -> str | None:
 
     used = CallVarsExtractor(call).get()
     return next((name for name in names if name in used), None)
+
+
+def _warn_of_booleans(terms: list[Any], frame: Any) -> None:
+    """Warns where R would code both values of a boolean column, which counts as a number here."""
+    made = {frozenset(c.name for c in components([term])) for term in terms}
+    for component in components(terms):
+        name = component.name
+        if hasattr(component, "call") or frame[name].dtype != bool:
+            continue
+        without = [own - {name} for own in made if name in own and own - {name} not in made]
+        if without:
+            term = ":".join(sorted(without[0] | {name})) if without[0] else f"0 + {name}"
+            warn_user(
+                f'column "{name}" is boolean and counts as 0 or 1: {term} has no effect where it is '
+                f"false. Write C({name}) for an effect of either value, as R codes it."
+            )
+            return
 
 
 def _check_level_counts(terms: list[Any], frame: Any, n: int) -> None:
