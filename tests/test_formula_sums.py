@@ -116,3 +116,31 @@ def test_a_boolean_without_its_margin_warns(effects, says):
         said = [str(warning.message) for warning in said]
         assert len(said) == (says is not None), said
         assert says is None or re.search(f'"flag" is boolean.*{says}', said[0])
+
+
+DEPENDENT = {
+    "x + z": '"x", "z" are combinations of each other \\(and a constant\\)',
+    "x + I(2 * x - 1) + year": '"x", "I\\(2 \\* x - 1\\)" are',
+    "kind + other": '"kind\\[b\\]", "other\\[v\\]"',
+    "0 + x + z": None,  # z = 2 x + 1 is no multiple of x
+    "x + year + stamp + kind": None,
+    "poly(x, 3) + bs(year, df=5)": None,
+}
+
+
+@pytest.mark.parametrize("effects, says", DEPENDENT.items(), ids=DEPENDENT)
+def test_columns_that_are_combinations_of_each_other_warn(effects, says):
+    """lme4 drops one of them; here each had a wide posterior, and nobody was told why."""
+    n = np.arange(90)
+    table = pd.DataFrame(
+        {"g": n % 5, "x": np.sin(n), "year": 2000 + n % 7, "stamp": 1.6e9 + n**2 % 97}
+    )
+    table = table.assign(z=2 * table.x + 1, y=np.cos(3 * n), kind=np.where(n % 3, "a", "b"))
+    table["other"] = np.where(table.kind == "a", "u", "v")
+    for formula in (f"y ~ {effects} + (1 | g)", f"y ~ {effects} + (1 | g) + (1 | kind:year)"):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            rf.from_formula(formula, table)
+        said = [str(warning.message) for warning in said]
+        assert len(said) == (says is not None), said
+        assert says is None or re.search(f"columns {says}", said[0]), said

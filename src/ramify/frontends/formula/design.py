@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float64
 
+from ramify.frontends.formula.dependent import warn_of_dependent
 from ramify.frontends.formula.frame import is_category, rows_in_words
 from ramify.frontends.formula.text import FormulaError, error
 from ramify.numerics.user_warning import warn_user
@@ -138,6 +139,8 @@ def code(
         _check_finite(term, np.asarray(term.data), frame, "table")
         _check_columns_differ(term)
     _warn_of_booleans(terms, frame)
+    if n in (None, len(frame)):
+        warn_of_dependent(names, matrix)
     return Coding(part, terms, names, owners, kinds), matrix
 
 
