@@ -101,7 +101,7 @@ def test_no_intercept_codes_every_level(table):
 PARTS = [
     "1",
     "0 + x",
-    "x*kind + size:flag",
+    "x*kind + size + size:flag",
     "kind/x + size/flag",
     "scale(x) + center(w) + I(x**2) + {x / w}",
     "poly(x, 3) + poly(w, 2)",

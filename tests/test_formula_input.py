@@ -210,6 +210,13 @@ def test_predictors_named_as_parameters(effects):
     fails(ValueError, says, f"y ~ {effects}", table(Intercept=table()["x"]))
 
 
+@pytest.mark.parametrize("name", ["intercept", "cutpoints", "effects", "sigma"])
+def test_predictors_named_as_parameters_inside(name):
+    """The effect of a column "cutpoints" was off by the shift of centring, without a word."""
+    says = f'predictor "{name}" has the name of a parameter: rename the column'
+    fails(ValueError, says, f"y ~ {name} + (1 | user)", table(**{name: table()["x"]}))
+
+
 def test_perfect_separation_warns():
     x = np.linspace(-1, 1, N)
     with pytest.warns(UserWarning, match='"x" separates the response'):

@@ -104,6 +104,7 @@ def near(a, b):
         assert a == b
 
 
+@pytest.mark.filterwarnings("ignore:columns .* are combinations")  # grade and code
 @pytest.mark.parametrize(("formula", "options"), FORMULAS)
 def test_coding_units_priors_and_rows_are_those_of_a_table(case, tmp_path, formula, options):
     table, folder = case

@@ -34,7 +34,10 @@ def test_results_have_the_names_of_the_formula(fitted):
     ], names  # fmt: skip
     effects = fitted.group_effects("b")
     assert list(effects["b"]) == list(range(7)) and effects["n"].sum() == 160
-    assert set(fitted.group_effects("a", totals=True)) >= {"a", "n", "Intercept_mean", "x_q95"}
+    S = len(fitted.pool.theta)
+    totals, apart = (fitted.group_effects("a", totals=own, draws=S) for own in (True, False))
+    assert set(totals) >= {"a", "n", "Intercept_mean", "x_q95"}
+    np.testing.assert_allclose(totals["x_mean"] - apart["x_mean"], fitted.summary()["x"]["mean"])
     drawn = fitted.sample(50)
     assert drawn["effects(a)"].shape == (50, 20, 2) and drawn["effects(c)"].shape == (50, 4, 1)
     with pytest.raises(ValueError, match="no factor 'd'"):

@@ -108,6 +108,12 @@ class LevelsAdapter:
         """Effects of a term on the user's scale."""
         raise NotImplementedError
 
+    def population(
+        self, factor: int, draws: Mapping[str, np.ndarray]
+    ) -> Float64[np.ndarray, "S E"]:
+        """The population's part of a factor's effects, for `group_effects(totals=True)`."""
+        raise ValueError("totals=True is for models from formulas; here effects are z itself.")
+
     def per_trial(self, columns: dict[str, Any], n: int) -> tuple[dict[str, Any], float]:
         """The columns of n rows with trials of one size, and that size, by which to divide means."""
         raise NotImplementedError
@@ -142,6 +148,10 @@ class LevelsAdapter:
 
     def typical(self) -> dict[str, Any]:
         """One row of the predictors: means, and the most frequent of categories."""
+        raise NotImplementedError
+
+    def steps(self, frame: Any, name: str, share: float) -> np.ndarray:
+        """How far a column of numbers goes in each row until the design changes by a share of its sds."""
         raise NotImplementedError
 
     def ratios(self) -> tuple[str, list[str]]:

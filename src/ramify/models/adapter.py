@@ -114,6 +114,10 @@ class Adapter(eqx.Module):
         """One row of the predictors: means, and the most frequent of categories."""
         raise NotImplementedError
 
+    def steps(self, frame: Any, name: str, share: float) -> np.ndarray:
+        """How far a column of numbers goes in each row until the design changes by a share of its sds."""
+        raise NotImplementedError
+
     # Values of the parameters.
 
     def global_values(self, theta: Float[Any, "S D"]) -> dict[str, Any]:

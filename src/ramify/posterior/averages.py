@@ -44,11 +44,13 @@ class Cells(NamedTuple):
     own: Int[np.ndarray, " rows"]
     number: int  # of cells
     scenarios: int
+    weight: Float64[np.ndarray, "scenarios rows"] | None = None  # factors of the rows' values
 
     def in_one(self) -> "Cells":
         """The rows of all scenarios as one scenario, in which each has its own cells."""
         every = np.arange(self.scenarios)[:, None] * self.number + self.own
-        return Cells(every.ravel(), self.scenarios * self.number, 1)
+        weight = None if self.weight is None else self.weight.reshape(1, -1)
+        return Cells(every.ravel(), self.scenarios * self.number, 1, weight)
 
     def sums(self, rows: Int[np.ndarray, " n"]) -> Callable[[list[Any]], Sums]:
         """A function that adds up the values [C, n, ...] of these rows by cell, for each scenario."""
@@ -58,6 +60,9 @@ class Cells(NamedTuple):
 
         def add(values: list[Any]) -> Sums:
             every = np.stack([np.asarray(v)[:, order] for v in values], 1)
+            if self.weight is not None:
+                weight = self.weight[:, rows[order]]
+                every = every * weight.reshape(*weight.shape, *[1] * (every.ndim - 3))
             out = np.zeros((len(every), self.scenarios, self.number, *every.shape[3:]))
             out[:, :, cells[order][starts]] = np.add.reduceat(
                 every, starts, axis=2, dtype=np.float64

@@ -4,7 +4,7 @@ A question is a set of scenarios: the rows of a table, with some columns set to 
 outcomes of the rows are averaged in each scenario, draw by draw, and scenarios are compared.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any, Literal, NamedTuple, get_args
@@ -15,10 +15,11 @@ from jaxtyping import Float64
 from ramify.data.tables import columns_of, missing_in, n_rows, rows_at
 from ramify.posterior import matching, prediction
 from ramify.posterior.answer import Answer
-from ramify.posterior.averages import Cells, Who, cell_means, no_groups
+from ramify.posterior.averages import Cells, cell_means, no_groups
 from ramify.posterior.fitted import Fitted
 from ramify.posterior.matching import Part
-from ramify.posterior.prediction import Kind, Task, quantile_names
+from ramify.posterior.prediction import Task
+from ramify.posterior.settings import Settings, check_names, many
 from ramify.posterior.summary import doubts_of
 
 Compare = Literal["difference", "ratio", "odds_ratio"]
@@ -29,23 +30,9 @@ CONTRASTS: dict[str, Callable[[Means, Means], Means]] = {
     "ratio": lambda low, high: high / low,
     "odds_ratio": lambda low, high: high / (1 - high) / (low / (1 - low)),
 }
-_STEP = 0.01  # of a slope, in sds of the column
+_STEP = 0.01  # of a slope, in sds of the columns of the design
 _WORK = 2**28  # most expected outcomes for one question, about: seconds
 LEAST = 100  # rows of each cell in a sample of the rows, if it has so many
-
-
-class Settings(NamedTuple):
-    """The arguments of all questions: which rows, whose groups, how many draws."""
-
-    table: Any  # rows; None for those of the fit, "typical" for one row with typical values
-    at: Mapping[str, Any]  # columns that are set to given values
-    by: Sequence[str]  # columns by whose values to average
-    average: bool  # False for an answer for each row
-    kind: Kind
-    groups: Who
-    draws: int
-    quantiles: Sequence[float]
-    seed: int
 
 
 class Scenario(NamedTuple):
@@ -53,55 +40,7 @@ class Scenario(NamedTuple):
 
     set: dict[str, Any]
     about: dict[str, Any]
-
-
-def check(fit: Any, asked: Settings) -> None:
-    """Raises where a question does not fit the model."""
-    known = fit.adapter.variables()
-    _check_at(asked.at)
-    if asked.groups not in get_args(Who):
-        all_ = ", ".join(f'"{name}"' for name in get_args(Who))
-        raise ValueError(f"groups must be one of {all_}; got {asked.groups!r}.")
-    if asked.kind == "response":
-        raise ValueError(
-            'kind must be "mean", "link" or "probability": expected outcomes are compared.'
-        )
-    check_names((*asked.at, *asked.by), ("mean", "sd", *quantile_names(asked.quantiles)))
-    for name in asked.at:
-        if name not in known and (name not in fit._label_columns or asked.groups != "own"):
-            names = ", ".join(f'"{column}"' for column in known)
-            raise ValueError(f'at= sets "{name}", which is no predictor; there are {names}.')
-    if asked.groups != "own" and not fit._normal_groups:
-        raise ValueError(f'groups="{asked.groups}" needs groups with a normal distribution.')
-
-
-def _check_at(at: Any) -> None:
-    if not isinstance(at, Mapping):
-        raise TypeError(
-            f'at is {at!r}; expected a dict of columns and their values, as {{"x": [0, 1]}}.'
-        )
-    for name, values in at.items():
-        if np.ndim(values) > 1 or not len(_many(values)):
-            raise ValueError(
-                f'at sets "{name}" to {values!r}; expected a value, or a list of some.'
-            )
-
-
-def columns_named(by: Any) -> tuple[str, ...]:
-    """The columns that `by=` names: one or several."""
-    several = (by,) if isinstance(by, str) or not isinstance(by, Iterable) else tuple(by)
-    if not all(isinstance(name, str) for name in several):
-        raise TypeError(f"by is {by!r}; expected the name of a column, or a list of names.")
-    return several
-
-
-def check_names(names: Sequence[str], taken: Sequence[str]) -> None:
-    """Raises where an answer would have two columns of one name."""
-    for name in names:
-        if name in taken:
-            raise ValueError(
-                f'the answer would have two columns "{name}", yours and one of its own: rename yours.'
-            )
+    weight: Any = None  # by which the rows' values are multiplied: a number for each
 
 
 def predictions(fit: Any, asked: Settings) -> Answer:
@@ -134,17 +73,23 @@ def comparisons(fit: Any, asked: Settings, variables: Any, compare: Compare) -> 
 def slopes(fit: Any, asked: Settings, variables: Any) -> Answer:
     """The derivative of the expected outcome in a column, by central differences."""
     frame = _frame(fit, asked)
-    own = frame if fit.adapter.table is None else _frame(fit, asked._replace(table=None))
     pairs = []
     for name, _ in _chosen(frame, variables, numbers=True):
         _check_number(frame, name)
-        column = np.asarray(frame[name], np.float64)
-        step = _STEP * float(np.std(np.asarray(own[name], np.float64))) or _STEP
+        column, step = np.asarray(frame[name], np.float64), _steps(fit, asked, frame, name)
         about = {"term": name, "contrast": "slope"}
         low, high = ({name: column + sign * step / 2} for sign in (-1, 1))
-        pairs.append((low, high, about, step))
-    by_step = lambda low, high: high - low
-    return _contrasted(fit, asked, pairs, by_step)
+        pairs.append((low, high, about, 1 / (high[name] - low[name])))
+    return _contrasted(fit, asked, pairs, CONTRASTS["difference"])
+
+
+def _steps(fit: Any, asked: Settings, frame: Any, name: str) -> Float64[np.ndarray, " n"]:
+    """The step of each row, at most a part of the column's sd in the fit, where that is known."""
+    step = fit.adapter.steps(frame, name, _STEP)
+    if fit.adapter.table is None:
+        return step
+    own = _frame(fit, asked._replace(table=None))
+    return np.minimum(step, _STEP * float(np.std(np.asarray(own[name], np.float64))) or np.inf)
 
 
 def _contrasted(
@@ -156,16 +101,13 @@ def _contrasted(
     if both:
         raise ValueError(f'at= sets "{both[0]}", which is what changes: leave it out of one.')
     grid, scenarios, about = _grid(asked.at), [], []
-    for low, high, said, _ in pairs:
+    for low, high, said, weight in pairs:
         for point in grid:
             own = dict(point)
-            scenarios += [Scenario({**own, **low}, {}), Scenario({**own, **high}, {})]
+            scenarios += [Scenario({**own, **end}, {}, weight) for end in (low, high)]
             about.append({**said, **own})
     cells = _Evaluated(fit, asked, scenarios)
-    units = np.repeat([pair[3] for pair in pairs], len(grid))
-    shape = (1, len(units), *[1] * (cells.values.ndim - 2))
-    found = contrast(cells.values[:, 0::2], cells.values[:, 1::2]) / units.reshape(shape)
-    return cells.answer(about, found)
+    return cells.answer(about, contrast(cells.values[:, 0::2], cells.values[:, 1::2]))
 
 
 class _Evaluated:
@@ -178,28 +120,34 @@ class _Evaluated:
         n = n_rows(table, next(iter(table)))
         if not n:
             raise ValueError("table has no rows: there is nothing to average over.")
-        n, table, sets = self._sampled(n, table, [s.set for s in scenarios])
+        n, table, scenarios = self._sampled(n, table, scenarios)
         if asked.average:
             self.cells, own = cells_of(table, asked.by, n)
         else:  # each row is a cell, with its own values
             self.cells = {name: _row_values(table, name) for name in asked.by}
             own = np.arange(n)
         count = len(next(iter(self.cells.values()))) if self.cells else 1
-        cells = Cells(own, n if not asked.average else count, len(scenarios))
-        self.values = fit._cell_means(asked, _stacked(table, sets, n), cells)
+        weight = [s.weight for s in scenarios if s.weight is not None]
+        number = n if not asked.average else count
+        cells = Cells(own, number, len(scenarios), np.stack(weight) if weight else None)
+        self.values = fit._cell_means(asked, _stacked(table, [s.set for s in scenarios], n), cells)
 
     def _sampled(
-        self, n: int, table: dict[str, Any], sets: list[dict[str, Any]]
-    ) -> tuple[int, dict[str, Any], list[dict[str, Any]]]:
+        self, n: int, table: dict[str, Any], scenarios: list[Scenario]
+    ) -> tuple[int, dict[str, Any], list[Scenario]]:
         """A random sample of the rows, and of columns that are set, if all would take too long."""
-        most = max(_WORK // (self.asked.draws * len(sets)), 1000)
+        most = max(_WORK // (self.asked.draws * len(scenarios)), 1000)
         if n <= most or not self.asked.average:
-            return n, table, sets
+            return n, table, scenarios
         some = _sample(self.asked.seed, cells_of(table, self.asked.by, n)[1], most)
         self.said = (f"averaged over a random sample of {len(some):,} of {n:,} rows",)
         part = lambda raw: rows_at(raw, some) if np.ndim(raw) else raw
-        found = {name: rows_at(raw, some) for name, raw in table.items()}
-        return len(some), found, [{name: part(raw) for name, raw in one.items()} for one in sets]
+        each = lambda own: {name: part(raw) for name, raw in own.items()}
+        return (
+            len(some),
+            each(table),
+            [Scenario(each(s.set), s.about, part(s.weight)) for s in scenarios],
+        )
 
     def answer(self, about: list[dict[str, Any]], values: Any) -> Answer:
         """The table of values [S, scenarios, cells, ...]."""
@@ -316,12 +264,7 @@ def _cells_by(raw: Any) -> tuple[np.ndarray, np.ndarray]:
 
 def _grid(at: Mapping[str, Any]) -> list[tuple[tuple[str, Any], ...]]:
     """Every combination of the given values."""
-    return list(product(*([(name, value) for value in _many(own)] for name, own in at.items())))
-
-
-def _many(values: Any) -> list[Any]:
-    """The values of a column: one or several."""
-    return list(values) if np.ndim(values) or isinstance(values, list | tuple) else [values]
+    return list(product(*([(name, value) for value in many(own)] for name, own in at.items())))
 
 
 def _stacked(table: dict[str, Any], set_: list[dict[str, Any]], n: int) -> dict[str, Any]:
@@ -361,12 +304,12 @@ def _chosen(frame: Any, variables: Any, numbers: bool = False) -> list[tuple[str
 
 
 def _pairs(frame: Any, name: str, values: Any, sign: str) -> list[Any]:
-    """(low, high, words, 1) of each contrast of a column; `sign` is between its values."""
+    """(low, high, words, no weight) of each contrast of a column; `sign` is between its values."""
     column = frame[name]
     if values is None and not _is_category(column):
         own = np.asarray(column, np.float64)
         about = {"term": name, "contrast": "+1"}
-        return [({name: own}, {name: own + 1}, about, 1.0)]
+        return [({name: own}, {name: own + 1}, about, None)]
     if values is None:
         values = [x.item() if isinstance(x, np.generic) else x for x in _levels(column)]
     if np.ndim(values) != 1 or len(values) < 2:
@@ -374,7 +317,7 @@ def _pairs(frame: Any, name: str, values: Any, sign: str) -> list[Any]:
     first, *others = values
     word = lambda x: f"{x:g}" if isinstance(x, int | float) and not isinstance(x, bool) else str(x)
     said = lambda x: {"term": name, "contrast": f"{word(x)} {sign} {word(first)}"}
-    return [({name: first}, {name: x}, said(x), 1.0) for x in others]
+    return [({name: first}, {name: x}, said(x), None) for x in others]
 
 
 def _is_category(column: Any) -> bool:

@@ -178,12 +178,8 @@ class LevelsPosterior(LevelsQuestions):
             draws = max(draws, len(self.pool.theta))  # which are there already
         rows = self._rows(draws, seed)
         effects = self._effects(place, rows, seed)
-        if totals and not self.adapter.describe().deviations:
-            raise ValueError("totals=True is for models from formulas; here effects are z itself.")
         if totals:
-            population = self._summary_rows(rows)
-            for m, name in enumerate(info.effects):
-                effects[:, :, m] += population.get(name, np.zeros(draws))[:, None]
+            effects += self.adapter.population(place, self._summary_rows(rows))[:, None]
         columns: dict[str, Any] = {"n": self._sizes(place)}
         levels = np.quantile(effects, np.asarray(quantiles, np.float64), axis=0)
         table = np.stack([effects.mean(0), effects.std(0), *levels])

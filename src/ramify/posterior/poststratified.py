@@ -13,8 +13,9 @@ from ramify.data.labels import kind_of
 from ramify.data.tables import column_names, columns_of, n_rows
 from ramify.numerics.memory import check_memory
 from ramify.posterior.answer import Answer
-from ramify.posterior.interpret import cells_of, check_names
+from ramify.posterior.interpret import cells_of
 from ramify.posterior.prediction import quantile_names
+from ramify.posterior.settings import check_names
 from ramify.posterior.summary import doubts_of
 
 PostKind = Literal["mean", "probability"]

@@ -9,11 +9,12 @@ from ramify.posterior import interpret
 from ramify.posterior.answer import Answer
 from ramify.posterior.averages import Cells, Who
 from ramify.posterior.fitted import Fitted
-from ramify.posterior.interpret import Compare, Settings
+from ramify.posterior.interpret import Compare
 from ramify.posterior.loo import By, Loo, loo, refitted, with_facts
 from ramify.posterior.plots import Plots
 from ramify.posterior.poststratified import PostKind, Wanted, poststratified
 from ramify.posterior.prediction import Kind
+from ramify.posterior.settings import Settings, check_settings, columns_named
 from ramify.posterior.summary import doubts_of
 
 Quantiles = Sequence[float]
@@ -164,7 +165,7 @@ class Questions(Fitted):
         Example:
             posterior.poststratify(census, weights="n", by="state")
         """
-        wanted = Wanted(weights, interpret.columns_named(by), kind, draws, quantiles, seed)
+        wanted = Wanted(weights, columns_named(by), kind, draws, quantiles, seed)
         return poststratified(self, cells, wanted)
 
     @computing
@@ -226,7 +227,7 @@ class Questions(Fitted):
         how: tuple[int, Quantiles, int],
     ) -> Settings:
         """The arguments together; raises where they do not fit the model."""
-        by, at = interpret.columns_named(by), {} if at is None else at
+        by, at = columns_named(by), {} if at is None else at
         asked = Settings(table, at, by, average, kind, groups, *how)
-        interpret.check(self, asked)
+        check_settings(self, asked)
         return asked

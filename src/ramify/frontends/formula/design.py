@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float64
 
+from ramify.frontends.formula.dependent import warn_of_dependent
 from ramify.frontends.formula.frame import is_category, rows_in_words
 from ramify.frontends.formula.text import FormulaError, error
+from ramify.numerics.user_warning import warn_user
 
 # Functions that a formula may call, in addition to the stateful transformations (scale, center, poly,
 # bs, cr, cc, tp, C, T, S). The list is fixed: a saved formula must not be able to call anything else.
@@ -23,6 +25,10 @@ _PLAIN = (
     "abs exp exp2 expm1 log log10 log1p log2 sqrt sin cos tan arcsin arccos arctan sinh cosh tanh "
     "floor ceil sign square maximum minimum power where"
 ).split()
+_ELSEWHERE = dict.fromkeys(("factor", "as.factor", "ordered"), "write C(), as C(kind)") | {
+    "s": "splines are bs(x, df=5), cr(x, df=5) and tp(x, df=5)",
+    "ns": "natural splines are cr(x, df=5)",
+}  # functions of R
 _LEVELS = 100  # most levels of a category, unless they are at most a tenth of the rows
 _LARGEST = 1e30  # largest value that float32 can compute with
 _SAME = 1e-10  # smallest eigenvalue of the columns of a spline or polynomial that differ
@@ -56,6 +62,15 @@ class Coding(NamedTuple):
         for term, part in zip(own, found, strict=True):
             _check_finite(term, part, frame, what)
         return np.sum(found, 0) if found else None
+
+    def unchecked(self, frame: Any) -> Float64[np.ndarray, "n P"]:
+        """The columns of new rows, finite or not: without the intercept's, and then those of offsets."""
+        frame = _plain(frame)
+        own = [term for term in self.terms if term.kind != "intercept"]
+        own.sort(key=lambda term: term.kind == "offset")
+        with np.errstate(all="ignore"):
+            parts = [np.asarray(term.eval_new_data(frame), np.float64) for term in own]
+        return np.column_stack([np.zeros((len(frame), 0)), *parts])
 
 
 def check_installed() -> None:
@@ -123,6 +138,9 @@ def code(
     for term in own:
         _check_finite(term, np.asarray(term.data), frame, "table")
         _check_columns_differ(term)
+    _warn_of_booleans(terms, frame)
+    if n in (None, len(frame)):
+        warn_of_dependent(names, matrix)
     return Coding(part, terms, names, owners, kinds), matrix
 
 
@@ -165,6 +183,23 @@ def _named_in(call: Any, names: list[str]) -> str | None:
 
     used = CallVarsExtractor(call).get()
     return next((name for name in names if name in used), None)
+
+
+def _warn_of_booleans(terms: list[Any], frame: Any) -> None:
+    """Warns where R would code both values of a boolean column, which counts as a number here."""
+    made = {frozenset(c.name for c in components([term])) for term in terms}
+    for component in components(terms):
+        name = component.name
+        if hasattr(component, "call") or frame[name].dtype != bool:
+            continue
+        without = [own - {name} for own in made if name in own and own - {name} not in made]
+        if without:
+            term = ":".join(sorted(without[0] | {name})) if without[0] else f"0 + {name}"
+            warn_user(
+                f'column "{name}" is boolean and counts as 0 or 1: {term} has no effect where it is '
+                f"false. Write C({name}) for an effect of either value, as R codes it."
+            )
+            return
 
 
 def _check_level_counts(terms: list[Any], frame: Any, n: int) -> None:
@@ -299,8 +334,19 @@ def described(part: str, whole: str) -> Any:
         if call.callee.removeprefix("np.") not in known:
             near = get_close_matches(call.callee, known, 2)
             hint = f"did you mean {' or '.join(near)}" if near else "make a column of it first"
+            hint = _ELSEWHERE.get(call.callee, hint)
             raise error(whole, call.callee, f"unknown function {call.callee!r}: {hint}")
+        if call.callee in ("C", "S", "T") and (name := _bare(call)):
+            what = f"{name} in {call.callee}() is no column: "
+            cure = "contrasts are written Sum() or Treatment('a'), and levels as text, T(kind, 'a')"
+            raise error(whole, name, what + cure)
     return description
+
+
+def _bare(call: Any) -> str | None:
+    """A name among the arguments of C(), beside the column: contrasts or a level without quotes."""
+    names = [getattr(own, "name", None) for own in (*call.args[1:], *call.kwargs.values())]
+    return next((name for name in names if name), None)
 
 
 def _calls(terms: list[Any]) -> Iterator[Any]:

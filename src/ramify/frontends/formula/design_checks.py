@@ -40,7 +40,8 @@ def check_design(
         raise error(parts.text, parts.text.find(parts.common), what)
     check_each(common, X)
     check_each(group, W)
-    taken = {"sd", "cor", "effects", *family.parameters} & {*common.names}
+    own = {"intercept", "sd", "cor", "effects", "cutpoints", *family.parameters}
+    taken = own & {*common.names}
     taken |= {"Intercept"} & {*common.kinds, *group.kinds}
     if taken:
         name = min(taken)

@@ -23,6 +23,8 @@ from ramify.frontends.formula.levels_reading import (
 from ramify.frontends.formula.priors import in_words
 from ramify.frontends.formula.reading import response_columns
 from ramify.frontends.formula.row_densities import INVERSE
+from ramify.frontends.formula.steps import steps
+from ramify.frontends.formula.totals import population
 from ramify.levels.adapter import FactorInfo, LevelsAdapter, RowsAt
 from ramify.levels.design import Design
 from ramify.models.adapter import Description, Section
@@ -96,6 +98,14 @@ class FormulaLevelsAdapter(LevelsAdapter):
         """Effects of a term on the user's scale."""
         return effects * (self.formula.units.scale / np.asarray(self.formula.terms[term].unit))
 
+    def population(
+        self, factor: int, draws: Mapping[str, np.ndarray]
+    ) -> Float64[np.ndarray, "S E"]:
+        """The population's part of a factor's effects."""
+        spec = self.formula
+        group = [spec.terms[t].coding for t in self.factors[factor].terms]
+        return population(spec.common, group, draws)
+
     def variables(self) -> list[str]:
         """The columns that the right-hand side names, and that of the trials."""
         return asking.variables(self.formula.parts, predictors(self.formula.parts))
@@ -108,6 +118,14 @@ class FormulaLevelsAdapter(LevelsAdapter):
         """Means of numbers, and the most frequent of categories."""
         parts = self.formula.parts
         return asking.typical(parts, predictors(parts), self.formula.codings, self.table)
+
+    def steps(self, frame: Any, name: str, share: float) -> np.ndarray:
+        """How far a column of numbers goes in each row until the design changes by a share of its sds."""
+        spec, units = self.formula, self.formula.units
+        measured = [(spec.common, dict(zip(units.names, units.unit, strict=True)))]
+        for term in spec.terms:
+            measured += [(term.coding, dict(zip(term.effects, term.unit, strict=True)))]
+        return steps(measured, units.scale, frame, name, share)
 
     def ratios(self) -> tuple[str, list[str]]:
         """The name of exp of the common effects, such as odds ratios, and which effects have one."""

@@ -9,6 +9,7 @@ from ramify.data.groups import Groups
 from ramify.frontends.formula import asking, results
 from ramify.frontends.formula.formula import Formula
 from ramify.frontends.formula.reading import predictors
+from ramify.frontends.formula.steps import steps
 from ramify.models.adapter import Adapter, Section
 
 
@@ -46,6 +47,17 @@ class FormulaNames(Adapter):
         """Means of numbers, and the most frequent of categories."""
         names = predictors(*self.formula.every)
         return asking.typical(self.formula.parts, names, self.formula.codings, self.table)
+
+    def steps(self, frame: Any, name: str, share: float) -> np.ndarray:
+        """How far a column of numbers goes in each row until the design changes by a share of its sds."""
+        spec, units = self.formula, self.formula.units
+        measured = [(spec.common, dict(zip(spec.layout.common, units.unit, strict=True)))]
+        measured += [(spec.group, dict(zip(spec.layout.group, units.group_unit, strict=True)))]
+        for own in spec.own:
+            names = [name for name in own.common.names if name != "Intercept"]
+            measured += [(own.common, dict(zip(names, own.unit, strict=True)))]
+            measured += [(own.group, dict(zip(own.group.names, own.group_unit, strict=True)))]
+        return steps(measured, units.scale, frame, name, share)
 
     @property
     def outcome_name(self) -> str:

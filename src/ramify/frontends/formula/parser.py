@@ -3,7 +3,6 @@
 Import this file inside the functions that need it: `formulae` is optional.
 """
 
-from operator import add, sub
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,12 @@ from formulae.resolver import Resolver, ResolverError
 from formulae.scanner import ScanError, Scanner
 from formulae.terms import Call, Term
 from formulae.terms.call_resolver import CallResolver, CallResolverError, LazyCall, LazyOperator
-from formulae.terms.terms import Model
+
+from ramify.frontends.formula.term_sums import TermSum
 
 UNREADABLE = (ParseError, ScanError, ResolverError, CallResolverError, RecursionError)
-_SUMS = {"PLUS": add, "MINUS": sub}
+_SUMS = {"PLUS": TermSum.plus, "MINUS": TermSum.minus}
+_PRODUCTS = {"STAR": TermSum.times, "COLON": TermSum.interactions, "SLASH": TermSum.nested}
 _BINDS = {"+": 1, "-": 1, "*": 2, "/": 2}  # how tightly; comparisons less
 _MOST = 3  # of powers and signs, whose arguments get brackets in names
 
@@ -31,8 +32,7 @@ def describe(text: str, *, as_before: bool = False) -> Any:
     tree = parser.parse()
     if not parser.at_end():  # `formulae` ignores what follows
         raise ParseError(f"{parser.peek().lexeme!r} has no meaning there")
-    found = _Resolver(tree).resolve()
-    return found if isinstance(found, Model) else Model(found)
+    return _Resolver(tree).resolve().model()
 
 
 class _Parser(Parser):
@@ -51,30 +51,57 @@ class _Parser(Parser):
 
 
 class _Resolver(Resolver):
-    """Refuses numbers and texts as terms, and powers of one term, which would be the term itself."""
+    """Makes sums of terms. Refuses numbers as terms, and powers of one term, which would be itself."""
 
     def visitCallExpr(self, expr: Any) -> Any:
-        return Term(_SilentCall(_CallResolver(expr).resolve()))
+        return TermSum.of([Term(_SilentCall(_CallResolver(expr).resolve()))])
+
+    def visitVariableExpr(self, expr: Any) -> Any:
+        _check_no_level(expr)
+        return TermSum.of([super().visitVariableExpr(expr)])
+
+    def visitQuotedNameExpr(self, expr: Any) -> Any:
+        return TermSum.of([super().visitQuotedNameExpr(expr)])
 
     def visitLiteralExpr(self, expr: Any) -> Any:
         if type(expr.value) is not int or expr.value not in (0, 1):
-            raise ResolverError(f"{expr.value!r} is neither a column nor 0 or 1")
-        return super().visitLiteralExpr(expr)
+            raise ResolverError(
+                f"{expr.value!r} is neither a column nor 0 or 1; arithmetic goes into I(), as in I(2 * x)"
+            )
+        return TermSum({}, bool(expr.value))
+
+    def visitUnaryExpr(self, expr: Any) -> Any:
+        found = expr.right.accept(self)
+        if expr.operator.kind == "PLUS":
+            return found
+        if found.terms:
+            name = next(iter(found.terms.values())).name
+            raise ResolverError(f"-{name} takes a term away that is not there: leave it out")
+        return TermSum({}).minus(found)
 
     def visitBinaryExpr(self, expr: Any) -> Any:
-        if expr.operator.kind in _SUMS:
+        kind = expr.operator.kind
+        if kind in _SUMS:
             return self._sum(expr)
-        if expr.operator.kind != "STAR_STAR":
-            return super().visitBinaryExpr(expr)
+        if kind == "STAR_STAR":
+            return self._power(expr)
+        if kind not in _PRODUCTS:
+            sign = expr.operator.lexeme
+            raise ResolverError(
+                f"{sign!r} has no meaning between terms: write it in I(), as I(x {sign} 0)"
+            )
+        return _PRODUCTS[kind](expr.left.accept(self), expr.right.accept(self))
+
+    def _power(self, expr: Any) -> TermSum:
         left, power = expr.left.accept(self), getattr(expr.right, "value", None)
         if type(power) is not int or power < 1:
             raise ResolverError("expected a whole number such as 2 after **")
-        if isinstance(left, Term):
-            name = left.name
+        if len(left.terms) == 1 and left.intercept is None:
+            name = next(iter(left.terms.values())).name
             raise ResolverError(f"for the power of a column write {{{name} ** {power}}}")
-        return left ** Term(_Number(power))
+        return left.power(power)
 
-    def _sum(self, expr: Any) -> Any:
+    def _sum(self, expr: Any) -> TermSum:
         """A sum of terms in a loop: recursion ends at a few hundred terms."""
         terms = []
         while isinstance(expr, Binary) and expr.operator.kind in _SUMS:
@@ -86,14 +113,20 @@ class _Resolver(Resolver):
         return total
 
 
-class _Number:
-    """The power in (a + b) ** 2, as `formulae` expects it."""
-
-    def __init__(self, name: int):
-        self.name = name
+def _check_no_level(expr: Any) -> None:
+    """Raises at a level in brackets, which `formulae` ignores: it takes the whole column."""
+    if expr.level:
+        name, level = expr.name.lexeme, expr.level.value
+        raise ResolverError(
+            f"{name}[{level}] is for a response; for a predictor write I({name} == {level!r})"
+        )
 
 
 class _CallResolver(CallResolver):
+    def visitVariableExpr(self, expr: Any) -> Any:
+        _check_no_level(expr)
+        return super().visitVariableExpr(expr)
+
     def visitCallExpr(self, expr: Any) -> Any:
         if not hasattr(expr.callee, "name"):
             raise CallResolverError("something that is no function is called")

@@ -1,6 +1,6 @@
 """Results of a formula by the user's names: rows of a summary, sections of a report, groups."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,7 @@ from ramify.data.groups import Groups
 from ramify.data.tables import as_table, in_zone
 from ramify.frontends.formula.formula import Formula
 from ramify.frontends.formula.priors import sd_name
+from ramify.frontends.formula.totals import population
 from ramify.models.adapter import Section
 from ramify.posterior.prediction import labelled, quantile_names
 
@@ -148,10 +149,7 @@ def group_effects(
     labels, parts = [], []
     for names, draws in sampled:
         effects = draws["effects"]  # [S, B, M]
-        if totals:
-            zero = np.zeros_like(effects[:, 0, 0])
-            population = [draws.get(name, zero) for name in formula.varying]
-            effects = effects + np.stack(population, 1)[:, None]
+        effects = effects + _population(formula, draws)[:, None] if totals else effects
         levels = np.quantile(effects, np.asarray(quantiles, np.float64), axis=0)
         labels.append(names)
         parts.append(np.stack([effects.mean(0), effects.std(0), *levels]))
@@ -162,3 +160,10 @@ def group_effects(
             columns[f"{effect}_{statistic}"] = table[i, :, m]
     own = in_zone(formula.table, np.concatenate(labels), formula.zone)
     return as_table(formula.table, labelled(formula.by, own, columns))
+
+
+def _population(formula: Formula, draws: Mapping[str, Any]) -> np.ndarray:
+    """The population's part of all effects that vary by group, [S, M]."""
+    own = [(part.common, part.group, f"{part.name}_") for part in formula.own]
+    every = [(formula.common, formula.group, ""), *own]
+    return np.concatenate([population(x, [w], draws, p) for x, w, p in every if w.names], 1)
