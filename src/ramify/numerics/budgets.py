@@ -35,8 +35,8 @@ FIRST_ORDER, MOST_ORDER = {1: 15, 2: 7}, {1: 119, 2: 41}
 # along each coordinate, and how many widened sds around the first mode the rule and draws of z reach.
 # Where two modes are about to merge, the conditional is wider than the posterior: half a sd (M = 1)
 # between points there is close enough, a whole sd is not.
-WIDENED, WIDENED_ORDER, WIDENED_REACH = {1: 2.5, 2: 1.6}, {1: 255, 2: 41}, {1: 37.0, 2: 12.5}
-WIDENED_MARGIN = 3.0  # widened sds between the farthest mode that is reached and the last point
+WIDENED, WIDENED_ORDER, WIDENED_REACH = {1: 5.0, 2: 2.5}, {1: 255, 2: 41}, {1: 18.5, 2: 8.0}
+WIDENED_MARGIN = 1.5  # widened sds between the farthest mode that is reached and the last point
 FEW_ROWS = 2  # per group and dimension of z: with fewer, proposals have z's moments, not its mode
 MOST_FIRST_DRAWS = 512  # local draws K to begin with, however few the rows are
 MOST_LOCAL_DRAWS = 2048  # K is doubled no further, whatever bias is left in theta
