@@ -38,6 +38,7 @@ from ramify.inference.theta_stand_in import (
 from ramify.inference.theta_weights import (
     Proposal,
     Weighed,
+    effective_at_best,
     few_count,
     first_points,
     fitted_proposal,
@@ -55,7 +56,7 @@ from ramify.posterior.summary import reliability, shown_values, summary_draws
 Theta = Literal["gaussian", "weighted", "nuts"]
 
 EVEN = 0.5  # k-hat of theta's weights above which NUTS is better
-MOST_COUNT = 0.6  # share of effective points above which weights are even whatever k-hat says
+ENOUGH = 0.9  # share of the effective points at best above which a k-hat up to 0.7 is good
 MOST_NOISE = 0.04  # noise of weighted means, in posterior sds, above which NUTS is better
 NEEDED = (2 * MOST_NOISE) ** -2  # effective draws whose means have twice that noise
 COARSE = 0.3  # nats of rounding in F above which rounding makes theta's weights uneven
@@ -176,7 +177,7 @@ def _cloud(F: Marginal, learned: Learned, allowed: Allowed, first: Weighed | Non
     own = k_hat(log_weight), effective_draws(log_weight), float(noise.max())
     same, worst = _same_alone(F, values, points, normal), np.max(each["k_hat"])
     # The k-hat of a long but thin tail says little if most of the points are effective.
-    thin = own[0] < MOST_K_HAT and own[1] > MOST_COUNT * len(points)
+    thin = own[0] < MOST_K_HAT and own[1] > ENOUGH * effective_at_best(*points.shape)
     even = same and bool((worst < EVEN or thin) and own[2] < MOST_NOISE)
     enough = same and bool((worst < MOST_K_HAT or thin) and own[2] < 2 * MOST_NOISE)
     weighted = WeightedTheta(floats(moved), floats(normal))

@@ -14,7 +14,8 @@ from ramify.numerics.psis import effective_draws, k_hat
 from ramify.numerics.skewed import LEVELS, Margins
 from ramify.numerics.thresholds import MOST_K_HAT
 
-GOOD = 0.75  # share of the effective points at best above which no better proposal is looked for
+GOOD = 0.9  # share of the effective points at best above which no better proposal is looked for
+LONG = 0.5  # the margins' skew above which a tail is long: 2.6 times as long as the other
 
 
 class Proposal(NamedTuple):
@@ -59,8 +60,9 @@ def weigh_theta(
     """Weighted points of theta; `first` are those of `first_points`, if they are known."""
     # The t first has the mean and covariance of q(theta). It is fitted again to weighted points: to a
     # quarter of them, then to all, at most twice, until nearly as many are effective as if theta had
-    # the proposal's shape. K-hat alone is not enough: a first fit may not have seen a long tail's end.
-    proposal, enough = _first_proposal(learned), GOOD * _effective_at_best(count, len(learned.mean))
+    # the proposal's shape. The quarter can't show the end of a long tail, and weights that never met
+    # it look even: the first fit is not the last one then.
+    proposal, enough = _first_proposal(learned), GOOD * effective_at_best(count, len(learned.mean))
     points, log_weight, log_t = first or first_points(F, learned, count, seed)
     for attempt in range(1, 4):
         better = fitted_proposal(points, log_weight)
@@ -68,7 +70,8 @@ def weigh_theta(
             break
         proposal = better or proposal
         points, log_weight, log_t = _drawn(F, proposal, count, 4 * seed + attempt)
-        if k_hat(log_weight) < MOST_K_HAT and effective_draws(log_weight) > enough:
+        known = attempt > 1 or np.abs(proposal.margins.sinh).max() < LONG
+        if known and k_hat(log_weight) < MOST_K_HAT and effective_draws(log_weight) > enough:
             break
     return points, log_weight, log_t
 
@@ -139,7 +142,7 @@ def _first_proposal(learned: Learned) -> Proposal:
     return Proposal.symmetric(learned.mean, np.linalg.inv(learned.precision))
 
 
-def _effective_at_best(count: int, D: int) -> float:
+def effective_at_best(count: int, D: int) -> float:
     """Effective points of a proposal with theta's shape: a Student t against a Gaussian."""
     y, log_t = student_sample(np.random.default_rng(0), np.zeros(D), np.eye(D), count)
     return effective_draws(-0.5 * np.sum(y**2, 1) - log_t)
