@@ -42,9 +42,9 @@ def shared_shape(sizes: Sizes, small: bool = False, largest: int = 0) -> tuple[i
     small = small or total <= budgets.SMALL_DATA_ROWS
     R = small_rows(largest) if small else budgets.result_rows(total)
     R, B = max(R, rounded(int(sizes.max(initial=1)))), budgets.SMALL_BLOCK_GROUPS
-    # A third of the rows may stay empty, so that part of the data has the shape of the whole; half of
-    # them in small blocks, where compiling for another shape takes longer than the filler.
-    spare = 2.0 if small else 1.5
+    # A third of the rows may stay empty, so that part of the data has the shape of the whole; three
+    # fifths of them in small blocks, where compiling another shape takes longer than the filler.
+    spare = 2.5 if small else 1.5
     while spare * B < min(_groups_in(sizes, R), len(sizes), R):
         B *= 4
     return R, B
