@@ -11,6 +11,7 @@ The third, for test rows, is in `posterior.held_out`. All blocks see the same dr
 returns one number per draw, its sum in two float32 parts, which the host adds up in float64.
 """
 
+from itertools import pairwise
 from typing import Any, Literal, get_args
 
 import jax
@@ -45,8 +46,8 @@ from ramify.posterior.rounding import log_ratio_terms, rounding, row_terms
 
 LOCAL_DRAWS = 64  # of each group, where z is integrated by draws and no number was asked for
 DRAWS = 10_000  # of theta for the evidence, if no number was asked for, or
-# FIRST_DRAWS if at least EFFECTIVE of them are effective and their variance is less than this share
-# of the variance from the groups' noise, which more of them would not reduce.
+# FIRST_DRAWS, twice or four times as many if more than EFFECTIVE of them are effective and their
+# variance is less than this share of that of the groups' noise, which more draws would not reduce.
 FIRST_DRAWS, EFFECTIVE, MINOR = 1000, 50, 1 / 16
 EvidenceForm = Literal["joint", "per_group", "mean_likelihood"]
 
@@ -135,9 +136,11 @@ def _by_draws(
     # error is a common shift. Independent noise would swamp the weights of theta.
     S, weights, spreads = len(theta.theta), [], []
     found, variance = Estimate(np.nan), 0.0
-    for part in theta.some(0, FIRST_DRAWS), theta.some(FIRST_DRAWS, S):
-        if not len(part.theta) or (len(weights) and enough and _minor(found, variance)):
+    first = [min(times * FIRST_DRAWS, S) for times in (1, 2, 4)] if enough else []
+    for start, stop in pairwise(sorted({0, *first, S})):
+        if start and _minor(found, variance):
             break
+        part = theta.some(start, stop)
         local, own = _tight(family, model, groups, part, local_draws, shared=True)
         weights.append(theta_terms(model, part) + local)
         spreads.append(own * len(local))
