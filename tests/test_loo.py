@@ -104,6 +104,13 @@ def test_groups_of_real_data_against_refits():
     assert abs(found.total - again.total) < 0.3
 
 
+def test_other_outcomes_are_not_compared(posterior):
+    one = posterior.loo(draws=50)
+    with pytest.raises(ValueError, match='"other" has other outcomes than "one" in the same'):
+        rf.compare({"one": one, "other": replace(one, outcomes=one.outcomes / 10)})
+
+
+@pytest.mark.slow
 def test_models_of_other_outcomes_are_not_compared(posterior, table):
     """Outcomes in another unit, and rows in another order, have as many densities."""
     unit = rf.fit("z ~ x + (1 | user)", {**table, "z": table["y"] / 10})
