@@ -55,9 +55,17 @@ def few_count(first: Weighed, enough: float) -> bool:
 
 
 def weigh_theta(
-    F: Values, learned: Learned, count: int, seed: int, first: Weighed | None = None
+    F: Values,
+    learned: Learned,
+    count: int,
+    seed: int,
+    first: Weighed | None = None,
+    rough: bool = False,
 ) -> Weighed:
-    """Weighted points of theta; `first` are those of `first_points`, if they are known."""
+    """Weighted points of theta; `first` are those of `first_points`, if they are known.
+
+    If `rough`, a k-hat below 0.7 is enough, since the caller draws them again.
+    """
     # The t first has the mean and covariance of q(theta). It is fitted again to weighted points: to a
     # quarter of them, then to all, at most twice, until nearly as many are effective as if theta had
     # the proposal's shape. The quarter can't show the end of a long tail, and weights that never met
@@ -71,7 +79,8 @@ def weigh_theta(
         proposal = better or proposal
         points, log_weight, log_t = _drawn(F, proposal, count, 4 * seed + attempt)
         known = attempt > 1 or np.abs(proposal.margins.sinh).max() < LONG
-        if known and k_hat(log_weight) < MOST_K_HAT and effective_draws(log_weight) > enough:
+        good = rough or (known and effective_draws(log_weight) > enough)
+        if good and k_hat(log_weight) < MOST_K_HAT:
             break
     return points, log_weight, log_t
 

@@ -113,14 +113,14 @@ def cloud(G: Marginal, found: Found, seed: int) -> Cloud:
     sd = np.sqrt(np.diag(np.linalg.inv(found.precision)))
     wide = bool(sd[G.model.transformed].max(initial=0.0) > WIDE)
     if work(G) * 2 * POINTS < (CHEAP_WIDE if wide else CHEAP):
-        own = Weighed(*weigh_theta(G.values, learned, POINTS, seed))
+        own = Weighed(*weigh_theta(G.values, learned, POINTS, seed, rough=True))
         own = redrawn(G.values, own, learned, MORE * POINTS, seed)
         return controlled(own, learned, 0.0, None)
     coarse = coarse_near(G, found) if wide else None
     height = coarse.values if coarse else lambda thetas: risen(G, found, thetas)
     between = wide and 2 * len(sd) * (len(sd) - 1) * work(coarse.G if coarse else G) < BETWEEN
     profile = Profile.through(height, G.model.transformed, found, between)
-    own = Weighed(*weigh_theta(profile.values, learned, 8 * POINTS, seed))
+    own = Weighed(*weigh_theta(profile.values, learned, 8 * POINTS, seed, rough=True))
     if coarse is None:
         drawn = controlled(own, learned, found.optimum.value, profile.values)
         return corrected(G, found, drawn, seed)
