@@ -128,15 +128,10 @@ def _uneven_theta(notes: Mapping[str, Any]) -> Finding | None:
 def _chains(notes: Mapping[str, Any]) -> Finding | None:
     if "theta_r_hat" not in notes:
         return None
-    r_hat, effective = (
-        float(notes["theta_r_hat"]),
-        float(notes.get("theta_effective_draws", np.nan)),
-    )
-    # Also where they are NaN.
-    wrong = [
-        not (r_hat <= most and effective >= least)
-        for most, least in zip(R_HATS, EFFECTIVE, strict=True)
-    ]
+    r_hat = float(notes["theta_r_hat"])
+    effective = float(notes.get("theta_effective_draws", np.nan))
+    limits = zip(R_HATS, EFFECTIVE, strict=True)
+    wrong = [not (r_hat <= most and effective >= least) for most, least in limits]  # NaN is wrong
     said = (
         f"NUTS on theta has {effective:,.0f} effective draws of {notes.get('theta_worst', 'theta')}, "
         f"and an r-hat of {r_hat:.3f}: its mean and sd are not known well"

@@ -14,9 +14,8 @@ from ramify.frontends.formula.design import Coding
 
 _FIRST = 1e-6  # of a number: the first step
 _AGAIN = 2  # times that steps are corrected for what the design did over them
-Measured = tuple[
-    Coding, Mapping[str, float]
-]  # a coding, and the units of its columns by their names
+# A coding, and the units of its columns by their names.
+Measured = tuple[Coding, Mapping[str, float]]
 
 
 def steps(

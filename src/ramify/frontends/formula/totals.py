@@ -17,16 +17,7 @@ from ramify.frontends.formula.design import Coding, components
 
 _ROWS = 20  # made-up rows for each column
 _SAME = 1e-6  # of its largest value: by how much a column that W spans may differ
-_ARITHMETIC = (
-    "I",
-    "center",
-    "scale",
-    "standardize",
-    "+",
-    "-",
-    "*",
-    "/",
-)  # which can be evaluated at any numbers
+_ARITHMETIC = "I center scale standardize + - * /".split()  # which can be evaluated at any numbers
 
 
 def population(
