@@ -210,13 +210,6 @@ def test_predictors_named_as_parameters(effects):
     fails(ValueError, says, f"y ~ {effects}", table(Intercept=table()["x"]))
 
 
-@pytest.mark.parametrize("name", ["intercept", "cutpoints", "effects", "sigma"])
-def test_predictors_named_as_parameters_inside(name):
-    """The effect of a column "cutpoints" was off by the shift of centring, without a word."""
-    says = f'predictor "{name}" has the name of a parameter: rename the column'
-    fails(ValueError, says, f"y ~ {name} + (1 | user)", table(**{name: table()["x"]}))
-
-
 def test_perfect_separation_warns():
     x = np.linspace(-1, 1, N)
     with pytest.warns(UserWarning, match='"x" separates the response'):
@@ -225,12 +218,6 @@ def test_perfect_separation_warns():
     with pytest.warns(UserWarning, match=r'"kind\[b\]" separates'):
         yes = np.where(kind == "b", 1, table()["yes"])
         from_formula("yes ~ kind + (1 | user)", table(yes=yes), likelihood="bernoulli")
-
-
-def test_a_constant_column_separates_nothing(recwarn):
-    data = table(one=np.ones(N))
-    from_formula("yes ~ 0 + one + (0 + one | user)", data, likelihood="bernoulli")
-    assert not [w for w in recwarn if "separates" in str(w.message)]
 
 
 def test_unknown_likelihoods_and_links():

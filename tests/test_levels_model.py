@@ -249,9 +249,6 @@ def test_a_saved_fit_says_the_same(fitted, tmp_path):
 
 def test_what_is_made_of_draws_is_there(fitted):
     assert rf.diagnose(fitted, fitted.groups).verdict in ("trust", "check")
-    for options in ({"draws": 100}, {"groups": MODELS[NESTED]()[1]}):
-        with pytest.raises(ValueError, match="judged by its own notes.*without groups= and draws="):
-            rf.diagnose(fitted, **options)
     left = fitted.loo(draws=50)
     assert len(left.elpd) == 900 and -0.75 < left.total / 900 < -0.4
     assert fitted.loo("group", draws=50).elpd.shape == (40,)

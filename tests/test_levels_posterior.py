@@ -391,3 +391,9 @@ def test_a_profile_is_moved_to_the_means_of_the_marginal(monkeypatch):
     known = sd < 1  # the log of one sd has no left end, and its mean is noisy in both
     assert known.sum() == 4
     assert (np.abs(own - mean) < 0.12 * sd)[known].all()  # 0.19 without the correction
+
+
+def test_a_fit_is_not_judged_by_draws_or_other_data(fitted):
+    for options in ({"draws": 100}, {"groups": fitted.groups.subset(positions=[0, 1])}):
+        with pytest.raises(ValueError, match="judged by its own notes.*without groups= and draws="):
+            rf.diagnose(fitted, **options)

@@ -2,12 +2,11 @@
 
 import jax
 import numpy as np
-import numpyro
-import numpyro.distributions as dist
 import pytest
 from scipy.special import logsumexp
 
 import ramify as rf
+from benchmarks.right.issue import two_modes_model
 from ramify.numerics import budgets
 from ramify.numerics.points import box_points, wide_rule
 from ramify.posterior.draws import draw_theta
@@ -44,23 +43,13 @@ def test_points_of_a_box_are_even_and_differ_between_groups(M):
     assert np.abs(points[:, 0] - points[:, 1]).min() > 0
 
 
-def model(y=None, *, g, n_g):
-    mu = numpyro.sample("mu", dist.HalfNormal(1))
-    tau = numpyro.sample("tau", dist.HalfNormal(1))
-    sigma = numpyro.sample("sigma", dist.HalfNormal(1))
-    with numpyro.plate("groups", n_g):
-        a = numpyro.sample("a", dist.Normal(mu, tau))
-    with numpyro.plate("rows", g.shape[0]):
-        numpyro.sample("y", dist.Normal(a[g] ** 2, sigma), obs=y)
-
-
 @pytest.mark.slow
 def test_a_fit_and_its_draws_have_both_modes_of_every_group():
     rng, N = np.random.default_rng(10), 60
     g = np.repeat(np.arange(N), ROWS)
     y = (0.4 + rng.normal(size=N))[g] ** 2 + 0.6 * rng.normal(size=g.size)
     groups = rf.Groups.from_table({"g": g, "y": y}, by="g", rows=["y"])
-    fit = rf.fit(rf.from_numpyro(model, groups), groups, theta="weighted")
+    fit = rf.fit(rf.from_numpyro(two_modes_model, groups), groups, theta="weighted")
     assert fit.family.local.widened > 1 and fit.notes["second_modes"] == 0
 
     mean, square = (np.bincount(g, x) / ROWS for x in (y, y**2))

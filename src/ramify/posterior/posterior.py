@@ -307,8 +307,7 @@ class Posterior(Questions):
           theta, a Student t fitted to them replaces q(theta).
         - "mean_likelihood", what the paper's printed values suggest:
           log mean_k p(y | z^k, theta^k). Not an estimate of the evidence, since the draws have seen y.
-        `draws` are 10,000 by default; for "per_group" 1,000, 2,000 or 4,000 if more would hardly reduce
-        `se`.
+        `draws` are 10,000 by default; for "per_group" 1,000 or more, as long as more reduce `se`.
         """
         groups = self._for_metrics(groups)
         key = jax.random.key(seed)
