@@ -1,5 +1,7 @@
 """Skewed marginals of theta by F along curves, beside exact answers and NUTS on the same F."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,7 @@ from jax.scipy.stats import norm
 
 import ramify as rf
 from ramify.inference.marginal import Tilt
+from ramify.inference.shared_draws import with_slope
 from ramify.inference.theta_copula import draw_theta
 from ramify.inference.theta_curves import follow
 from ramify.numerics import budgets
@@ -43,7 +46,7 @@ def test_a_half_normal_sd_and_what_depends_on_it():
         slope, hessian = (np.asarray(x, np.float64) for x in newton(theta))
         theta = theta - np.linalg.solve(hessian, slope)
     centre, curves = follow(F, theta, -hessian, [0])
-    drawn, shift = draw_theta(F, centre, -hessian, curves, 0)
+    drawn, log_density, shift = draw_theta(F, centre, -hessian, curves, 0)
     s = np.exp(drawn[:, 0])
     assert abs(s.mean() - np.sqrt(2 / np.pi)) < 0.05 * s.std() and shift < 0.5
     assert abs(s.std() / np.sqrt(1 - 2 / np.pi) - 1) < 0.03
@@ -51,6 +54,31 @@ def test_a_half_normal_sd_and_what_depends_on_it():
     sd = np.sqrt(1 + WIDER + 2 * SLOPE**2)
     assert np.all(np.abs(drawn[:, 1:].mean(0) - SLOPE) < 0.05 * sd)
     assert np.all(np.abs(drawn[:, 1:].std(0) / sd - 1) < 0.06)
+    # Weights by their density: even, with exact moments up to three standard errors.
+    log_weight = F.expand(drawn)[0] - log_density
+    weight = np.exp(log_weight - np.logaddexp.reduce(log_weight))
+    effective = 1 / np.sum(weight**2)
+    assert effective > 0.85 * len(drawn)
+    noise = 3 / np.sqrt(effective)
+    assert abs(weight @ s - np.sqrt(2 / np.pi)) < noise * s.std()
+    assert abs(weight @ s**2 - 1) < noise * np.sqrt(2)
+    assert np.all(np.abs(weight @ drawn[:, 1:] - SLOPE) < noise * sd)
+
+
+def test_values_with_a_wrong_slope_get_that_of_F():
+    """The correction is linear near the mean, and bounded far from it."""
+    F = HalfNormal()
+    precision = np.diag([4.0, 1.0, 2.0, 1.0])
+    precision[0, 1] = precision[1, 0] = 0.5
+    mean, wrong = np.array([0.1, -0.2, 0.3, 0.0]), np.array([0.7, -0.4, 0.2, 0.5])
+    learned = SimpleNamespace(mean=mean, precision=precision)
+    values = lambda thetas: F.expand(thetas)[0] + (thetas - mean) @ wrong
+    corrected = with_slope(values, F, learned)
+    near = mean + 0.05 * np.eye(4)
+    np.testing.assert_allclose(corrected(near), F.expand(near)[0], atol=2e-3)
+    far = mean + np.diag([-9.0, 0, 0, 0])
+    sd = np.sqrt(np.diag(np.linalg.inv(precision)))
+    assert abs(corrected(far) - values(far))[0] < 1.01 * 2.5 * sd[0] * wrong[0]
 
 
 def intercepts():
@@ -89,3 +117,29 @@ def test_marginals_by_curves_are_those_of_draws(made, exact, monkeypatch):
     gaussian = rf.fit(model, groups, theta="gaussian")  # of the log of an sd
     assert np.max(np.abs(gaussian.summary()["mean"] - exact["mean"]) / sd) > 0.5
     assert 'fit with theta="nuts"' in gaussian.notes["warnings"][0]
+
+
+@pytest.mark.slow
+def test_draws_by_curves_are_weighed_where_they_share_points_of_z(monkeypatch):
+    """Few Bernoulli rows a group; all common effects vary, two of them with an sd of zero."""
+    rng = np.random.default_rng(3)
+    g, x = np.repeat(np.arange(150), 6), rng.normal(size=(900, 3)).round(3)
+    own = np.array([0.5, 0.3, -0.4, 0.2]) + rng.normal(size=(150, 4)) * [0.8, 0.7, 0, 0]
+    eta = own[g, 0] + np.sum(x * own[g, 1:], 1)
+    table = {"g": g, "y": (rng.random(900) < 1 / (1 + np.exp(-eta))).astype(int)}
+    table |= {f"x{k}": x[:, k] for k in range(3)}
+    formula = "y ~ x0 + x1 + x2 + (1 + x0 + x1 + x2 || g)"
+    made = rf.from_formula(formula, table, likelihood="bernoulli")
+    exact = rf.fit(*made, theta="weighted").summary()
+    monkeypatch.setattr(budgets, "LAPLACE_GROUPS", 100)
+    monkeypatch.setattr(budgets, "NUTS_SECONDS", 0.0)
+    monkeypatch.setitem(budgets.WEIGHTED_THETA_WORK, "cpu", 1)
+    posterior = rf.fit(*made)
+    notes, found = posterior.notes, posterior.summary()
+    assert "theta_curves" not in notes and notes["theta_effective_draws"] > 800
+    sd = np.asarray(exact["sd"])
+    noise = 3 * np.sqrt(1 / exact["ess"] + 1 / found["ess"])
+    assert np.all(np.abs(found["mean"] - exact["mean"]) / sd < 0.05 + noise)
+    assert np.all(np.abs(np.log(found["sd"] / sd)) < 0.05 + noise)
+    monkeypatch.setitem(budgets.WEIGHED_CURVE_WORK, "cpu", 1)
+    assert len(rf.fit(*made).notes["theta_curves"]) >= 2

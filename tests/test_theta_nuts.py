@@ -236,7 +236,7 @@ def test_more_draws_are_weighted_where_theta_is_seen_not_to_be_gaussian(monkeypa
 def test_what_it_would_take_is_said_where_it_is_too_long(monkeypatch):
     """With no seconds to spare the weighted draws stay, with a warning."""
     monkeypatch.setattr(budgets, "NUTS_SECONDS", 0.0)
-    monkeypatch.setattr("ramify.fitting.theta_shape.MOST_NOISE", 0.0)  # that of even weights
+    monkeypatch.setattr("ramify.fitting.theta_cloud.MOST_NOISE", 0.0)  # that of even weights
     posterior = rf.fit(*schools())
     assert posterior.family.weighted.chains == 0 and posterior.notes["theta_nuts_seconds"] > 0
     assert 'theta="nuts"' in posterior.notes["warnings"][0]

@@ -175,9 +175,9 @@ def test_a_fit_by_a_stand_in_is_that_by_nuts(monkeypatch):
     made = rf.from_formula("y ~ x + w + (1 + x + w | g)", table, likelihood="negative_binomial")
     known = rf.fit(*made, theta="nuts").summary()
     monkeypatch.setattr(budgets, "NUTS_SECONDS", 0.0)
-    weighed = theta_shape._cloud
+    weighed = theta_shape.weighed_cloud
     uneven = lambda *own: weighed(*own)._replace(even=False, enough=False)
-    monkeypatch.setattr(theta_shape, "_cloud", uneven)
+    monkeypatch.setattr(theta_shape, "weighed_cloud", uneven)
     posterior = rf.fit(*made)
     found, notes = posterior.summary(), posterior.notes
     assert notes["theta_r_hat"] < 1.01 and notes["theta_effective_draws"] > 400

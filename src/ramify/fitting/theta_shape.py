@@ -15,10 +15,9 @@ from ramify.data.partition import rounded
 from ramify.data.sources import BlockSource, on_device
 from ramify.families.branched import Branched
 from ramify.families.weighted_theta import WeightedTheta
+from ramify.fitting.theta_by_curves import WIDEST, by_curves, curves_fit_in
+from ramify.fitting.theta_cloud import MOST_NOISE, Cloud, weighed_cloud
 from ramify.inference.marginal import Marginal, OutOfBudget
-from ramify.inference.shared_draws import Values, by_shared_draws, can_share
-from ramify.inference.theta_copula import AVERAGED, draw_theta
-from ramify.inference.theta_curves import RINGS, follow
 from ramify.inference.theta_funnels import sample_standard, standard_proposal, without_funnels
 from ramify.inference.theta_nuts import (
     CHAINS,
@@ -37,36 +36,24 @@ from ramify.inference.theta_stand_in import (
 )
 from ramify.inference.theta_weights import (
     Proposal,
-    Weighed,
-    effective_at_best,
     few_count,
     first_points,
     fitted_proposal,
     value_noise,
-    weigh_theta,
-    with_control,
 )
 from ramify.models.model import Model
 from ramify.numerics import budgets
-from ramify.numerics.arrays import floats
 from ramify.numerics.psis import effective_draws, k_hat
 from ramify.numerics.thresholds import MOST_K_HAT, THIN
-from ramify.posterior.summary import reliability, shown_values, summary_draws
+from ramify.posterior.summary import shown_values, summary_draws
 
 Theta = Literal["gaussian", "weighted", "nuts"]
 
-EVEN = 0.5  # k-hat of theta's weights above which NUTS is better
-ENOUGH = 0.9  # share of the effective points at best above which a k-hat up to 0.7 is good
-MOST_NOISE = 0.04  # noise of weighted means, in posterior sds, above which NUTS is better
 NEEDED = (2 * MOST_NOISE) ** -2  # effective draws whose means have twice that noise
 COARSE = 0.3  # nats of rounding in F above which rounding makes theta's weights uneven
-WIDEST, WIDE = 8, 0.15  # coordinates of theta whose shape is checked, at most; their smallest sd
+WIDE = 0.15  # smallest sd of a coordinate of theta whose shape is checked
 # Nats by which F differs from a Gaussian's 1.5 sds away: clearly not Gaussian; not quite Gaussian.
 SKEWED, BENT = 0.5, 0.15
-# Points where F is computed in two ways, and the accepted gap in nats for each sd of distance: a
-# gap that grows by so many nats an sd moves a mean by so many sds.
-FAR_POINTS, FOLLOWED = 4, 0.05
-DRAWN = 1.0  # nats added to the accepted gap, if both ways have the noise of draws
 LEAPS = 12  # evaluations of F in a transition of NUTS, about
 EVALUATIONS = CHAINS * (CHUNK + 500) * LEAPS  # that NUTS usually takes
 MOST_DIVERGED = 0.005  # share of divergent transitions above which a region was left out
@@ -86,24 +73,6 @@ class Allowed(NamedTuple):
     needed: int  # the same if theta's posterior is found not to be a Gaussian
     gaussian: bool  # whether theta's posterior should be Gaussian, since there are many groups
     seed: int
-
-
-class Cloud(NamedTuple):
-    """Weighted points of theta, and how even their weights are."""
-
-    weighted: WeightedTheta
-    k_hat: float
-    effective: float
-    noise: float  # largest noise of a mean, in sds
-    even: bool  # whether the weights are even enough to need no NUTS
-    enough: bool  # whether the means of all coordinates are reliable
-    proposal: Proposal | None  # fitted to the weighted points, unless too few are effective
-
-    @property
-    def notes(self) -> dict[str, Any]:
-        """Notes of a fit on its weighted draws."""
-        how = {"theta_k_hat": self.k_hat, "theta_effective_draws": self.effective}
-        return how | {"theta_noise_sds": self.noise}
 
 
 def with_shape(family: Branched, F: Marginal, learned: Learned, allowed: Allowed) -> Shaped:
@@ -131,7 +100,8 @@ def _with_shape(family: Branched, F: Marginal, learned: Learned, allowed: Allowe
         tried = few_count(first, NEEDED) and value_noise(F, learned) <= COARSE
         if tried and (found := _by_stand_in(family, F, learned, allowed)) is not None:
             return found
-    cloud = _cloud(F, learned, allowed, first) if allowed.points else None
+    count, seed = allowed.points, allowed.seed
+    cloud = weighed_cloud(F, learned, count, seed, first) if allowed.points else None
     if asked == "weighted" or (asked is None and cloud is not None and cloud.even):
         family, notes = _weighted(family, F, learned, cloud)
         doubted = cloud is not None and not cloud.enough and not notes["warnings"]
@@ -155,9 +125,9 @@ def _cheaply(
 ) -> Shaped:
     """The family with draws along curves or weighted ones, where NUTS takes too long."""
     bent, cloud, seconds = known
-    work = budgets.on_this_device(budgets.CURVES_WORK)
-    if cloud is None and _curves_work(F, allowed.groups) < work:
-        return _by_curves(family, F, learned, bent, allowed.seed)
+    if cloud is None and curves_fit_in(F, learned, allowed.groups):
+        theta, notes = by_curves(F, learned, bent, allowed.groups, allowed.seed)
+        return replace(family, weighted=theta), notes
     family, notes = _weighted(family, F, learned, cloud)
     notes["theta_nuts_seconds"] = seconds
     if cloud is not None and cloud.enough:
@@ -165,36 +135,6 @@ def _cheaply(
     why = UNEVEN if cloud else _skewed(F.model, bent)
     more = f'{why}; theta="nuts" would take some {seconds:.0f} s'
     return family, notes | {"warnings": notes["warnings"] or [more]}
-
-
-def _cloud(F: Marginal, learned: Learned, allowed: Allowed, first: Weighed | None = None) -> Cloud:
-    """Weighted draws of theta from a Student t."""
-    values = by_shared_draws(F, learned) if can_share(F.problem) else F.values
-    points, log_weight, log_t = weigh_theta(values, learned, allowed.points, allowed.seed, first)
-    normal = log_weight - np.logaddexp.reduce(log_weight)
-    moved, noise = with_control(points, log_weight, log_t, learned)
-    each = reliability(shown_values(F.model.adapter, points), np.exp(normal))
-    own = k_hat(log_weight), effective_draws(log_weight), float(noise.max())
-    same, worst = _same_alone(F, values, points, normal), np.max(each["k_hat"])
-    # The k-hat of a long but thin tail says little if most of the points are effective.
-    thin = own[0] < MOST_K_HAT and own[1] > ENOUGH * effective_at_best(*points.shape)
-    even = same and bool((worst < EVEN or thin) and own[2] < MOST_NOISE)
-    enough = same and bool((worst < MOST_K_HAT or thin) and own[2] < 2 * MOST_NOISE)
-    weighted = WeightedTheta(floats(moved), floats(normal))
-    return Cloud(weighted, *own, even, enough, fitted_proposal(points, log_weight))
-
-
-def _same_alone(F: Marginal, values: Values, points: np.ndarray, log_weight: np.ndarray) -> bool:
-    """Whether F far from the centre stays the same if the groups' modes are solved for there."""
-    # Without theta in the likelihood, all points use the sites at the centre.
-    likely = points[np.argsort(-log_weight)[: int(0.9 * len(points))]]
-    apart = np.sum(((likely - likely.mean(0)) / likely.std(0)) ** 2, 1)
-    far = likely[np.argsort(-apart)[:FAR_POINTS]]
-    together = values(np.concatenate([points[: F.points - len(far)], far]))[-len(far) :]
-    alone = np.concatenate([F.values(theta[None]) for theta in far])
-    noise = 0.0 if F.problem.rule is not None else DRAWN
-    gap, away = np.abs(together - alone), np.sqrt(np.sort(apart)[-len(far) :][::-1])
-    return bool(np.all(gap < FOLLOWED * away + noise))
 
 
 def _weighted(family: Branched, F: Marginal, learned: Learned, cloud: Cloud | None) -> Shaped:
@@ -268,23 +208,6 @@ def _by_stand_in(
     found = found._replace(theta=theta, effective=1 / (1 / found.effective + lost))
     family, notes = _of_chains(family, F.model, found)
     return family, notes | {"theta_k_hat": k}
-
-
-def _by_curves(
-    family: Branched, F: Marginal, learned: Learned, bent: list[int], seed: int
-) -> Shaped:
-    """The family with draws of theta whose marginals are those of F along curves."""
-    centre, curves = follow(F, learned.mean, learned.precision, bent)
-    theta, shift = draw_theta(F, centre, learned.precision, curves, seed)
-    names = [F.model.adapter.coordinates()[place] for place in bent]
-    notes = {"theta_curves": names, "theta_shift_sds": shift, "warnings": []}
-    return replace(family, weighted=WeightedTheta.even(theta)), notes
-
-
-def _curves_work(F: Marginal, groups: Groups) -> int:
-    """Row likelihoods of all curves and of the draws that follow, at most."""
-    evaluations = 4 * len(RINGS) * WIDEST + AVERAGED
-    return evaluations * F.problem.local_draws * (groups.n_rows + len(groups))
 
 
 def _left_out(found: Sampled) -> list[str]:

@@ -252,7 +252,16 @@ class Marginal:
 
     def by_turned_rule(self, order: int) -> "Marginal":
         """F by a turned rule with `order` radii, on the same blocks and from the same modes."""
-        problem, told = self.problem.by_turned_rule(order), (self.points, self.report, self.budget)
+        return self._with_problem(self.problem.by_turned_rule(order))
+
+    def with_draws(self, local_draws: int) -> "Marginal":
+        """F with as many draws as earlier in its search, on the same blocks and from the same modes."""
+        if local_draws == self.problem.local_draws:
+            return self
+        return self._with_problem(self.problem._replace(local_draws=local_draws, hessian=True))
+
+    def _with_problem(self, problem: Problem) -> "Marginal":
+        told = self.points, self.report, self.budget
         other = Marginal(problem, self.source, self.engine, self.key, *told)
         other.memory, other._curved_priors = self.memory, self._curved_priors
         return other

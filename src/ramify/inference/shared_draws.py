@@ -25,6 +25,9 @@ from ramify.numerics.sums import precise_sum
 
 CHUNK, AT_ONCE = 256, 8  # thetas of a call, and of one batch within it
 
+NEAR = 0.1  # distance in sds of the values that tell a slope
+FARTHEST = 2.5  # sds beyond which the correction of a slope is held
+
 Values = Callable[[np.ndarray], np.ndarray]  # thetas [n, D] -> F of each, [n]
 
 
@@ -52,6 +55,26 @@ def by_shared_draws(F: Marginal, learned: Learned) -> Values:
         return total
 
     return values
+
+
+def with_slope(values: Values, F: Marginal, learned: Learned) -> Values:
+    """These values, with a term that gives them F's slope at q(theta)'s mean.
+
+    F's slope is an average over many more draws. The term is linear near the mean, and held far out.
+    """
+    covariance = np.linalg.inv(learned.precision)
+    root, sd = np.linalg.cholesky(covariance), np.sqrt(np.diag(covariance))
+    step = NEAR * root.T
+    ahead, behind = np.split(values(learned.mean + np.concatenate([step, -step])), 2)
+    lacking = F.expand(learned.mean[None])[1][0] - np.linalg.solve(
+        root.T, (ahead - behind) / (2 * NEAR)
+    )
+
+    def sloped(thetas: np.ndarray) -> np.ndarray:
+        apart = thetas - learned.mean
+        return values(thetas) + (apart / (1 + (apart / (FARTHEST * sd)) ** 2) ** 0.5) @ lacking
+
+    return sloped
 
 
 @program

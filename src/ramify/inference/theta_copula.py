@@ -20,11 +20,20 @@ DRAWS, MANY = 4000, 8  # draws of theta, and how many candidates there are for e
 AVERAGED = 32  # draws that the slopes of F are averaged over
 
 
+class Drawn(NamedTuple):
+    """Draws of theta, the log of their density, and the largest move of the others' means."""
+
+    theta: Float64[np.ndarray, "T D"]
+    log_density: Float64[np.ndarray, " T"]  # up to a constant
+    shift: float  # in sds
+
+
 class Margin(NamedTuple):
     """A curve's marginal as a table, and how far the others move at each of its values."""
 
     at: Float64[np.ndarray, " n"]
     share: Float64[np.ndarray, " n"]  # the distribution function
+    density: Float64[np.ndarray, " n"]  # up to a constant
     moved: Float64[np.ndarray, " n"]
 
     @classmethod
@@ -50,24 +59,26 @@ class Margin(NamedTuple):
         density = np.exp(log_density - log_density.max())
         share = np.append(0.0, np.cumsum(0.5 * (density[1:] + density[:-1])))
         moved = CubicSpline(curve.at, curve.moved, bc_type="natural")(near)
-        return cls(at, share / share[-1], moved)
+        return cls(at, share / share[-1], density, moved)
 
-    def draws(self, normal: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The marginal's quantiles at the levels of normal numbers, and the others' moves there."""
+    def draws(self, normal: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Quantiles at the levels of normal numbers; the others' moves and the log density there."""
         at = np.interp(ndtr(normal), self.share, self.at)
-        return at, np.interp(at, self.at, self.moved)
+        density = np.interp(at, self.at, self.density)
+        return at, np.interp(at, self.at, self.moved), np.log(density)
 
 
 def draw_theta(
     F: Marginal, centre: np.ndarray, precision: np.ndarray, curves: list[Curve], seed: int
-) -> tuple[Float64[np.ndarray, "T D"], float]:
-    """Draws of theta, and the largest shift of the others' means by F's slopes, in sds."""
+) -> Drawn:
+    """Draws of theta with these curves' marginals; the others' means are moved by F's slopes."""
     own = np.array([curve.place for curve in curves])
     rest = np.setdiff1d(np.arange(len(centre)), own)
-    at, moved = _skewed(precision, curves, np.random.default_rng(seed))
+    at, moved, log_density = _skewed(precision, curves, np.random.default_rng(seed))
     given = precision[np.ix_(rest, rest)]
     slopes = -np.linalg.solve(given, precision[np.ix_(rest, own)])
-    noise = normal_points(DRAWS, len(rest)) @ np.linalg.inv(np.linalg.cholesky(given))
+    white = normal_points(DRAWS, len(rest))
+    noise = white @ np.linalg.inv(np.linalg.cholesky(given))
     theta = np.empty((DRAWS, len(centre)))
     theta[:, own], theta[:, rest] = at, centre[rest] + moved @ slopes.T + noise
     # Newton for E_q[grad F] = 0, with grad log q as control. The points' halves are antithetic.
@@ -76,22 +87,24 @@ def draw_theta(
     pull = F.expand(theta[some])[1][:, rest] + noise[some] @ given
     shift = np.linalg.solve(given, pull.mean(0))
     theta[:, rest] += shift
-    return theta, float(np.max(np.abs(shift) / theta[:, rest].std(0)))
+    farthest = float(np.max(np.abs(shift) / theta[:, rest].std(0)))
+    return Drawn(theta, log_density - 0.5 * np.sum(white**2, 1), farthest)
 
 
 def _skewed(
     precision: np.ndarray, curves: list[Curve], rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-    """Draws of the coordinates of the curves, [DRAWS, k], and how far each moves the others."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Draws of the coordinates of the curves, [DRAWS, k], their moves of the others, and log density."""
     own = np.array([curve.place for curve in curves])
     normal = normal_points(MANY * DRAWS, len(own))
     pairs = [Margin.of(curve).draws(y) for curve, y in zip(curves, normal.T, strict=True)]
-    at, moved = (np.stack(x, 1) for x in zip(*pairs, strict=True))
+    at, moved, density = (np.stack(x, 1) for x in zip(*pairs, strict=True))
     covariance = np.linalg.inv(precision)[np.ix_(own, own)]
     cross = np.linalg.inv(covariance) - np.diag(1 / np.diag(covariance))
     apart = moved - moved.mean(0)  # centred, so that the weights keep the marginals
-    weight = np.exp(-0.5 * np.sum((apart @ cross) * apart, 1))
+    log_weight = -0.5 * np.sum((apart @ cross) * apart, 1)
+    weight = np.exp(log_weight)
     levels = (np.arange(DRAWS) + rng.random()) / DRAWS
     place = np.searchsorted(np.cumsum(weight) / weight.sum(), levels)
     chosen = rng.permutation(np.minimum(place, len(weight) - 1))
-    return at[chosen], moved[chosen]
+    return at[chosen], moved[chosen], (density.sum(1) + log_weight)[chosen]
