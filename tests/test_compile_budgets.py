@@ -54,11 +54,12 @@ def built(formula=FORMULA, data=None):
 
 def calls(folder):
     """Every public call, in the order of a user's questions, on the fit that is its argument."""
+    # Programs take 128 draws at a time, so that 100 need those of any more.
     new = {"shop": [900] * 3, "discount": [0.0, 0.2, 0.5], "sold": [9, 7, 14]}
     return {
         "summary": lambda p: p.summary(),
-        "group_effects": lambda p: p.group_effects(),
-        "predict": lambda p: p.predict({"shop": [900], "discount": [0.8]}, given=new),
+        "group_effects": lambda p: p.group_effects(draws=100),
+        "predict": lambda p: p.predict({"shop": [900], "discount": [0.8]}, given=new, draws=100),
         "comparisons": lambda p: p.comparisons("discount"),
         "diagnose": lambda p: rf.diagnose(p),
         "elbo": lambda p: p.elbo(draws=100),

@@ -1,5 +1,7 @@
 """Expansions of log p(z | theta) from one group, where it is the same parabola for all groups."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -62,22 +64,29 @@ def test_one_group_tells_all(name, x64):
     def total(theta, way):
         return jnp.sum(weight * way(model, batch, theta)(z).packed())
 
-    for own, other in zip(
-        expand_local(model, batch, theta)(z), directly(model, batch, theta)(z), strict=True
-    ):
-        np.testing.assert_allclose(own, other, rtol=1e-9, atol=1e-12)
-    value = local_density(model, batch, theta)(z)
-    np.testing.assert_allclose(value, model.log_local(theta, z, batch), rtol=1e-9)
-    for derivative in (jax.grad, jax.hessian):
-        own, other = (derivative(total)(theta, way) for way in (expand_local, directly))
-        np.testing.assert_allclose(own, other, rtol=1e-7, atol=1e-9)
+    @partial(jax.jit, static_argnums=0)  # op by op each operation would compile
+    def found(way):
+        expansion = way(model, batch, theta)(z)
+        return expansion, [each(total)(theta, way) for each in (jax.grad, jax.hessian)]
+
+    @jax.jit
+    def densities():
+        return local_density(model, batch, theta)(z), model.log_local(theta, z, batch)
+
+    (own, derivatives), (other, exact) = found(expand_local), found(directly)
+    for one, direct in zip(own, other, strict=True):
+        np.testing.assert_allclose(one, direct, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(*densities(), rtol=1e-9)
+    for one, direct in zip(derivatives, exact, strict=True):
+        np.testing.assert_allclose(one, direct, rtol=1e-7, atol=1e-9)
 
 
 def test_far_from_zero_it_is_as_exact_as_the_density():
     model, batch = model_with(multivariate), a_block()
     theta = jnp.array([1000.0, -2000.0, -1.0, -2.0, 0.5])  # means of thousands of sds
     z = theta[:2] + jnp.array([[0.1, -0.2], [0.0, 0.1], [-0.3, 0.05]])
-    own, other = expand_local(model, batch, theta)(z), directly(model, batch, theta)(z)
+    both = jax.jit(lambda z: [way(model, batch, theta)(z) for way in (expand_local, directly)])
+    own, other = both(z)
     np.testing.assert_allclose(own.value, other.value, rtol=1e-3)
     np.testing.assert_allclose(own.slope, other.slope, rtol=1e-3, atol=1e-2)
 
@@ -99,8 +108,11 @@ def test_a_density_may_ask_which_columns_there_are(x64):
     model, batch = model_with(by_whether_there_is_a_column), a_block()
     assert shared_normal(model, batch)
     theta, z = jnp.zeros(5), jnp.ones((3, 2))
-    own = expand_local(model, batch, theta)(z).value
-    np.testing.assert_allclose(own, model.log_local(theta, z, batch), rtol=1e-12)
+    both = jax.jit(
+        lambda z: (expand_local(model, batch, theta)(z).value, model.log_local(theta, z, batch))
+    )
+    own, exact = both(z)
+    np.testing.assert_allclose(own, exact, rtol=1e-12)
     without = batch._replace(group={})
     np.testing.assert_allclose(expand_local(model, without, theta)(z).value, own / 2, rtol=1e-12)
 

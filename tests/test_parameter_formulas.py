@@ -94,17 +94,23 @@ def test_densities_and_means_are_those_of_the_users_scale(name, table):
     batch = whole(groups)
     theta, z, values, effects = values_of(model, batch)
     expected, mean = (part[groups.row_order] for part in by_hand(table, values, effects))
-    found = np.asarray(model.log_lik(theta, batch.at_rows(z), batch))
+    declared = model.structure.likelihood
+
+    @jax.jit  # op by op each operation would compile
+    def densities(z):
+        z_rows = batch.at_rows(z)
+        return model.log_lik(theta, z_rows, batch), declared.log_lik(
+            theta, z_rows[..., None], batch
+        )
+
+    found, structure = densities(z)
     np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-8)
-    structure = model.structure.likelihood.log_lik(theta, batch.at_rows(z)[..., None], batch)[:, 0]
-    np.testing.assert_allclose(structure, expected, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(structure[:, 0], expected, rtol=1e-8, atol=1e-8)
     at = model.adapter.read(table, "at", outcomes=False)
     places = whole(at)._replace(group=batch.group)
+    expect = jax.jit(lambda rows: model.adapter.expected("mean", theta, z[rows.segment], rows))
     for rows in (batch, places):
-        predicted = (
-            model.adapter.expected("mean", theta, z[rows.segment], rows) + model.adapter.origin
-        )
-        np.testing.assert_allclose(predicted, mean, rtol=1e-8)
+        np.testing.assert_allclose(expect(rows) + model.adapter.origin, mean, rtol=1e-8)
 
 
 @pytest.mark.usefixtures("x64")

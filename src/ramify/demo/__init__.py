@@ -8,6 +8,7 @@ May import: ramify.
 """
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -112,10 +113,13 @@ def run(out: Path, seed: int = 0, table: pa.Table | None = None) -> None:
     posterior = rf.fit(model, groups, seed=seed)
     console.print(str(posterior), markup=False)
     console.print(str(posterior.summary()) + "\n", markup=False)
-    _new_aircraft(console, posterior, data, seed)
-    console.print("\nWriting the report ...")
-    posterior.save(out / "fit")
-    rf.write_report(posterior, groups, out / "report.html")
+    with ThreadPoolExecutor(1) as thread:
+        # What the report says of the fit's quality compiles meanwhile, on a second core.
+        diagnosis = thread.submit(rf.diagnose, posterior, groups)
+        _new_aircraft(console, posterior, data, seed)
+        console.print("\nWriting the report ...")
+        posterior.save(out / "fit")
+        rf.write_report(posterior, groups, out / "report.html", diagnosis=diagnosis.result())
     seconds = time.perf_counter() - started
     console.print(f"The fit is in {out / 'fit'}, the report in {out / 'report.html'}: open it.")
     console.print(f"{seconds:.0f} seconds in all, compiling included.", style="dim")

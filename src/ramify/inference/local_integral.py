@@ -121,11 +121,14 @@ def bound(
         whole = log_mean_exp(log_weight)
         return whole, jnp.zeros_like(whole)
     quarters = _log_sums(log_weight, sizes, times)  # every weight is exponentiated only once
-    total = lambda first, last: jax.nn.logsumexp(quarters[first:last], 0)
-    lme = lambda first, last: total(first, last) - math.log(sum(sizes[first:last]))
-    half = 0.5 * (lme(0, 2) + lme(2, 4))
+    # Of all quarters, the first two and the last two, by one sum: three would compile three times.
+    taken = np.repeat([[True, True], [True, False], [False, True]], 2, axis=1)
+    counts = np.log(taken @ np.asarray(sizes)).astype(quarters.dtype)
+    some = jnp.where(taken[..., None], quarters, -jnp.inf)
+    lme, *halves = jax.nn.logsumexp(some, 1) - counts[:, None]
+    half = 0.5 * (halves[0] + halves[1])
     quarter = jnp.mean(quarters, 0) - sum(math.log(size) for size in sizes) / 4
-    corrected = lme(0, 4) + jnp.tanh(lme(0, 4) - half)
+    corrected = lme + jnp.tanh(lme - half)
     coarser = half + jnp.tanh(half - quarter)
     return corrected, (coarser - corrected) / 3
 
@@ -164,8 +167,10 @@ def controlled(
     parts: Parts, definite: Bool[Array, " B"]
 ) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
     """Log p^(y_i | theta), with the Gaussian as control where it is definite, and its bias."""
-    value, bias = bound(parts.log_weight)
-    noise, noise_bias = bound(parts.log_weight_gaussian, parts.times)
+    # As if both were groups of one block: compiled once.
+    both, times = jnp.concatenate([parts.log_weight, parts.log_weight_gaussian], 1), parts.times
+    times = None if times is None else jnp.concatenate([jnp.ones_like(times), times], 1)
+    (value, noise), (bias, noise_bias) = (x.reshape(2, -1) for x in bound(both, times))
     known = jnp.where(definite, parts.log_integral - noise, 0)
     # A large value says that the draws are not where z is at this theta: they tell nothing of it.
     return value + jnp.clip(known, -COVERED, COVERED), bias - jnp.where(definite, noise_bias, 0)

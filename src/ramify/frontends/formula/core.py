@@ -104,13 +104,14 @@ class Core(eqx.Module):
         """The mean of one group's z."""
         layout, mean = self.layout, jnp.zeros(self.dims)
         if layout.shared:
+            # A product, since the derivatives of gathering and scattering compile longer.
             k, w = np.array(layout.shared).T
-            mean = mean.at[w].set(theta["b"][k])
+            mean = theta["b"] @ _one_at(k, w, (len(layout.common), self.dims), mean.dtype)
         if layout.group_intercept is not None:
             level = self.level(theta)
             if layout.grouped:
                 level += jnp.sum(group["U"] * theta["b"][np.array(layout.grouped)])
-            mean = mean.at[layout.group_intercept].set(level)
+            mean += level * np.eye(self.dims, dtype=mean.dtype)[layout.group_intercept]
         return mean
 
     def means(self, theta: Named, batch: Batch) -> Float[Array, "B M"]:
@@ -170,6 +171,13 @@ class Core(eqx.Module):
         if "U_apart" in row:
             eta += jnp.sum(row["U_apart"] * theta["b"][np.array(layout.grouped)])
         return eta + (self.level(theta) if layout.group_intercept is None else 0.0)
+
+
+def _one_at(rows: Any, columns: Any, shape: tuple[int, int], dtype: Any) -> np.ndarray:
+    """A matrix of zeros with ones at some places."""
+    ones = np.zeros(shape, dtype)
+    ones[rows, columns] = 1
+    return ones
 
 
 def core_of(formula: Formula, priors: Priors) -> Core:
