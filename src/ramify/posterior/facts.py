@@ -30,7 +30,9 @@ from ramify.posterior.matching import matched
 
 RANKED = 2**24  # most rows of the groups that are ranked
 WORK = 2**28  # most likelihoods of rows for the draws of groups: seconds on two cores
-EVERYONE = 2**27  # most of them if all groups are drawn: ranking by centres has a program of its own
+EVERYONE = (
+    2**27
+)  # most of them if all groups are drawn: ranking by centres has a program of its own
 SOLVING = 32  # the cost of solving a group again for a draw of theta, in likelihoods of its rows
 SHOWN = 6  # most effects of a group that have a picture
 SHRUNK, SHRUNK_ROWS = 150, 100_000  # groups in the picture of shrinkage, and most rows of them
