@@ -1,14 +1,23 @@
 """Few draws of theta with polynomials of theta as control variates, against exact answers."""
 
 import equinox as eqx
+import jax
 import numpy as np
 import pytest
 
 import oracle
 from exact_fits import exact_fit, gaussian
 from ramify.families.weighted_theta import WeightedTheta
+from ramify.posterior.draws import draw_theta
 from ramify.posterior.posterior import Posterior
-from ramify.posterior.theta_controls import FIRST_DRAWS, LogMeans, by_few
+from ramify.posterior.theta_controls import (
+    FIRST_DRAWS,
+    LogMeans,
+    _controlled,
+    _polynomials,
+    by_few,
+    standardised,
+)
 
 N, DIM = 12, 2
 
@@ -63,6 +72,23 @@ def test_evidence(fit, train):
     assert np.allclose([one.se for one in found], plain.se, rtol=0.2)
 
 
+def test_each_draw_is_corrected_by_the_others():
+    rng = np.random.default_rng(0)
+    e = rng.normal(size=(60, 1))
+    influence, terms = np.exp(e[:, 0]) + rng.normal(size=60), _polynomials(e)
+    design = np.column_stack([np.ones(60), terms])
+    assert design.shape[1] == 4
+    found = []
+    for i in range(60):
+        others = np.arange(60) != i
+        own = np.linalg.lstsq(design[others], influence[others], rcond=None)[0]
+        found.append((terms[i] @ own[1:], influence[i] - design[i] @ own))
+    explained, rest = np.array(found).T
+    shift, se = _controlled(influence, e)
+    assert shift == pytest.approx(-explained.mean(), rel=1e-9)
+    assert se == pytest.approx(np.linalg.norm(rest) / 59, rel=1e-9)
+
+
 def test_where_polynomials_explain_little_all_draws_are_taken():
     asked = []
 
@@ -90,3 +116,13 @@ def test_weighted_draws_are_all_taken(fit, train):
     other = Posterior(fit.model, family, fit.groups)
     found = other.log_predictive(None, test, form="per_row")
     assert found == other.log_predictive(None, test, 10_000, "per_row") and found.draws == 10_000
+
+
+def test_moments_of_rounded_draws_are_not_trusted(fit):
+    """Near 1000 float32 numbers are 6e-5 apart."""
+    far = eqx.tree_at(
+        lambda f: f.theta, fit.family, gaussian(np.full(DIM, 1000.0), 1e-6 * np.eye(DIM))
+    )
+    for family, known in ((fit.family, True), (far, False)):
+        theta = draw_theta(jax.random.key(0), family, fit.model, 100)
+        assert (standardised(family, theta) is not None) == known

@@ -21,6 +21,7 @@ from ramify.posterior.draws import Draws
 FIRST_DRAWS = 1000  # of theta, where fewer than the default may be enough
 FEWEST_PER_TERM = 10  # draws for each coefficient of the regression
 HIGHEST_DEGREE = 3  # of the polynomials
+ROUNDED = 0.01  # largest step between numbers near theta, in sds given the coordinates before
 EVEN = 1 / 4  # share of the draws that have to be effective in every mean
 
 
@@ -50,13 +51,16 @@ class Few(NamedTuple):
 
 
 def standardised(family: Family, draws: Draws) -> Float64[np.ndarray, "S D"] | None:
-    """The coordinates e of draws from q(theta); None where draws come from elsewhere."""
+    """The coordinates e of draws from q(theta); None where these come from elsewhere or are rounded."""
     if isinstance(family, Joint) or family.weighted is not None:
         return None
     if np.isnan(draws.log_q).any():  # weighted draws of a fit have no log q
         return None
     apart = np.asarray(draws.theta, np.float64) - np.asarray(family.theta.mean, np.float64)
     scale = np.asarray(family.theta.scale, np.float64)
+    own = scale if scale.ndim == 1 else np.diag(scale)
+    if not (np.spacing(np.abs(draws.theta)).max(0) < ROUNDED * own).all():
+        return None
     return apart / scale if scale.ndim == 1 else np.linalg.solve(scale, apart.T).T
 
 
@@ -88,11 +92,14 @@ def _controlled(
     """What to add to a sum of log means, and its standard error then."""
     terms = _polynomials(e)
     design = np.column_stack([np.ones(len(e)), terms])
-    found = np.linalg.lstsq(design, influence, rcond=None)[0]
-    # The coefficients have errors too: with p of them the variance is larger by (S - 2) / (S - p - 2).
-    free = len(e) - design.shape[1]
-    rest = influence - design @ found
-    return -float(terms.mean(0) @ found[1:]), float(np.linalg.norm(rest) / free)
+    solve = np.linalg.pinv(design)
+    found = solve @ influence
+    # Each draw is corrected by the regression on all others: by its own it would be corrected too far
+    # where polynomials fit badly, far out, and the result would be off by a share of the parameters.
+    leverage = np.einsum("sp,ps->s", design, solve)
+    rest = (influence - design @ found) / (1 - leverage)
+    explained = terms @ found[1:] - (leverage - solve[0]) * rest
+    return -float(explained.mean()), float(np.linalg.norm(rest) / (len(e) - 1))
 
 
 def _polynomials(e: Float64[np.ndarray, "S D"]) -> Float64[np.ndarray, "S p"]:
