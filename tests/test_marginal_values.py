@@ -8,9 +8,19 @@ import pytest
 from scipy.special import log_expit, logsumexp
 from scipy.stats import multivariate_normal
 
+import oracle
 import ramify as rf
+from exact_fits import exact_fit
+from ramify.data.host import ranges
+from ramify.posterior.conditioned import condition
 from ramify.posterior.draws import draw_theta
-from ramify.posterior.marginal_values import marginal_log_liks, together
+from ramify.posterior.marginal_values import (
+    _by_group,
+    _by_sharing,
+    _rule,
+    marginal_log_liks,
+    together,
+)
 from ramify.posterior.metrics import theta_terms
 from ramify.posterior.theta_check import theta_log_weights
 
@@ -160,3 +170,17 @@ def test_rows_to_condition_on_keep_a_column_that_those_to_predict_lack():
     plain, apart = of(), of(U_apart=np.arange(1.0, 4.0))
     assert together(apart, plain).rows["U_apart"].tolist() == [1, 2, 0, 0, 3, 0]
     assert together(plain, apart).rows["U_apart"].tolist() == [0, 0, 1, 2, 0, 3]
+
+
+def test_all_thetas_of_a_chunk_that_is_not_full_share_points():
+    """A theta that was left out would have points of its own, which takes much longer."""
+    train = oracle.simulate(3, 12, 2, 2)[0]
+    fit, exact = exact_fit("solved", train, 12), oracle.exact(train, 12)
+    noise = np.random.default_rng(0).normal(size=(300, 2))
+    thetas = (exact.theta_mean + noise @ np.linalg.cholesky(exact.theta_cov).T).astype(np.float32)
+    known = condition(fit.family, fit.model, next(ranges(fit.groups)).batches[0], 2)
+    own = known, fit.model, thetas, _rule(known.local, fit.model, 0), lambda log_mass: (log_mass,)
+    (shared,), left = _by_sharing(*own)
+    assert len(shared) == 300 and not left.size
+    apart = _by_group(known, fit.model, thetas[-4:], own[3])
+    np.testing.assert_allclose(shared[-4:, :12], np.asarray(apart)[:, :12], atol=1e-4)

@@ -42,6 +42,9 @@ def test_effects_are_the_posterior_of_each_group(fit, table):
 def test_of_many_groups_only_those_shown_are_drawn(fit, table, monkeypatch):
     monkeypatch.setattr(_facts, "FEW", 10)
     monkeypatch.setattr(numbers, "FEW", 10)
+    everyone = _facts.effects_of(fit, fit.groups, 100, 0)  # drawing all is little work here
+    assert len(everyone.drawn) == len(everyone.mean) == N and everyone.centre is everyone.mean
+    monkeypatch.setattr(_facts, "EVERYONE", 0)
     found = _facts.effects_of(fit, fit.groups, 100, 0)
     exact = oracle.exact(table, N)
     np.testing.assert_allclose(found.centre, exact.z_mean, atol=1e-4)  # theta at its exact centre

@@ -11,18 +11,23 @@ CHUNK = 1024
 
 
 def in_chunks(
-    function: Callable[[Any], Any],
+    function: Callable[..., Any],
     points: Shaped[np.ndarray, "S ..."],
     size: int = CHUNK,
+    *,
+    counted: bool = False,
 ) -> Any:
-    """Evaluates `function` at all points, `size` at a time; returns the results on the host."""
+    """Evaluates `function` at all points, `size` at a time; returns the results on the host.
+
+    If `counted`, also tells it how many points of the chunk are asked for; the others fill it up.
+    """
 
     def at(start: int) -> Any:
         own = points[start : start + size]
         kind = jax.dtypes.canonicalize_dtype(own.dtype)
         # Only copied: `jnp.asarray` compiles a program per shape.
-        filled = np.resize(own, (size, *own.shape[1:])).astype(kind)
-        return function(jax.device_put(filled))
+        filled = jax.device_put(np.resize(own, (size, *own.shape[1:])).astype(kind))
+        return function(filled, np.int32(len(own))) if counted else function(filled)
 
     return put_together([at(start) for start in range(0, len(points), size)], len(points))
 

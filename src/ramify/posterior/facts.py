@@ -30,6 +30,9 @@ from ramify.posterior.matching import matched
 
 RANKED = 2**24  # most rows of the groups that are ranked
 WORK = 2**28  # most likelihoods of rows for the draws of groups: seconds on two cores
+EVERYONE = (
+    2**27
+)  # most of them if all groups are drawn: ranking by centres has a program of its own
 SOLVING = 32  # the cost of solving a group again for a draw of theta, in likelihoods of its rows
 SHOWN = 6  # most effects of a group that have a picture
 SHRUNK, SHRUNK_ROWS = 150, 100_000  # groups in the picture of shrinkage, and most rows of them
@@ -37,15 +40,15 @@ JUDGED = 10_000  # most rows of the check of calibration
 
 
 def effects_of(posterior: Any, groups: Groups, draws: int, seed: int) -> Effects:
-    """Ranks all groups by their centres, and draws the effects of those that figures show."""
+    """Draws the effects of all groups, or ranks them by centres and draws those that figures show."""
     groups = some_groups(groups, RANKED, seed)
-    N = len(groups)
-    centre = _centres(posterior, groups) if N > FEW else None
+    N, each = len(groups), min(posterior.local_draws, 16) + SOLVING
+    few = N <= FEW or groups.n_rows * each * draws <= EVERYONE
+    centre = None if few else _centres(posterior, groups)
     own = [np.arange(N)] if centre is None else [chosen(column) for column in centre.T]
     drawn = np.unique(np.concatenate(own))
     some = groups if len(drawn) == N else groups.subset(positions=drawn)
-    work = some.n_rows * (min(posterior.local_draws, 16) + SOLVING)
-    draws = int(np.clip(WORK // max(work, 1), min(50, draws), draws))
+    draws = int(np.clip(WORK // max(some.n_rows * each, 1), min(50, draws), draws))
     names, parts, K = [], [], posterior._local_draws(None)
     # Blocks have the shape of small data, as in other pictures, so that their programs are shared.
     for _, block in posterior._blocks(draws, posterior._for_locals(some, K), seed, K, small=True):

@@ -43,6 +43,7 @@ from ramify.posterior.metrics import (
     log_mean_weight,
 )
 from ramify.posterior.rounding import row_terms
+from ramify.posterior.theta_controls import LogMeans, by_few, standardised
 
 PredictiveForm = Literal["joint", "per_group", "per_row"]
 # Fewest draws of each group's z around its mode, unless their number was chosen: in a sum over groups
@@ -63,11 +64,18 @@ class _Local(NamedTuple):
 
 
 def log_predictive(
-    model: Model, parts: list[Part], theta: Draws, form: PredictiveForm, K: int, chosen: bool
+    model: Model,
+    parts: list[Part],
+    theta: Draws,
+    form: PredictiveForm,
+    K: int,
+    chosen: bool,
+    enough: bool = False,
 ) -> Estimate:
     """Log mean of p(y_test | z, theta), in a form that `Posterior.log_predictive` describes.
 
-    `chosen` says that the user chose K.
+    `chosen` says that the user chose K. With `enough`, only as many of the draws of theta are used as
+    have the standard error of all, where these come from q(theta) and z is integrated by quadrature.
     """
     check_form("log_predictive", form, PredictiveForm)
     by_rule = not chosen and all(has_rule(part.family, model) for part in parts)
@@ -84,20 +92,16 @@ def log_predictive(
         return _joint(model, parts, theta, local)
     if by_rule:
         each = predictive_by_row if form == "per_row" else predictive_by_group
-        values = (v for part in parts for v in each(model, part, distinct))
-        return sum_of_log_means(values, form, which)
+        values = lambda thetas: (v for part in parts for v in each(model, part, thetas))
+        of_first = lambda count: _summed(values(theta.theta[:count]))
+        e = standardised(parts[0].family, theta) if enough else None
+        few = None if e is None else by_few(of_first, e)
+        return Estimate(*few) if few else sum_of_log_means(values(distinct), form, which)
     if K > 1 and 2 * len(distinct) <= len(which) <= K * len(distinct):
         numbers = np.arange(len(distinct), dtype=np.int32)
         few = Draws(distinct, np.full(len(distinct), np.nan), theta.key, numbers)
         return sum_of_log_means(_values(model, parts, few, form, local, True), form, which)
     return sum_of_log_means(_values(model, parts, theta, form, local, False), form)
-
-
-def _shared_error(influence: Float64[np.ndarray, " T"], share: Float64[np.ndarray, " T"]) -> float:
-    """The standard error from independent values that have these shares of the draws."""
-    # A value has one error, however many of the draws it has.
-    T = len(share)
-    return float(np.linalg.norm(share * influence) * (T / (T - 1)) ** 0.5) if T > 1 else np.nan
 
 
 def _affordable(model: Model, parts: list[Part], draws: int, K: int) -> bool:
@@ -212,6 +216,16 @@ def sum_of_log_means(
     which: np.ndarray | None = None,
 ) -> Estimate:
     """The sum over all columns of log means over draws; draws use the rows `which` of a block."""
+    found = _summed(blocks, which)
+    warn_of_few(found.effective, len(found.share), form)
+    ess = float(found.effective.min(initial=len(found.share)))
+    draws = len(found.share) if which is None else len(which)
+    return Estimate(found.total, found.error(), ess, draws)
+
+
+def _summed(
+    blocks: Iterator[Float[np.ndarray, "S n"]], which: np.ndarray | None = None
+) -> LogMeans:
     total, influence, effective, share = 0.0, np.zeros(1), [np.zeros(0)], None
     for block in blocks:
         which = np.arange(len(block)) if which is None else which
@@ -219,11 +233,8 @@ def sum_of_log_means(
         found, own, ess = _log_means(block, share)
         total, influence = total + found, influence + own
         effective.append(ess)
-    assert which is not None and share is not None
-    every = np.concatenate(effective)
-    warn_of_few(every, len(share), form)
-    ess = float(every.min(initial=len(share)))
-    return Estimate(total, _shared_error(influence, share), ess, len(which))
+    assert share is not None
+    return LogMeans(total, influence, share, np.concatenate(effective))
 
 
 def warn_of_few(ess: Float64[np.ndarray, " n"], draws: int, form: PredictiveForm) -> None:

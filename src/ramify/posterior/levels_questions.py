@@ -114,7 +114,7 @@ class LevelsQuestions(Posterior):
         self,
         train: Any,
         test: Any,
-        draws: int = 1000,
+        draws: int | None = None,
         form: PredictiveForm = "joint",
         seed: int = 0,
         *,
@@ -128,13 +128,13 @@ class LevelsQuestions(Posterior):
             test: rows to predict, with any mix of known, new and absent levels. In all forms but
                 "per_row" effects of new levels of the integrated factor are integrated out where the
                 model is from a formula; all others are drawn.
-            draws: S.
+            draws: S, by default 1,000.
             form: "joint", "per_group", by the integrated factor, or "per_row".
             seed: the estimate is a function of it.
             local_draws: only None.
         """
         only_none(local_draws)
-        own = self._task, train, test, form, self._rows(draws, seed), seed
+        own = self._task, train, test, form, self._rows(draws or 1000, seed), seed
         return levels_rows.log_predictive(*own)
 
     @computing

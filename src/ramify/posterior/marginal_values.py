@@ -10,6 +10,8 @@ fit's.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +20,7 @@ from jaxtyping import Array, Float, Float64, Int
 
 from ramify.data.batch import Batch, example
 from ramify.data.groups import Groups
-from ramify.data.host import ranges
+from ramify.data.host import Range, ranges
 from ramify.data.merging import with_sparse
 from ramify.families.branched import Branched
 from ramify.families.build import Family
@@ -30,6 +32,7 @@ from ramify.numerics.chunks import in_chunks
 from ramify.numerics.points import Rule, gauss_hermite, wide_rule
 from ramify.numerics.programs import program
 from ramify.numerics.sums import precise_sum
+from ramify.numerics.threads import by_threads, cores
 from ramify.posterior.conditioned import Conditioned, condition
 from ramify.posterior.matching import Part
 from ramify.posterior.shared_points import (
@@ -41,8 +44,8 @@ from ramify.posterior.shared_points import (
 
 AT_ONCE = 16  # thetas that are computed together
 THETAS = 64  # thetas in a call, if each has points of its own
-# Thetas in a call, if they share points: in blocks of up to FEW_GROUPS groups, and in larger ones.
-SHARING, FEW_GROUPS = (1024, 64), 512
+# Most thetas in a call, if they share points: in blocks of up to FEW_GROUPS groups, and in larger ones.
+SHARING, FEW_GROUPS = (4096, 64), 512
 # Most anchors (thetas around whose conditionals shared points lie), and the share of thetas that the
 # points must suit for another anchor to be tried. The remaining thetas have points of their own.
 ANCHORS, SUITED = 16, 1 / 16
@@ -64,14 +67,14 @@ def marginal_log_liks(
     points: int = 0,
 ) -> Float64[np.ndarray, " S"]:
     """The sum over groups of log p(y_i | theta) at each theta, by at least so many points of z."""
-    total = np.zeros(len(thetas))
-    for block in ranges(groups):
+
+    def of_block(block: Range) -> Float64[np.ndarray, " S"]:
         known = condition(family, model, block.batches[0], local_draws=2)
         rule = _rule(known.local, model, points)
-        use = lambda log_mass: _summed(log_mass, known.batch)  # noqa: B023
-        found = _at_thetas(known, model, thetas, rule, use)
-        total += sum(np.asarray(part, np.float64) for part in found)
-    return total
+        found = _at_thetas(known, model, thetas, rule, lambda mass: _summed(mass, known.batch))
+        return np.sum(np.asarray(found, np.float64), axis=0)
+
+    return sum(by_threads(of_block, ranges(groups), cores()), np.zeros(len(thetas)))
 
 
 def predictive_log_liks(
@@ -87,12 +90,13 @@ def predictive_by_group(
     model: Model, part: Part, thetas: Float[np.ndarray, "S D"]
 ) -> Iterator[Float[np.ndarray, "S B"]]:
     """Yields log p(y_i,test | theta, y_i) for some groups at a time."""
-    for block in ranges(together(part.given, part.at), part.given):
-        found = []
-        for batch in block.batches:
-            known = condition(part.family, model, batch, local_draws=2)
-            found.append(log_mass_by_group(known, model, thetas))
-        yield (found[0] - found[1])[:, : block.stop - block.start]
+
+    def of_block(block: Range) -> Float[np.ndarray, "S B"]:
+        known = [condition(part.family, model, batch, local_draws=2) for batch in block.batches]
+        both, given = (log_mass_by_group(each, model, thetas) for each in known)
+        return (both - given)[:, : block.stop - block.start]
+
+    return _of_blocks(of_block, ranges(together(part.given, part.at), part.given), thetas, part.at)
 
 
 def predictive_by_row(
@@ -128,9 +132,24 @@ def _log_masses(
     model: Model, family: Family, groups: Groups, thetas: Float[np.ndarray, "S D"]
 ) -> Iterator[Float[np.ndarray, "S B"]]:
     """Yields log p(y_i | theta) for some groups at a time."""
-    for block in ranges(groups):
+
+    def of_block(block: Range) -> Float[np.ndarray, "S B"]:
         known = condition(family, model, block.batches[0], local_draws=2)
-        yield log_mass_by_group(known, model, thetas)[:, : block.stop - block.start]
+        return log_mass_by_group(known, model, thetas)[:, : block.stop - block.start]
+
+    return _of_blocks(of_block, ranges(groups), thetas, groups)
+
+
+def _of_blocks(
+    function: Callable[[Range], Any],
+    blocks: Iterator[Range],
+    thetas: Float[np.ndarray, "S D"],
+    groups: Groups,
+) -> Iterator[Float[np.ndarray, "S B"]]:
+    """The function of each block; by threads, where their results fit into memory."""
+    most = len(thetas) * min(len(groups), budgets.result_rows())  # numbers of a result
+    threads = min(cores(), budgets.DENSITY_NUMBERS // max(most, 1))
+    return by_threads(function, blocks, threads) if threads > 1 else map(function, blocks)
 
 
 def log_mass_by_group(
@@ -156,7 +175,12 @@ def rows_given(part: Part) -> int:
 def _rule(local: Solver, model: Model, points: int) -> Rule:
     M, kind = model.z.size, jnp.result_type(float)
     order = max(budgets.FIRST_ORDER[M] + 2, round(points ** (1 / M)))
-    if local.widened > 1:
+    return _rule_of(order, M, local.widened > 1, kind)
+
+
+@cache
+def _rule_of(order: int, M: int, wide: bool, kind: np.dtype) -> Rule:
+    if wide:
         rule = wide_rule(max(order, budgets.WIDENED_ORDER[M]), M, budgets.WIDENED_REACH[M])
     else:
         rule = gauss_hermite(order, M)
@@ -194,12 +218,12 @@ def _by_sharing(
     size, highest = SHARING[len(known.batch.index) > FEW_GROUPS], highest_degrees(rule)
     found, left, around = (), np.arange(len(thetas)), known
 
-    def some(chunk: Float[Array, "C D"]) -> tuple[Array, ...]:
-        log_mass, suited = by_shared_points(around, model, chunk, rule, highest)
+    def some(chunk: Float[Array, "C D"], wanted: np.int32) -> tuple[Array, ...]:
+        log_mass, suited = by_shared_points(around, model, chunk, wanted, rule, highest)
         return suited, *use(log_mass)
 
     for _ in range(ANCHORS):
-        suited, *now = in_chunks(some, thetas[left], size)
+        suited, *now = in_chunks(some, thetas[left], size, counted=True)
         found = found or tuple(now)
         _put(found, left[suited], [part[suited] for part in now])
         left = left[~suited]

@@ -43,12 +43,13 @@ from ramify.posterior.draws import (
 )
 from ramify.posterior.marginal_values import has_rule, marginal_log_liks
 from ramify.posterior.rounding import log_ratio_terms, rounding, row_terms
+from ramify.posterior.theta_controls import FIRST_DRAWS, LogMeans, by_few, standardised
 
 LOCAL_DRAWS = 64  # of each group, where z is integrated by draws and no number was asked for
 DRAWS = 10_000  # of theta for the evidence, if no number was asked for, or
 # FIRST_DRAWS, twice or four times as many if more than EFFECTIVE of them are effective and their
 # variance is less than this share of that of the groups' noise, which more draws would not reduce.
-FIRST_DRAWS, EFFECTIVE, MINOR = 1000, 50, 1 / 16
+EFFECTIVE, MINOR = 50, 1 / 16
 EvidenceForm = Literal["joint", "per_group", "mean_likelihood"]
 
 
@@ -118,6 +119,10 @@ def log_evidence(
             return _by_draws(
                 family, model, groups, theta, local_draws or LOCAL_DRAWS, draws is None
             )
+        if draws is None and (e := standardised(family, theta)) is not None:
+            few = by_few(lambda count: _weights(family, model, groups, theta.some(0, count)), e)
+            if few:
+                return _rounded(Estimate(*few), 0.0, family, model, groups, theta)
         local = marginal_log_liks(family, model, groups, theta.theta)
     else:
         theta = draw_theta(key, family, model, draws or DRAWS)
@@ -126,6 +131,14 @@ def log_evidence(
         local = joint_sums(family, model, groups, theta)
     found = log_mean_weight(theta_terms(model, theta) + local)
     return _rounded(found, 0.0, family, model, groups, theta)
+
+
+def _weights(family: Family, model: Model, groups: Groups, theta: Draws) -> LogMeans:
+    """The log of the mean weight of draws of theta, z integrated by quadrature."""
+    log_weight = theta_terms(model, theta) + marginal_log_liks(family, model, groups, theta.theta)
+    found, S = log_mean_weight(log_weight), len(log_weight)
+    influence = np.exp(log_weight - found) - 1
+    return LogMeans(float(found), influence, np.full(S, 1 / S), np.array([found.ess]))
 
 
 def _by_draws(

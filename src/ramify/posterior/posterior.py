@@ -24,7 +24,7 @@ from ramify.posterior.draws import draw_theta, posterior_theta, sample_block
 from ramify.posterior.group_table import group_table
 from ramify.posterior.held_out import PredictiveForm, log_predictive
 from ramify.posterior.matching import check_columns, largest_group, matched
-from ramify.posterior.metrics import Estimate, EvidenceForm
+from ramify.posterior.metrics import DRAWS, Estimate, EvidenceForm
 from ramify.posterior.notebook import html_lines
 from ramify.posterior.questions import Questions
 from ramify.posterior.summary import Summary, summarise_theta, with_doubts, with_reliability, words
@@ -297,8 +297,7 @@ class Posterior(Questions):
         """The paper's train likelihood, an importance-weighted estimate of log p(y), in nats.
 
         - "joint", the paper's definition: log mean_k p(y, z^k, theta^k) / q(z^k, theta^k). One weight
-          for all groups together, whose variance grows with N: for many groups it is a loose lower
-          bound on average, as its `ess` shows.
+          for all groups, whose variance grows with N: if they are many, a loose lower bound (see `ess`).
         - "per_group": log mean_k [p(theta^k) / q(theta^k) prod_i mean_l w_il], where w_il are the weights
           p(y_i, z_il | theta^k) / q(z_il | theta^k) of `local_draws` local draws, by default 64. They are
           averaged before they are multiplied: also a lower bound on average, and tight. All draws of
@@ -307,18 +306,19 @@ class Posterior(Questions):
           theta, a Student t fitted to them replaces q(theta).
         - "mean_likelihood", what the paper's printed values suggest:
           log mean_k p(y | z^k, theta^k). Not an estimate of the evidence, since the draws have seen y.
-        `draws` are 10,000 by default; for "per_group" 1,000 or more, as long as more reduce `se`.
+        `draws` are 10,000 by default; for "per_group" 1,000 or more, as long as more reduce `se`, or by
+        quadrature until, corrected by a regression on theta, they have the `se` of 10,000 from q(theta).
         """
         groups = self._for_metrics(groups)
-        key = jax.random.key(seed)
-        return metrics.log_evidence(self.family, self.model, groups, draws, form, local_draws, key)
+        asked = draws, form, local_draws, jax.random.key(seed)
+        return metrics.log_evidence(self.family, self.model, groups, *asked)
 
     @computing
     def log_predictive(
         self,
         train: Any,
         test: Any,
-        draws: int = 10_000,
+        draws: int | None = None,
         form: PredictiveForm = "joint",
         seed: int = 0,
         *,
@@ -334,7 +334,7 @@ class Posterior(Questions):
         Args:
             train: rows to condition each group on, Groups or a table; None for those of the fit.
             test: rows to predict, Groups or a table; of new groups as in `predict`.
-            draws: S.
+            draws: S, by default 10,000, or fewer with the `se` of 10,000 as in `log_evidence`.
             form: see above.
             seed: the estimate is a function of it.
             local_draws: as in `sample`. Solved fits integrate z instead: by default by quadrature for
@@ -346,8 +346,8 @@ class Posterior(Questions):
         check_columns(self._schema.rows, rows.rows, "row column of test")
         K = self._local_draws(local_draws)
         found = self._parts(rows, train, K)
-        theta = posterior_theta(jax.random.key(seed), self.family, self.model, draws)
-        return log_predictive(self.model, found, theta, form, K, local_draws is not None)
+        theta = posterior_theta(jax.random.key(seed), self.family, self.model, draws or DRAWS)
+        return log_predictive(self.model, found, theta, form, K, local_draws is not None, not draws)
 
     @computing
     def to_arviz(

@@ -19,7 +19,7 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from ramify.families.solver import solve_block
 from ramify.inference.local_integral import parabola
@@ -61,9 +61,17 @@ def anchored_at(known: Conditioned, model: Model, theta: Float[np.ndarray, " D"]
 
 @program
 def by_shared_points(
-    known: Conditioned, model: Model, thetas: Float[Array, "C D"], rule: Rule, highest: Array
+    known: Conditioned,
+    model: Model,
+    thetas: Float[Array, "C D"],
+    wanted: Int[Array, ""],
+    rule: Rule,
+    highest: Array,
 ) -> tuple[Float[Array, "C B"], Bool[Array, " C"]]:
-    """Log p(y_i | theta) of a block's groups, and whether the points suit all of them at a theta."""
+    """Log p(y_i | theta) of a block's groups, and whether the points suit all of them at a theta.
+
+    Only the first `wanted` thetas are evaluated, or a few more.
+    """
     site, batch = known.site, known.batch
     assert site is not None
     step = jnp.einsum("bij,kj->bik", site.scale, rule.points)
@@ -74,8 +82,8 @@ def by_shared_points(
 
     def some(thetas: Float[Array, "c D"]) -> tuple[Float[Array, "c B"], Bool[Array, " c"]]:
         terms, log_integral = jax.vmap(lambda theta: _gaussian(known, model, theta))(thetas)
-        weight = jnp.exp(jnp.einsum("kf,cbf->bck", _powers(rule), terms, precision=_EXACT))
-        sums = jnp.einsum("bck,bkt->cbt", weight, averaged, precision=_EXACT)
+        weight = jnp.exp(jnp.einsum("kf,cbf->bkc", _powers(rule), terms, precision=_EXACT))
+        sums = jnp.einsum("bkc,bkt->cbt", weight, averaged, precision=_EXACT)
         seen, mass, top = sums[..., 0], sums[..., 1], sums[..., 2:]
         suited = jnp.sum(top**2, -1) <= CONVERGED * mass**2  # not where anything is not finite
         suited &= (jnp.abs(seen - 1) <= SEEN) & site.converged & (mass < jnp.inf)
@@ -88,7 +96,14 @@ def by_shared_points(
         budgets.on_this_device(budgets.SHARED_WEIGHTS),
     )
     count = min(len(thetas), 2 ** (max(room // each, 1).bit_length() - 1))
-    log_mass, suited = jax.lax.map(some, thetas.reshape(-1, count, thetas.shape[1]))
+    own = thetas.reshape(-1, count, thetas.shape[1])
+
+    def put(part: Array, found: tuple[Array, Array]) -> tuple[Array, Array]:
+        log_mass, suited = some(own[part])
+        return found[0].at[part].set(log_mass), found[1].at[part].set(suited)
+
+    empty = jnp.zeros((*own.shape[:2], len(batch.index)), own.dtype), jnp.zeros(own.shape[:2], bool)
+    log_mass, suited = jax.lax.fori_loop(0, (wanted + count - 1) // count, put, empty)
     return log_mass.reshape(len(thetas), -1), suited.reshape(-1)
 
 
