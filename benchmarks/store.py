@@ -107,10 +107,12 @@ class Counted:
         """Another engine computes."""
         self._engine, self.fetch = engine, engine.fetch
 
-    def sum(self, function: Any, source: Any, shared: Any, kept: Any, numbers: Any) -> Any:
+    def sum(
+        self, function: Any, source: Any, shared: Any, kept: Any, numbers: Any, *work: Any
+    ) -> Any:
         """See `Engine.sum`."""
         began, members = time.perf_counter(), source.members[list(numbers)]
-        total = self._engine.sum(function, source, shared, kept, numbers)
+        total = self._engine.sum(function, source, shared, kept, numbers, *work)
         self.seconds += time.perf_counter() - began
         rows = int(source.sizes[members[members >= 0]].sum())
         self.rows, self.sweeps = self.rows + rows, self.sweeps + rows / source.sizes.sum()

@@ -1,5 +1,6 @@
 """Blocks computed by several threads of a CPU: the same sums, and one at a time where it must be."""
 
+import threading
 import time
 
 import jax
@@ -14,6 +15,7 @@ from ramify.data.partition import block_shape, sequential
 from ramify.data.sources import packed
 from ramify.engine.local import LocalEngine
 from ramify.models.threads import cpu_threads, one_at_a_time
+from ramify.numerics.budgets import THREAD_WORK
 from ramify.numerics.threads import by_threads, cores
 
 normal = lambda x, mean: dist.Normal(mean, 1).log_prob(x)
@@ -74,12 +76,35 @@ def test_results_come_in_the_order_of_the_things(alone):
 def test_a_fit_by_threads_is_the_same(theta, monkeypatch):
     """Bit for bit, whatever the number of cores."""
     found = []
-    monkeypatch.setattr("ramify.numerics.budgets.SMALL_DATA_ROWS", 0)
+    monkeypatch.setattr("ramify.numerics.budgets.THREAD_WORK", 0)
+    asked = []
     for threads in (1, 3):
-        monkeypatch.setattr("ramify.fitting.fit.cpu_threads", lambda *_, n=threads: n)
+        monkeypatch.setattr(
+            "ramify.fitting.fit.cpu_threads", lambda *_, n=threads: asked.append(n) or n
+        )
         found.append(rf.fit(model(), groups(), theta=theta, rows=128, progress=False))
     one, other = (jax.tree.leaves(fit.family.theta) for fit in found)
     jax.tree.map(np.testing.assert_array_equal, one, other)
+    assert asked == [1, 3]
+
+
+def test_threads_compute_blocks_with_much_work():
+    """How many there are is asked once, when the first such sum comes: that takes a while."""
+    data, asked, used = groups(), [], set()
+    R, B = block_shape(data.sizes, 64)
+    source = packed(data, sequential(data.sizes, R, B), R)
+
+    def compute(batch, shared, kept):
+        used.add(threading.get_ident())
+        return np.ones(()), kept
+
+    engine = LocalEngine((), lambda: asked.append(1) or 2)
+    by_threads = []
+    for work in (THREAD_WORK - 1, THREAD_WORK, THREAD_WORK - 1, THREAD_WORK):
+        used.clear()
+        assert engine.sum(compute, source, None, [None] * len(source), range(8), work) == 8
+        by_threads.append(used != {threading.get_ident()})
+    assert by_threads == [False, True, False, True] and asked == [1]
 
 
 def test_threads_compute_with_the_settings_of_their_caller():

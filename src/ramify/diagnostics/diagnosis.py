@@ -16,10 +16,12 @@ from ramify.data.host import ranges, some_groups
 from ramify.diagnostics.verdict import Locals, Theta, Verdict, judge
 from ramify.families.branched import Branched
 from ramify.families.conditional import Local
+from ramify.families.solver import solved_at
 from ramify.inference.group_check import weigh_groups
 from ramify.inference.theta_weights import Proposal
 from ramify.models.model import Model
 from ramify.numerics import budgets
+from ramify.numerics.arrays import floats
 from ramify.numerics.hashing import generator
 from ramify.numerics.precision import computing
 from ramify.numerics.programs import program
@@ -32,7 +34,7 @@ from ramify.posterior.marginal_values import has_rule
 from ramify.posterior.notebook import html_lines, html_table
 from ramify.posterior.posterior import Posterior
 from ramify.posterior.prediction import labelled
-from ramify.posterior.theta_check import affordable, again_at_theta, theta_log_weights
+from ramify.posterior.theta_check import affordable, theta_log_weights
 from ramify.posterior.trust import findings, off_sds, verdict_of
 
 
@@ -209,9 +211,7 @@ def _weigh_block(
 ) -> tuple[Float64[np.ndarray, "S K B"], Float64[np.ndarray, " B"]]:
     """Log weights of draws of z at each theta; the Gaussian's gap, log p^(y_i | theta) less its ELBO."""
     weights, gaps = [], []
-    for theta, *local in zip(
-        thetas, *jax.device_get(_conditionals(known, model, thetas)), strict=True
-    ):
+    for theta, *local in zip(thetas, *_conditionals(known, model, thetas), strict=True):
         own, ratio = weigh_groups(model, known.batch, theta, Local(*local), rng, tight)
         own, share = own.astype(np.float64), np.exp(ratio - np.logaddexp.reduce(ratio))
         weights.append(own)
@@ -220,12 +220,24 @@ def _weigh_block(
     return np.stack(weights), np.mean(gaps, 0)
 
 
-@program
 def _conditionals(
+    known: Conditioned, model: Model, thetas: Float[np.ndarray, "S D"]
+) -> tuple[Float[np.ndarray, "S B M"], Float[np.ndarray, "S B ..."]]:
+    """Means and scales of q(z_i | theta) at each theta."""
+    site, batch = known.site, known.batch
+    if site is None or not known.local.follows_theta(model, batch):
+        return jax.device_get(_recombined(known, model, thetas))
+    found = [solved_at(known.local, model, batch, site, floats(theta)) for theta in thetas]
+    means, scales = zip(*jax.device_get(found), strict=True)
+    return np.stack(means), np.stack(scales)
+
+
+@program
+def _recombined(
     known: Conditioned, model: Model, thetas: Float[Array, "S D"]
 ) -> tuple[Float[Array, "S B M"], Float[Array, "S B ..."]]:
-    """Means and scales of q(z_i | theta) at each theta."""
-    local = jax.lax.map(again_at_theta(known, model, lean=False), thetas)
+    """The same where nothing is solved again."""
+    local = jax.lax.map(known.conditional(model), thetas)
     return local.mean, local.scale
 
 

@@ -1,6 +1,6 @@
 """Chooses the engine of a fit by its options."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -9,7 +9,9 @@ from ramify.engine.dask import DaskEngine
 from ramify.engine.local import Engine, LocalEngine
 
 
-def chosen_engine(engine: Any, devices: int | Sequence[Any] | None, threads: int = 1) -> Engine:
+def chosen_engine(
+    engine: Any, devices: int | Sequence[Any] | None, threads: int | Callable[[], int] = 1
+) -> Engine:
     """The engine for `engine=` and `devices=` of a fit; `threads` is for a single device."""
     if engine is None:
         return LocalEngine(chosen_devices(devices), threads)

@@ -5,6 +5,7 @@ the task's result on the worker that computed it, and is an input of the next ta
 dies, Dask computes its results again elsewhere, from the first sweep on; sums are the same bits.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -52,8 +53,10 @@ class DaskEngine:
         shared: Any,
         kept: Kept,
         numbers: Sequence[int],
+        work: float = math.inf,
     ) -> Any:
         """See `Engine.sum`."""
+        del work
         where, own = _where(source), self._shipped(function)
         made, sums = [], []
         for piece in pieces(numbers):

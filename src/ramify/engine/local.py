@@ -1,8 +1,9 @@
 """Sums over blocks: the protocol of an engine, and the engine that computes in this process."""
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -10,6 +11,7 @@ import numpy as np
 
 from ramify.data.batch import Batch
 from ramify.data.sources import BlockSource
+from ramify.numerics import budgets
 from ramify.numerics.threads import by_threads
 
 # (block, `shared` of all blocks, what is kept for this block) -> (what to add up, what to keep)
@@ -32,6 +34,7 @@ class Engine(Protocol):
         shared: Any,
         kept: Kept,
         numbers: Sequence[int],
+        work: float = ...,
     ) -> Any:
         """The sum of what the function returns, a tree of float64 arrays.
 
@@ -41,6 +44,7 @@ class Engine(Protocol):
             shared: a tree of arrays that is the same for all blocks.
             kept: a tree for each block, by its number, replaced by what the function returns.
             numbers: the blocks to add up, in this order.
+            work: row likelihoods of a block: few take no longer than to hand the block to a thread.
         """
         ...
 
@@ -52,14 +56,20 @@ class Engine(Protocol):
 class LocalEngine:
     """Computes in this process, on one device or on several, or by several threads of a CPU."""
 
-    def __init__(self, devices: Sequence[Any] = (), threads: int = 1):
+    def __init__(self, devices: Sequence[Any] = (), threads: int | Callable[[], int] = 1):
         """These devices compute pieces in turn; by default JAX's default device computes all.
 
-        `threads` compute blocks on a single device. An accelerator needs only one: it works ahead.
+        `threads` compute blocks on a single device; a function is called when they are first needed. An
+        accelerator needs only one: it works ahead.
         """
         self.devices: list[Any] = list(devices) if len(devices) > 1 else [None]
-        self.threads = threads if len(self.devices) == 1 else 1
+        self._threads = threads if len(self.devices) == 1 else 1
         self._compiled: BlockFunction | None = None  # the function that the threads computed last
+
+    @cached_property
+    def threads(self) -> int:
+        """Threads that compute blocks."""
+        return self._threads if isinstance(self._threads, int) else self._threads()
 
     def sum(
         self,
@@ -68,9 +78,10 @@ class LocalEngine:
         shared: Any,
         kept: Kept,
         numbers: Sequence[int],
+        work: float = math.inf,
     ) -> Any:
         """See `Engine.sum`. Devices work ahead: a piece's results are read one piece later."""
-        if self.threads > 1 and len(numbers) > 1:
+        if len(numbers) > 1 and work >= budgets.THREAD_WORK and self.threads > 1:
             parts = self._by_threads(function, source, shared, kept, numbers)
             return added([added([next(parts) for _ in piece]) for piece in pieces(numbers)])
         told = [shared if d is None else jax.device_put(shared, d) for d in self.devices]

@@ -154,6 +154,12 @@ def solve_block(solver: Solver, model: Model, batch: Batch, centre: Theta, begin
     return replace(solver, modes=begin, of_block=True).prepare(model, batch, centre)
 
 
+def solved_at(solver: Solver, model: Model, batch: Batch, site: Site, theta: Theta) -> Local:
+    """The conditional of a block at another theta, solved again there by the program of `solve_block`."""
+    found = solve_block(solver, model, batch, theta, site.anchor)
+    return solver._wide(Local(found.anchor, found.scale))
+
+
 def _prior_mode(model: Model, batch: Batch, theta: Array) -> Z:
     """The mode of p(z | theta), about: that of its expansion around zero, or zero if better."""
     zero = jnp.zeros((batch.index.shape[0], model.z.size))

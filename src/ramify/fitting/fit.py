@@ -154,10 +154,7 @@ def fit(
         if solves:
             budget = Budget(bar, max_steps)
             few = groups if local_draws == 1 else model.adapter.condensed(groups)
-            # Small blocks take no longer to compute than to hand to a thread.
-            small = few.n_rows <= budgets.SMALL_DATA_ROWS
-            threads = 1 if small else cpu_threads(model, example(few))
-            engine = chosen_engine(engine, devices, threads)
+            engine = chosen_engine(engine, devices, lambda: cpu_threads(model, example(few)))
             task = Task(model, few, solves, wish, engine)
             posterior = fit_solved(task, groups, budget, kept, why)
             own = solves if why == "as asked" else None

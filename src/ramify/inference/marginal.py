@@ -29,6 +29,7 @@ from ramify.numerics.arrays import floats
 
 # Step of a difference, in posterior sds: short beside F's skewness, long beside its rounding.
 ONE_SIDED = 0.3
+MODE_WORK = 8  # row likelihoods that take as long as a row's part of solving for a mode, about
 # Longest such step in any coordinate, for a wide posterior: scales are logarithms.
 FARTHEST = 1.0
 
@@ -247,7 +248,7 @@ class Marginal:
         """Slopes of the groups' sum [sets, n, D] with these sets of draws; 0 is F's own set."""
         self.check_budget()
         sets = [self._at(thetas, draws=number) for number in numbers]
-        found = self._sums_at(sets, len(self.source))
+        found = self._sums_at(sets, len(sets) * len(thetas), len(self.source))
         return np.stack([sums.slopes[: len(thetas)] for sums in found])
 
     def by_turned_rule(self, order: int) -> "Marginal":
@@ -329,17 +330,25 @@ class Marginal:
     ) -> tuple[Array, Sums]:
         """A sweep over the first or the listed blocks; points are repeated to fill the shape."""
         at = self._at(thetas, of, curved, draws, alike)
-        return at.thetas, self._sums_at([at], blocks, problem)[0]
+        return at.thetas, self._sums_at([at], len(thetas), blocks, problem)[0]
 
     def _sums_at(
-        self, sets: Sequence[At], blocks: int | list[int], problem: Problem | None = None
+        self,
+        sets: Sequence[At],
+        count: int,
+        blocks: int | list[int],
+        problem: Problem | None = None,
     ) -> list[Sums]:
-        """Sums over blocks for each set of points; blocks are solved at the sets' common centre."""
+        """Sums over blocks for each set of points; blocks are solved at the sets' common centre.
+
+        `count` is the number of points of all sets.
+        """
         numbers = list(range(blocks)) if isinstance(blocks, int) else blocks
         if self.budget is not None and isinstance(blocks, int):
             self.budget.steps += len(sets)
         told = sets, eqx.filter(problem or self.problem, eqx.is_array)
-        return self.engine.sum(self._sums, self.source, told, self._modes, numbers)
+        work = count * (self.problem.local_draws + MODE_WORK) * self.source.rows
+        return self.engine.sum(self._sums, self.source, told, self._modes, numbers, work)
 
     def _at(
         self,

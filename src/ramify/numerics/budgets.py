@@ -14,6 +14,7 @@ BLOCK_ROWS = {"cpu": 16_384, "accelerator": 65_536}
 RESIDENT_SHARE = 1 / 4  # of the device's memory: the rows of a store that take more are streamed
 SMALL_DATA_ROWS = 2**15  # data of no more rows are computed in small blocks on a CPU
 SMALL_BLOCK_ROWS, SMALL_BLOCK_GROUPS = 512, 32  # fewest of such a block
+THREAD_WORK = 2**17  # row likelihoods of a block from which threads compute blocks
 
 # --- The search for theta (`solved`) ---
 SWEEP_ROWS = 2**12, 2**22  # fewest and most of a sweep's block on an accelerator
