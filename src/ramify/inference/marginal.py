@@ -339,10 +339,7 @@ class Marginal:
         blocks: int | list[int],
         problem: Problem | None = None,
     ) -> list[Sums]:
-        """Sums over blocks for each set of points; blocks are solved at the sets' common centre.
-
-        `count` is the number of points of all sets.
-        """
+        """Sums over blocks for each set of points, `count` in all, from sites at one centre."""
         numbers = list(range(blocks)) if isinstance(blocks, int) else blocks
         if self.budget is not None and isinstance(blocks, int):
             self.budget.steps += len(sets)

@@ -27,12 +27,13 @@ from ramify.families.build import Family
 from ramify.families.solver import Solver
 from ramify.inference.local_integral import quadrature
 from ramify.models.model import Model
+from ramify.models.threads import cpu_threads
 from ramify.numerics import budgets
 from ramify.numerics.chunks import in_chunks
 from ramify.numerics.points import Rule, gauss_hermite, wide_rule
 from ramify.numerics.programs import program
 from ramify.numerics.sums import precise_sum
-from ramify.numerics.threads import by_threads, cores
+from ramify.numerics.threads import by_threads
 from ramify.posterior.conditioned import Conditioned, condition
 from ramify.posterior.matching import Part
 from ramify.posterior.shared_points import (
@@ -74,7 +75,8 @@ def marginal_log_liks(
         found = _at_thetas(known, model, thetas, rule, lambda mass: _summed(mass, known.batch))
         return np.sum(np.asarray(found, np.float64), axis=0)
 
-    return sum(by_threads(of_block, ranges(groups), cores()), np.zeros(len(thetas)))
+    threads = cpu_threads(model, example(groups))
+    return sum(by_threads(of_block, ranges(groups), threads), np.zeros(len(thetas)))
 
 
 def predictive_log_liks(
@@ -96,7 +98,8 @@ def predictive_by_group(
         both, given = (log_mass_by_group(each, model, thetas) for each in known)
         return (both - given)[:, : block.stop - block.start]
 
-    return _of_blocks(of_block, ranges(together(part.given, part.at), part.given), thetas, part.at)
+    blocks = ranges(together(part.given, part.at), part.given)
+    return _of_blocks(of_block, blocks, thetas, part.at, model)
 
 
 def predictive_by_row(
@@ -137,7 +140,7 @@ def _log_masses(
         known = condition(family, model, block.batches[0], local_draws=2)
         return log_mass_by_group(known, model, thetas)[:, : block.stop - block.start]
 
-    return _of_blocks(of_block, ranges(groups), thetas, groups)
+    return _of_blocks(of_block, ranges(groups), thetas, groups, model)
 
 
 def _of_blocks(
@@ -145,10 +148,11 @@ def _of_blocks(
     blocks: Iterator[Range],
     thetas: Float[np.ndarray, "S D"],
     groups: Groups,
+    model: Model,
 ) -> Iterator[Float[np.ndarray, "S B"]]:
     """The function of each block; by threads, where their results fit into memory."""
     most = len(thetas) * min(len(groups), budgets.result_rows())  # numbers of a result
-    threads = min(cores(), budgets.DENSITY_NUMBERS // max(most, 1))
+    threads = min(cpu_threads(model, example(groups)), budgets.DENSITY_NUMBERS // max(most, 1))
     return by_threads(function, blocks, threads) if threads > 1 else map(function, blocks)
 
 
