@@ -178,7 +178,16 @@ def test_a_fit_by_a_stand_in_is_that_by_nuts(monkeypatch):
     weighed = theta_shape.weighed_cloud
     uneven = lambda *own: weighed(*own)._replace(even=False, enough=False)
     monkeypatch.setattr(theta_shape, "weighed_cloud", uneven)
+    tried = []
+
+    def rejected_once(F, own, *rest):
+        theta, log_weight = corrected(F, own, *rest)
+        tried.append(own)
+        return theta, log_weight if len(tried) > 1 else 20 * log_weight
+
+    monkeypatch.setattr(theta_shape, "corrected", rejected_once)
     posterior = rf.fit(*made)
+    assert len(tried) == 2
     found, notes = posterior.summary(), posterior.notes
     assert notes["theta_r_hat"] < 1.01 and notes["theta_effective_draws"] > 400
     noise = 3 * (1 / known["ess"] + 1 / notes["theta_effective_draws"]) ** 0.5

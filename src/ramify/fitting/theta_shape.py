@@ -29,6 +29,7 @@ from ramify.inference.theta_nuts import (
 )
 from ramify.inference.theta_search import Learned
 from ramify.inference.theta_stand_in import (
+    StandIn,
     begin,
     can_stand_in,
     corrected,
@@ -57,6 +58,7 @@ SKEWED, BENT = 0.5, 0.15
 LEAPS = 12  # evaluations of F in a transition of NUTS, about
 EVALUATIONS = CHAINS * (CHUNK + 500) * LEAPS  # that NUTS usually takes
 MOST_DIVERGED = 0.005  # share of divergent transitions above which a region was left out
+STAND_IN_TRIES = 2  # stand-ins whose draws are weighed: the second is fitted to draws of the first
 KEPT = 4000  # most draws by NUTS that are kept
 UNEVEN = "draws of the global parameters are weighted unevenly: their means and sds may be off"
 ASK = 'fit with theta="nuts"'
@@ -189,25 +191,34 @@ def _by_stand_in(
 ) -> Shaped | None:
     """The family with NUTS draws on a stand-in, corrected by F; None if weights are uneven."""
     over = lambda: F.budget is not None and F.budget.spent()
-    shown = partial(shown_values, F.model.adapter)
-    few = Most(0.0, 0.0, over, (0, 0))
+    shown, seed = partial(shown_values, F.model.adapter), allowed.seed
     most = Most(budgets.STAND_IN_EVALUATIONS, 0.0, over, budgets.STAND_IN_EFFECTIVE)
     proposal = Proposal.symmetric(learned.mean, np.linalg.inv(learned.precision))
     own, at = begin(F, learned)
     # A few draws first, for better coordinates of the chains, and F at some for a better stand-in.
-    first = sample_theta(own, own.expansions, proposal, allowed.seed, few, shown)
-    draws = first.theta.reshape(-1, len(learned.mean))
-    own = nearer(own, F, at, draws)
-    proposal = fitted_proposal(draws, np.zeros(len(draws))) or proposal
-    found = sample_theta(own, own.expansions, proposal, allowed.seed + 1, most, shown)
-    theta, log_weight = corrected(F, own, found.theta, budgets.CORRECTED_DRAWS, allowed.seed)
+    few = Most(0.0, 0.0, over, (0, 0))
+    found = sample_theta(own, own.expansions, proposal, seed, few, shown)
+    for attempt in range(1, STAND_IN_TRIES + 1):
+        draws = found.theta.reshape(-1, len(learned.mean))
+        own, at = nearer(own, F, at, draws)
+        proposal = fitted_proposal(draws, np.zeros(len(draws))) or proposal
+        found = sample_theta(own, own.expansions, proposal, seed + attempt, most, shown)
+        if (even := _corrected(F, own, found, seed)) is not None:
+            family, notes = _of_chains(family, F.model, even[0])
+            return family, notes | {"theta_k_hat": even[1]}
+    return None
+
+
+def _corrected(
+    F: Marginal, own: StandIn, found: Sampled, seed: int
+) -> tuple[Sampled, float] | None:
+    """Draws chosen by their weights, and the k-hat of these; None if weights are uneven."""
+    theta, log_weight = corrected(F, own, found.theta, budgets.CORRECTED_DRAWS, seed)
     k, effective = k_hat(log_weight), effective_draws(log_weight)
     if not (k < MOST_K_HAT or effective > THIN * len(log_weight)):
         return None
     lost = 1 / effective - 1 / len(log_weight)
-    found = found._replace(theta=theta, effective=1 / (1 / found.effective + lost))
-    family, notes = _of_chains(family, F.model, found)
-    return family, notes | {"theta_k_hat": k}
+    return found._replace(theta=theta, effective=1 / (1 / found.effective + lost)), k
 
 
 def _left_out(found: Sampled) -> list[str]:

@@ -180,9 +180,10 @@ def begin(F: Marginal, learned: Learned) -> tuple[StandIn, Seen]:
     return with_parabola(stand_in(F, learned), learned, at), at
 
 
-def nearer(own: StandIn, F: Marginal, at: Seen, draws: np.ndarray) -> StandIn:
+def nearer(own: StandIn, F: Marginal, at: Seen, draws: np.ndarray) -> tuple[StandIn, Seen]:
     """The stand-in fitted also to F at some of its draws, far ones included, with the same axes."""
-    return refitted(own, at + seen(F, draws[:: -(-len(draws) // len(at.thetas))]))
+    at += seen(F, draws[:: -(-len(draws) // (POINTS * F.model.theta.size))])
+    return refitted(own, at), at
 
 
 def with_parabola(own: StandIn, learned: Learned, at: Seen) -> StandIn:
