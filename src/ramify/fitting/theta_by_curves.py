@@ -53,7 +53,7 @@ def _weighed(F: Marginal, learned: Learned, drawn: Drawn, seed: int) -> Cloud:
     rng, count = np.random.default_rng(seed), budgets.WEIGHED_CURVE_DRAWS
     some = rng.permutation(len(drawn.theta))[:count]
     theta, log_density = drawn.theta[some], drawn.log_density[some]
-    values = with_slope(by_shared_draws(F, learned), F, learned)
+    values = with_slope(by_shared_draws(F, learned.mean), F, learned)
     log_weight = values(theta) - log_density
     log_weight = np.where(np.isfinite(log_weight), log_weight, -np.inf)
     weight = np.exp(log_weight - np.logaddexp.reduce(log_weight))

@@ -52,7 +52,7 @@ def weighed_cloud(
     F: Marginal, learned: Learned, count: int, seed: int, first: Weighed | None = None
 ) -> Cloud:
     """Weighted draws of theta from a Student t."""
-    values = by_shared_draws(F, learned) if can_share(F.problem) else F.values
+    values = by_shared_draws(F, learned.mean) if can_share(F.problem) else F.values
     weighed = weigh_theta(values, learned, count, seed, first)
     return judged(F, values, weighed, *with_control(*weighed, learned))
 
@@ -79,9 +79,15 @@ def _same_alone(F: Marginal, values: Values, points: np.ndarray, log_weight: np.
     # Without theta in the likelihood, all points use the sites at the centre.
     likely = points[np.argsort(-log_weight)[: int(0.9 * len(points))]]
     apart = np.sum(((likely - likely.mean(0)) / likely.std(0)) ** 2, 1)
-    far = likely[np.argsort(-apart)[:FAR_POINTS]]
-    together = values(np.concatenate([points[: F.points - len(far)], far]))[-len(far) :]
-    alone = np.concatenate([F.values(theta[None]) for theta in far])
+    order = np.argsort(apart)
+    some = likely[np.append(order[:1], order[-FAR_POINTS:])]
+    if can_share(F.problem):
+        together, again = values(some), lambda theta: by_shared_draws(F, theta)
+    else:  # sites are those at the mean of the points that are computed together
+        together = values(np.concatenate([points[: F.points - len(some)], some]))[-len(some) :]
+        again = lambda _: F.values
+    alone = np.concatenate([again(theta)(theta[None]) for theta in some])
     noise = 0.0 if F.problem.rule is not None else DRAWN
-    gap, away = np.abs(together - alone), np.sqrt(np.sort(apart)[-len(far) :][::-1])
-    return bool(np.all(gap < FOLLOWED * away + noise))
+    gap, away = together - alone, np.sqrt(apart[order[-FAR_POINTS:]])
+    # An error that is the same everywhere moves no mean.
+    return bool(np.all(np.abs(gap[1:] - gap[0]) < FOLLOWED * away + noise))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ramify.data.batch import Batch
 from ramify.inference.local_integral import weigh_block
@@ -36,12 +36,12 @@ def can_share(problem: Problem) -> bool:
     return problem.rule is None and not problem.solver.uses_theta
 
 
-def by_shared_draws(F: Marginal, learned: Learned) -> Values:
-    """A function for F near q(theta)'s mean, by shared draws."""
-    F.expand(learned.mean[None])  # leaves the modes there
+def by_shared_draws(F: Marginal, theta: np.ndarray) -> Values:
+    """A function for F near this theta, by shared draws."""
+    F.expand(theta[None])  # leaves the modes there
     modes_of = F.known_modes
     problem = F.problem._replace(local_draws=budgets.SHARED_DRAWS, hessian=False)
-    centre = floats(learned.mean)
+    centre = floats(theta)
 
     def values(thetas: np.ndarray) -> np.ndarray:
         F.check_budget()
@@ -49,8 +49,8 @@ def by_shared_draws(F: Marginal, learned: Learned) -> Values:
         total = np.asarray(log_priors(F.model, own), np.float64)
         for number, modes in enumerate(modes_of):
             fixed = problem, F.source.block(number), Modes(*map(jnp.asarray, modes)), F.key, centre
-            one = lambda chunk: _block_values(*fixed, chunk)  # noqa: B023
-            sums = in_chunks(one, own, CHUNK)
+            some = lambda chunk, count: _block_values(*fixed, chunk, count)  # noqa: B023
+            sums = in_chunks(some, own, CHUNK, counted=True)
             total += np.asarray(sums, np.float64).sum(0)
         return total
 
@@ -85,12 +85,20 @@ def _block_values(
     key: PRNGKeyArray,
     centre: Float[Array, " D"],
     thetas: Float[Array, "C D"],
+    count: Int[Array, ""],
 ) -> tuple[Float[Array, " C"], Float[Array, " C"]]:
-    """The share of a block's groups in F at each theta, in two float32 parts."""
+    """The share of a block's groups in F at the first `count` thetas, in two float32 parts."""
     model, solver = problem.model, problem.solver
     site, draws = ready(problem, batch, centre, modes, key)
     assert draws is not None
     site, local = solver.follow(model, batch, site, centre, False)
     weigh = weigh_block(model, solver, batch, site, local, draws)
     one = lambda theta: precise_sum(jnp.where(batch.group_mask, weigh.bound(theta)[0], 0))
-    return jax.lax.map(one, thetas, batch_size=AT_ONCE)
+
+    def some(j: Array, found: tuple[Array, Array]) -> tuple[Array, Array]:
+        own = jax.lax.dynamic_slice_in_dim(thetas, j * AT_ONCE, AT_ONCE)
+        put = lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new, j * AT_ONCE, 0)
+        return jax.tree.map(put, found, jax.vmap(one)(own))
+
+    none = jnp.zeros(CHUNK, thetas.dtype)
+    return jax.lax.fori_loop(0, -(-count // AT_ONCE), some, (none, none))
