@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float64
 
 from ramify.data.groups import Groups
 from ramify.families.weighted_theta import WeightedTheta
@@ -13,8 +14,11 @@ from ramify.inference.theta_copula import AVERAGED, Drawn, draw_theta
 from ramify.inference.theta_curves import RINGS, follow
 from ramify.inference.theta_search import Learned
 from ramify.numerics import budgets
+from ramify.numerics.psis import k_hat
+from ramify.numerics.thresholds import MOST_K_HAT
 
 WIDEST = 8  # most coordinates of theta that are followed
+NOISE = 0.03  # of weighted means, in posterior sds, at which no more draws are weighed
 
 
 def curves_fit_in(F: Marginal, learned: Learned, groups: Groups) -> bool:
@@ -42,21 +46,33 @@ def by_curves(
 
 
 def _can_weigh(F: Marginal, groups: Groups) -> bool:
-    """Whether the draws share points of z, and to weigh them takes little enough time."""
+    """Whether the draws share points of z, and to weigh some of them takes little enough time."""
     each = budgets.SHARED_DRAWS * len(groups) * F.model.z.size**2
-    work = (budgets.WEIGHED_CURVE_DRAWS + 2 * F.model.theta.size) * each
+    work = (budgets.WEIGHED_CURVE_DRAWS[0] + 2 * F.model.theta.size) * each
     return can_share(F.problem) and work < budgets.on_this_device(budgets.WEIGHED_CURVE_WORK)
 
 
 def _weighed(F: Marginal, learned: Learned, drawn: Drawn, seed: int) -> Cloud:
-    """Some of the draws, weighted by F."""
-    rng, count = np.random.default_rng(seed), budgets.WEIGHED_CURVE_DRAWS
-    some = rng.permutation(len(drawn.theta))[:count]
-    theta, log_density = drawn.theta[some], drawn.log_density[some]
+    """Some of the draws, weighted by F; all of them if their means are noisy for too few."""
     values = with_slope(by_shared_draws(F, learned.mean), F, learned)
-    log_weight = values(theta) - log_density
-    log_weight = np.where(np.isfinite(log_weight), log_weight, -np.inf)
+    some, most = budgets.WEIGHED_CURVE_DRAWS
+    order = np.random.default_rng(seed).permutation(len(drawn.theta))[:most]
+    theta, log_density = drawn.theta[order], drawn.log_density[order]
+    log_weight = _finite(values(theta[:some]) - log_density[:some])
+    if _noise(theta[:some], log_weight).max() > NOISE and k_hat(log_weight) < MOST_K_HAT:
+        more = _finite(values(theta[some:]) - log_density[some:])
+        log_weight = np.append(log_weight, more)
+    count = len(log_weight)
+    weighed = theta[:count], log_weight, log_density[:count]
+    return judged(F, values, weighed, theta[:count], _noise(theta[:count], log_weight))
+
+
+def _finite(log_weight: np.ndarray) -> np.ndarray:
+    return np.where(np.isfinite(log_weight), log_weight, -np.inf)
+
+
+def _noise(theta: np.ndarray, log_weight: np.ndarray) -> Float64[np.ndarray, " D"]:
+    """The noise of weighted means, in posterior sds."""
     weight = np.exp(log_weight - np.logaddexp.reduce(log_weight))
     apart = theta - weight @ theta
-    noise = np.sqrt((weight**2) @ apart**2 / (weight @ apart**2))
-    return judged(F, values, (theta, log_weight, log_density), theta, noise)
+    return np.sqrt((weight**2) @ apart**2 / (weight @ apart**2))

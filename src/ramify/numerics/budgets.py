@@ -52,9 +52,9 @@ WEIGHTED_THETA_WORK = {"cpu": 2**28, "accelerator": 2**33}  # that weighted draw
 NEEDED_THETA_WORK = 4  # times as much where theta's posterior turns out not to be a Gaussian
 WEIGHTED_THETA_DRAWS = 800, 4000  # fewest that are worth weighing, and most that are weighed
 CURVES_WORK = {"cpu": 2**31, "accelerator": 2**36}  # of curves along theta's skewed coordinates
-# Draws with the curves' marginals that are weighed by shared draws, and the work of that in
-# multiplications: about a minute on two cores.
-WEIGHED_CURVE_DRAWS, WEIGHED_CURVE_WORK = 1600, {"cpu": 2**38, "accelerator": 2**43}
+# Draws with the curves' marginals that are weighed by shared draws, first and at most, and the work of
+# the first in multiplications: about a minute on two cores.
+WEIGHED_CURVE_DRAWS, WEIGHED_CURVE_WORK = (1600, 4000), {"cpu": 2**38, "accelerator": 2**43}
 # NUTS on theta where its posterior is not Gaussian: seconds that it may take unasked, row
 # likelihoods computed in a second, and seconds of overhead for each evaluation of F.
 NUTS_SECONDS, NUTS_RATE, NUTS_OVERHEAD = 25.0, 6e7, 2e-5
