@@ -22,7 +22,7 @@ from rich.table import Table
 
 import ramify as rf
 
-FORMULA = "late ~ 1 + scale(hour) + scale(distance) + (1 + scale(hour) + scale(distance) | tailnum)"
+FORMULA = "late ~ 1 + scale(hour) + (1 + scale(hour) | tailnum)"
 HELD_OUT = 0.1  # of the aircraft
 FIRST = 20  # flights of a new aircraft on which predictions are conditioned
 LATER = 20  # later flights that it must have to be scored

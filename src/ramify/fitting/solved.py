@@ -32,6 +32,7 @@ from ramify.inference.shared_draws import can_share
 from ramify.inference.steps import Recipe
 from ramify.inference.steps import init as init_steps
 from ramify.inference.sweep import Problem
+from ramify.inference.theta_mean import centred
 from ramify.inference.theta_search import Learned, NotFinite, Search, done, finish, init, step
 from ramify.models.model import Model
 from ramify.models.seen import SeenModel, in_seen_directions
@@ -234,6 +235,7 @@ def _found(task: Task, budget: Budget, kept: Checkpoints) -> Found:
 
 def _searched(task: Task, budget: Budget, kept: Checkpoints | None = None) -> Found:
     learned, F, history = search(task, budget, kept)
+    learned = centred(F, learned) if task.points == 1 and not budget.spent() else learned
     return Found(task, learned, F, history, _look(task, learned, F))
 
 
@@ -252,8 +254,7 @@ def _accuracy(found: Found, family: Branched, about: dict[str, Any], ended: bool
         "unconverged_groups": [str(x) for x in labels[learned.unconverged][:20]],
         "theta_sd": mean_theta_sd(family),
     }
-    # The budget may have ended before they were estimated.
-    estimates = {"bias_sds": bias, "noise_sds": noise}
+    estimates = {"bias_sds": bias, "noise_sds": noise}  # unless the budget ended before
     return notes | {name: sds for name, sds in estimates.items() if np.isfinite(sds)}
 
 

@@ -259,7 +259,8 @@ class Marginal:
         """F with as many draws as earlier in its search, on the same blocks and from the same modes."""
         if local_draws == self.problem.local_draws:
             return self
-        return self._with_problem(self.problem._replace(local_draws=local_draws, hessian=True))
+        own = self.problem._replace(rule=None, turned=False, local_draws=local_draws)
+        return self._with_problem(own._replace(hessian=True))
 
     def _with_problem(self, problem: Problem) -> "Marginal":
         told = self.points, self.report, self.budget

@@ -26,6 +26,7 @@ JUDGING_GROUPS = 2**18
 # With more groups q(theta) is Laplace's approximation: averages over it differ by terms in 1/N.
 LAPLACE_GROUPS = 2000
 MOST_THETA_POINTS = 32  # of q(theta) that F is averaged over when there are few groups
+BENT_GROUPS = 2000  # with more, so many tell whether theta's mode is its mean
 # Most steps of the phases of the search: climb, laplace, newton between two of those, average.
 MOST_CLIMBS, MOST_ROUNDS, MOST_NEWTON, MOST_AVERAGES = 60, 4, 8, 32
 FREE_WORK = 2**13  # row likelihoods that cost next to nothing: the first K is doubled up to here
