@@ -345,7 +345,7 @@ class Marginal:
         if self.budget is not None and isinstance(blocks, int):
             self.budget.steps += len(sets)
         told = sets, eqx.filter(problem or self.problem, eqx.is_array)
-        work = count * (self.problem.local_draws + MODE_WORK) * self.source.rows
+        work = float(count * (self.problem.local_draws + MODE_WORK) * self.source.rows)
         return self.engine.sum(self._sums, self.source, told, self._modes, numbers, work)
 
     def _at(
