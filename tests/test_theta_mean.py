@@ -45,6 +45,7 @@ def test_mean_and_sd_are_those_of_the_best_gaussian():
 
     mode = np.array([[2 * DF + 400.0, -200.0], [-200.0, 100.0]])
     found = centred(Scale(), learned(mode))
+    assert found.mode[1] is mode and not found.mode[0].any()
     k = DF / 2
     mean, sd = 0.5 * (digamma(k) - np.log(k)), 0.5 * np.sqrt(polygamma(1, k))
     assert abs(mean) / sd > 0.15  # of the mode, at zero

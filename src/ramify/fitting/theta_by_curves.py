@@ -32,8 +32,8 @@ def by_curves(
     F: Marginal, learned: Learned, bent: list[int], groups: Groups, seed: int
 ) -> tuple[WeightedTheta, dict[str, Any]]:
     """Draws of theta by curves along the coordinates `bent`, weighted if that helps; and notes."""
-    # A curve needs no more draws of z than the search did.
-    rough = F.with_draws(learned.local_draws)
+    # A curve starts at the mode, and needs no more draws of z than the search did.
+    learned, rough = learned.at_mode(), F.with_draws(learned.local_draws)
     centre, curves = follow(rough, learned.mean, learned.precision, bent)
     drawn = draw_theta(rough, centre, learned.precision, curves, seed)
     if _can_weigh(F, groups):

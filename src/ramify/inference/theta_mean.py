@@ -52,7 +52,8 @@ def _centred(fixed: Marginal, learned: Learned, sd: np.ndarray) -> Learned:
     before = fixed.expand(learned.mean[None], every)[1][0]
     there = around(fixed, mean, learned.precision, every)
     move = np.linalg.solve(there.precision, there.slope - before + there.bend)
-    return learned._replace(mean=mean + updates.at_most(sd, move), precision=there.precision)
+    mean, mode = mean + updates.at_most(sd, move), (learned.mean, learned.precision)
+    return learned._replace(mean=mean, precision=there.precision, mode=mode)
 
 
 def around(F: Marginal, mean: np.ndarray, precision: np.ndarray, blocks: int) -> Around:

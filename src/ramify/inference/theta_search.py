@@ -57,6 +57,13 @@ class Learned(NamedTuple):
     tilt: Tilt | None  # what the average over more draws adds to F
     unconverged: np.ndarray  # the groups whose mode was not found
     local_draws: int = 1  # K of the search, before K was raised against noise
+    mode: tuple[np.ndarray, np.ndarray] | None = None  # and the precision there, if not the mean
+
+    def at_mode(self) -> "Learned":
+        """The same with the mode in place of the mean."""
+        if self.mode is None:
+            return self
+        return self._replace(mean=self.mode[0], precision=self.mode[1])
 
 
 class NotFinite(Exception):
