@@ -54,7 +54,7 @@ NEEDED = (2 * MOST_NOISE) ** -2  # effective draws whose means have twice that n
 COARSE = 0.3  # nats of rounding in F above which rounding makes theta's weights uneven
 WIDE = 0.15  # smallest sd of a coordinate of theta whose shape is checked
 # Nats by which F differs from a Gaussian's 1.5 sds away: clearly not Gaussian; not quite Gaussian.
-SKEWED, BENT = 0.5, 0.15
+SKEWED, BENT = 0.4, 0.15
 LEAPS = 12  # evaluations of F in a transition of NUTS, about
 EVALUATIONS = CHAINS * (CHUNK + 500) * LEAPS  # that NUTS usually takes
 MOST_DIVERGED = 0.005  # share of divergent transitions above which a region was left out
@@ -91,7 +91,7 @@ def with_shape(family: Branched, F: Marginal, learned: Learned, allowed: Allowed
 def _with_shape(family: Branched, F: Marginal, learned: Learned, allowed: Allowed) -> Shaped:
     bent, asked = [], allowed.asked
     if asked == "gaussian" or (asked is None and (allowed.gaussian or not allowed.points)):
-        bent = not_gaussian(F, learned)
+        bent = not_gaussian(F, learned.at_mode())  # around its mean a skew shows less
         if asked == "gaussian" or not bent:
             return family, {"warnings": [f"{_skewed(F.model, bent)}; {ASK}"]} if bent else {}
         allowed = allowed._replace(points=allowed.needed)

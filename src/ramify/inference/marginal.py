@@ -257,7 +257,7 @@ class Marginal:
 
     def with_draws(self, local_draws: int) -> "Marginal":
         """F with as many draws as earlier in its search, on the same blocks and from the same modes."""
-        if local_draws == self.problem.local_draws:
+        if local_draws == self.problem.local_draws and not self.problem.turned:
             return self
         own = self.problem._replace(rule=None, turned=False, local_draws=local_draws)
         return self._with_problem(own._replace(hessian=True))
